@@ -1,0 +1,35 @@
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+BIN := .venv/bin
+STAMP := .venv/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint bench clean
+
+help: ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 10
+
+demo: $(STAMP) ## show the operator at work on this machine
+	@$(BIN)/flashpoint demo
+
+test: $(STAMP) ## run the tests and the doctests
+	@$(BIN)/pytest -q
+
+lint: $(STAMP) ## check style, import directions and types
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/lint-imports --no-logo
+	PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(BIN)/pyright
+
+bench: $(STAMP) ## time the operator beside PyTorch's attention on the CPU
+	@$(BIN)/flashpoint bench --device cpu
+
+clean: ## remove .venv, caches and build products
+	rm -rf .venv build dist .hypothesis .import_linter_cache .pytest_cache .ruff_cache
+	find src tests -name __pycache__ -prune -exec rm -rf {} +
+
+$(STAMP): pyproject.toml constraints.txt
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
+	  { echo "error: Flashpoint needs Python 3.11 or newer, '$(PYTHON)' is not. Pass PYTHON=/path/to/python." >&2; exit 1; }
+	"$(PYTHON)" -m venv .venv
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $@

@@ -1,0 +1,58 @@
+"""Flashpoint: attention without softmax, exact and fast.
+
+Every weight passes through a pointwise function (ReLU by default) instead of softmax, and the
+sum is divided by the number of keys a query sees. Five minutes to a first result:
+
+>>> import torch
+>>> import flashpoint
+>>> q, k, v = (torch.randn(1, 8, 128, 64, requires_grad=True) for _ in range(3))
+>>> o = flashpoint.attention(q, k, v, causal=True)  # where you called SDPA
+>>> o.shape
+torch.Size([1, 8, 128, 64])
+>>> o.sum().backward()  # gradients as for any PyTorch function
+
+Change one word to change the mathematics, nothing else to keep it fast:
+
+>>> o = flashpoint.attention(q, k, v, activation="sigmoid", alpha=0.0, bias=-4.0)
+
+``flashpoint doctor`` says what runs on this machine, ``flashpoint bench`` how fast.
+"""
+
+from typing import TYPE_CHECKING
+
+from flashpoint.errors import FlashpointError, InputError, UnsupportedError
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Activation",
+    "FlashpointError",
+    "InputError",
+    "UnsupportedError",
+    "__version__",
+    "attention",
+    "attention_varlen",
+]
+
+if TYPE_CHECKING:
+    from flashpoint.ops.api import attention, attention_varlen
+    from flashpoint.ops.spec import Activation
+else:  # torch loads when one of these is first used, so the command line answers at once
+    _HOMES = {
+        "Activation": "flashpoint.ops.spec",
+        "attention": "flashpoint.ops.api",
+        "attention_varlen": "flashpoint.ops.api",
+    }
+
+    def __getattr__(name: str) -> object:
+        """Import a public name from its home on first use."""
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from importlib import import_module
+
+        value = globals()[name] = getattr(import_module(_HOMES[name]), name)
+        return value
+
+    def __dir__() -> list[str]:
+        """List the public names, loaded or not."""
+        return sorted({*globals(), *__all__})

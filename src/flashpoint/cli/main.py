@@ -1,0 +1,49 @@
+"""The ``flashpoint`` command: its verbs, and what happens to their errors."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from flashpoint import __version__
+from flashpoint.cli.bench import bench
+from flashpoint.cli.demo import demo
+from flashpoint.cli.doctor import doctor
+from flashpoint.errors import FlashpointError
+
+app = typer.Typer(
+    name="flashpoint",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+for verb in (demo, bench, doctor):
+    app.command()(verb)
+
+
+def _print_version(requested: bool) -> None:
+    """Print the version and stop, before any verb is looked at."""
+    if requested:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def flashpoint(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
+    ] = False,
+) -> None:
+    """Attention without softmax: see it, time it, check this machine."""
+
+
+def main() -> None:
+    """Run the command line; our own errors become one line, bugs keep their traceback."""
+    try:
+        app()
+    except FlashpointError as error:
+        typer.secho(f"error: {error}", fg=typer.colors.RED, err=True)
+        sys.exit(2)

@@ -1,0 +1,1 @@
+"""Tensors in, tensor out: the operator, its definition and its implementations."""

@@ -1,0 +1,213 @@
+"""The public functions: they check, fill in defaults, and hand over to an implementation."""
+
+import functools
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from flashpoint.ops import library, reference
+from flashpoint.ops.check import (
+    DENSE,
+    PACKED,
+    check_index,
+    check_inputs,
+    check_length,
+    check_number,
+    check_scores,
+    check_window,
+    read_cu_seqlens,
+    read_key_lengths,
+)
+from flashpoint.ops.implementations import Impl, choose
+from flashpoint.ops.spec import Activation, Terms, find_activation, length_power
+
+Number = int | float
+Window = tuple[int | None, int | None]
+
+
+def attention(
+    q: Float[Tensor, "B Hq Lq D"],
+    k: Float[Tensor, "B Hkv Lk D"],
+    v: Float[Tensor, "B Hkv Lk Dv"],
+    *,
+    activation: str | Activation = "relu",
+    alpha: Number = 1.0,
+    length: str | Number = "visible",
+    scale: Number | None = None,
+    bias: Number | Tensor | None = None,
+    mask: Tensor | None = None,
+    causal: bool = False,
+    window: Window | None = None,
+    key_lengths: Int[Tensor, " B"] | None = None,
+    impl: Impl = "auto",
+) -> Float[Tensor, "B Hq Lq Dv"]:
+    r"""Attention whose weights pass through a pointwise activation instead of softmax.
+
+    .. math:: o_i = n_i^{-\alpha} \sum_j m_{ij}\, h(s\, q_i \cdot k_j + b_{ij})\, v_j
+
+    Query i stands at position p = i + Lk - Lq. Outputs over disjoint sets of keys add up.
+
+    Args:
+        q, k, v: any strides, one floating dtype, one device. Hq is a multiple of Hkv. Products are
+            summed in fp32 (fp64 for fp64); the result has q's dtype.
+        activation: h, one of relu, relu2, relu6, gelu, silu, softplus, sigmoid, identity, or an
+            ``Activation`` of your own.
+        alpha: exponent of the length, any real number.
+        length: n_i. "visible": how many keys query i may see, so that a sample's result never
+            depends on its padding; "keys": Lk; or a number, so that shards of the keys add up.
+        scale: s, the factor on the scores. None means ``D ** -0.5``.
+        bias: b, a number or a tensor that broadcasts to [B, Hq, Lq, Lk]; a tensor has a gradient.
+        mask: m, broadcasts likewise. Bool: True may look. Float: multiplies the weight, does not
+            change n_i, and has a gradient. Masks act after h, so that a query that sees nothing
+            gets zeros.
+        causal: keep keys j <= p.
+        window: (left, right): keep keys p - left <= j <= p + right; None on a side is unbounded.
+        key_lengths: how many keys of each sample exist. It moves no position.
+        impl: "reference", "cpu" or "triton" is used or refused, never replaced; "auto" takes the
+            fastest that serves these tensors.
+
+    Returns:
+        [B, Hq, Lq, Dv], contiguous.
+
+    Raises:
+        InputError: the arguments do not fit together; one line says which and how.
+        UnsupportedError: the named implementation cannot serve.
+
+    Example:
+        >>> q, k, v = torch.ones(3, 1, 2, 5, 16)
+        >>> attention(q, k, v, causal=True)[0, 0, :, 0]
+        tensor([4., 4., 4., 4., 4.])
+    """
+    q, k, v = check_inputs(q, k, v, DENSE)
+    terms = _terms(activation, alpha, length, scale, bias, causal, window)
+    if bias is not None or mask is not None:
+        shape = (q.shape[0], q.shape[1], q.shape[2], k.shape[2])
+        bias, mask = _check_scored(bias, mask, shape, q.device)
+    if key_lengths is not None:
+        check_index("key_lengths", key_lengths, q.shape[0], q.device)
+    if not (impl == "auto" and q.is_cpu) and choose(impl, q) == "reference":
+        if key_lengths is not None and _readable(key_lengths):
+            read_key_lengths(key_lengths, k)
+        with torch.autocast(q.device.type, enabled=False):
+            return reference.attention(q, k, v, bias, mask, key_lengths, terms)
+    return library.attend(q, k, v, bias, mask, key_lengths, terms)
+
+
+def attention_varlen(
+    q: Float[Tensor, "Tq Hq D"],
+    k: Float[Tensor, "Tk Hkv D"],
+    v: Float[Tensor, "Tk Hkv Dv"],
+    cu_seqlens_q: Int[Tensor, " B+1"],
+    cu_seqlens_k: Int[Tensor, " B+1"],
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    *,
+    activation: str | Activation = "relu",
+    alpha: Number = 1.0,
+    length: str | Number = "visible",
+    scale: Number | None = None,
+    bias: Number | Tensor | None = None,
+    mask: Tensor | None = None,
+    causal: bool = False,
+    window: Window | None = None,
+    impl: Impl = "auto",
+) -> Float[Tensor, "Tq Hq Dv"]:
+    """``attention`` over sequences of different lengths, packed one after another.
+
+    Every sequence is a problem of its own: its queries and keys, its positions (the last query
+    stands at the last key), its n_i ("keys" is the number of its keys).
+
+    Args:
+        q, k, v: all sequences' tokens in a row.
+        cu_seqlens_q, cu_seqlens_k: int32 or int64; sequence b has the tokens from entry b up to
+            entry b + 1. The first entry is 0, the last the number of tokens.
+        max_seqlen_q, max_seqlen_k: at least the longest sequence's length.
+        activation, alpha, length, scale, causal, window, impl: as for ``attention``.
+        bias, mask: as for ``attention``; a tensor broadcasts to
+            [B, Hq, max_seqlen_q, max_seqlen_k], and each sequence uses its upper left corner.
+
+    Returns:
+        [Tq, Hq, Dv], contiguous.
+
+    Example:
+        >>> q, k, v = torch.ones(3, 5, 2, 16)
+        >>> ends = torch.tensor([0, 2, 5])
+        >>> attention_varlen(q, k, v, ends, ends, 3, 3).shape
+        torch.Size([5, 2, 16])
+    """
+    q, k, v = check_inputs(q, k, v, PACKED)
+    terms = _terms(activation, alpha, length, scale, bias, causal, window)
+    num = cu_seqlens_q.shape[0] if isinstance(cu_seqlens_q, Tensor) and cu_seqlens_q.dim() else 0
+    check_index("cu_seqlens_q", cu_seqlens_q, max(num, 1), q.device)
+    check_index("cu_seqlens_k", cu_seqlens_k, num, q.device)
+    shape = (num - 1, q.shape[1], max_seqlen_q, max_seqlen_k)
+    bias, mask = _check_scored(bias, mask, shape, q.device)
+    tensors = (q, k, v, bias, mask, cu_seqlens_q, cu_seqlens_k)
+    longest = (max_seqlen_q, max_seqlen_k)
+    if choose(impl, q) == "reference":
+        if _readable(cu_seqlens_q):
+            read_cu_seqlens(q, k, cu_seqlens_q, cu_seqlens_k, *longest)
+        with torch.autocast(q.device.type, enabled=False):
+            return reference.attention_varlen(*tensors, *longest, terms)
+    return library.attend_varlen(*tensors, *longest, terms)
+
+
+def _terms(
+    activation: str | Activation,
+    alpha: Number,
+    length: str | Number,
+    scale: Number | None,
+    bias: Any,
+    causal: bool,
+    window: Window | None,
+) -> Terms:
+    """The options as the implementations take them, checked; the same ones are checked once."""
+    number = None if isinstance(bias, Tensor) else bias
+    if torch.compiler.is_compiling():
+        return _parse(activation, alpha, length, scale, number, causal, window)
+    try:
+        return _parse_once(activation, alpha, length, scale, number, causal, window)
+    except TypeError:  # not hashable, so not seen before
+        return _parse(activation, alpha, length, scale, number, causal, window)
+
+
+def _parse(
+    activation: str | Activation,
+    alpha: Number,
+    length: str | Number,
+    scale: Number | None,
+    bias: Number | None,
+    causal: bool,
+    window: Window | None,
+) -> Terms:
+    check_number("alpha", alpha, " A learned exponent multiplies the result of alpha=0.")
+    check_length(length)
+    if scale is not None:
+        check_number("scale", scale)
+    if bias is not None:
+        check_number("bias", bias, " To hide keys, pass a mask.")
+    left, right = (None, None) if window is None else check_window(window)
+    if causal:
+        right = 0
+    gain = 1.0
+    if not isinstance(length, str):
+        gain, alpha, length = length_power(length, alpha), 0.0, "visible"
+    key = find_activation(activation).key
+    return Terms(key, alpha, length, gain, scale, 0.0 if bias is None else bias, left, right)
+
+
+_parse_once = functools.lru_cache(maxsize=256, typed=True)(_parse)
+
+
+def _check_scored(
+    bias: Any, mask: Any, shape: tuple[int, int, int, int], device: torch.device
+) -> tuple[Tensor | None, Tensor | None]:
+    bias = check_scores("bias", bias, shape, device) if isinstance(bias, Tensor) else None
+    return bias, None if mask is None else check_scores("mask", mask, shape, device)
+
+
+def _readable(index: Tensor) -> bool:
+    """True where looking at values costs no synchronisation and is not being traced."""
+    return index.device.type == "cpu" and not torch.compiler.is_compiling()

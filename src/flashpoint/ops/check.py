@@ -1,0 +1,200 @@
+"""What a call may look like. Each rule is tested once; an error names the rule and the numbers."""
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from flashpoint.errors import InputError
+
+Axes = tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+DENSE: Axes = (("B", "Hq", "Lq", "D"), ("B", "Hkv", "Lk", "D"), ("B", "Hkv", "Lk", "Dv"))
+PACKED: Axes = (("Tq", "Hq", "D"), ("Tk", "Hkv", "D"), ("Tk", "Hkv", "Dv"))
+
+
+def check_inputs(q: Tensor, k: Tensor, v: Tensor, axes: Axes) -> tuple[Tensor, Tensor, Tensor]:
+    """q, k, v if they fit together, in autocast's dtype where it is on.
+
+    ``axes`` names the axes of q, of k and of v.
+    """
+    if not (isinstance(q, Tensor) and isinstance(k, Tensor) and isinstance(v, Tensor)):
+        kinds = ", ".join(type(t).__name__ for t in (q, k, v))
+        raise InputError(f"q, k and v must be tensors. Got {kinds}.")
+    if torch._C._is_any_autocast_enabled():
+        q, k, v = _cast_for_autocast(q, k, v)
+    q_shape, k_shape, v_shape, rank = q.shape, k.shape, v.shape, len(axes[0])
+    if not (len(q_shape) == len(k_shape) == len(v_shape) == rank):
+        _explain_rank(q, k, v, axes)
+    dtype = q.dtype
+    if not (dtype is k.dtype and dtype is v.dtype and dtype in DTYPES):
+        _explain_dtype(q, k, v)
+    if not (q.is_cpu and k.is_cpu and v.is_cpu) and not q.device == k.device == v.device:
+        devices = f"{q.device}, {k.device} and {v.device}"
+        raise InputError(f"q, k and v must be on one device. Got {devices}.")
+    fits = q_shape[-1] == k_shape[-1] and k_shape[0] == v_shape[0] and k_shape[1] == v_shape[1]
+    if rank == 4:
+        fits = fits and q_shape[0] == k_shape[0] and k_shape[2] == v_shape[2]
+    if not fits:
+        _explain_shapes(q_shape, k_shape, v_shape, axes)
+    q_heads, kv_heads = q_shape[1], k_shape[1]  # in either layout
+    if q_heads % kv_heads if kv_heads else q_heads:
+        raise InputError(
+            f"q has {q_heads} heads, which is not a multiple of the {kv_heads} heads of k and v. "
+            "Every key head must serve the same number of query heads."
+        )
+    if q_shape[-1] == 0:
+        raise InputError("q and k have head dim 0; it must be at least 1.")
+    return q, k, v
+
+
+def _cast_for_autocast(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """As torch does for SDPA: to autocast's dtype, but fp64 is left alone."""
+    kind = q.device.type
+    if not torch.amp.is_autocast_available(kind) or not torch.is_autocast_enabled(kind):
+        return q, k, v
+    if any(t.dtype not in DTYPES or t.dtype == torch.float64 for t in (q, k, v)):
+        return q, k, v
+    dtype = torch.get_autocast_dtype(kind)
+    return q.to(dtype), k.to(dtype), v.to(dtype)
+
+
+def _explain_rank(q: Tensor, k: Tensor, v: Tensor, axes: Axes) -> None:
+    for name, t, expected in zip("qkv", (q, k, v), axes, strict=True):
+        if t.dim() != len(expected):
+            raise InputError(
+                f"{name} has {t.dim()} dimensions, shape {list(t.shape)}; "
+                f"expected {len(expected)}: [{', '.join(expected)}]."
+            )
+
+
+def _explain_dtype(q: Tensor, k: Tensor, v: Tensor) -> None:
+    names = [str(t.dtype).removeprefix("torch.") for t in (q, k, v)]
+    if len(set(names)) > 1:
+        raise InputError(
+            f"q, k and v must have one dtype. Got {names[0]}, {names[1]} and {names[2]}; "
+            "convert them, or run under torch.autocast."
+        )
+    raise InputError(f"q, k and v must be float32, bfloat16, float16 or float64. Got {names[0]}.")
+
+
+def _explain_shapes(q: Sequence[int], k: Sequence[int], v: Sequence[int], axes: Axes) -> None:
+    known = dict(zip(axes[0], q, strict=True))
+    for name, shape, names in (("k", k, axes[1]), ("v", v, axes[2])):
+        expected = ", ".join(f"{axis}={known[axis]}" if axis in known else axis for axis in names)
+        if any(known.setdefault(a, size) != size for a, size in zip(names, shape, strict=True)):
+            others = "q" if name == "k" else "q and k"
+            raise InputError(
+                f"{name} has shape {list(shape)}, expected [{expected}] to match {others}."
+            )
+
+
+def check_number(name: str, value: Any, advice: str = "") -> float:
+    """A finite real number, as a float."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise InputError(f"{name} must be a number. Got {_describe(value)}.{advice}")
+    if not -math.inf < value < math.inf:  # torch.compile cannot trace math.isfinite
+        raise InputError(f"{name} must be finite. Got {value}.{advice}")
+    return value
+
+
+def check_length(length: Any) -> None:
+    """What n_i is: "visible", "keys" or a positive number."""
+    advice = ' Pass "visible", "keys" or a positive number.'
+    if isinstance(length, str):
+        if length not in ("visible", "keys"):
+            raise InputError(f"length={length!r} is unknown.{advice}")
+    elif check_number("length", length, advice) <= 0:
+        raise InputError(f"length must be positive. Got {length}.{advice}")
+
+
+def check_window(window: Any) -> tuple[int | None, int | None]:
+    """(left, right), each None or a count of keys."""
+    pair: Any = tuple(window) if isinstance(window, (tuple, list)) else ()
+    if len(pair) != 2 or not all(n is None or isinstance(n, (int, torch.SymInt)) for n in pair):
+        raise InputError(f"window must be (left, right), integers or None. Got {window!r}.")
+    if any(n is not None and n < 0 for n in pair):
+        raise InputError(f"window={window!r}: neither side may be negative.")
+    return pair
+
+
+def check_scores(
+    name: str, x: Tensor, shape: tuple[int, int, int, int], device: torch.device
+) -> Tensor:
+    """A bias or mask that broadcasts to [B, Hq, Lq, Lk], with its four axes written out."""
+    if not (x.is_floating_point() or (name == "mask" and x.dtype == torch.bool)):
+        kinds = "bool or floating" if name == "mask" else "floating"
+        raise InputError(f"{name} must be {kinds}. Got {str(x.dtype).removeprefix('torch.')}.")
+    if x.device != device:
+        raise InputError(f"{name} is on {x.device}, q on {device}. Move it there.")
+    given = (1,) * (4 - x.dim()) + tuple(x.shape)
+    if x.dim() > 4 or any(a != 1 and a != b for a, b in zip(given, shape, strict=True)):
+        raise InputError(
+            f"{name} has shape {list(x.shape)}, which does not broadcast to "
+            f"[B={shape[0]}, Hq={shape[1]}, Lq={shape[2]}, Lk={shape[3]}]."
+        )
+    return x if x.dim() == 4 else x.view(given) if x.is_contiguous() else x.reshape(given)
+
+
+def check_index(name: str, x: Any, size: int, device: torch.device) -> None:
+    """A vector of ``size`` integers beside q."""
+    if not isinstance(x, Tensor):
+        raise InputError(f"{name} must be an integer tensor. Got {_describe(x)}.")
+    if x.dtype not in (torch.int32, torch.int64) or x.dim() != 1 or x.shape[0] != size:
+        dtype = str(x.dtype).removeprefix("torch.")
+        raise InputError(
+            f"{name} must be int32 or int64 of shape [{size}]. Got {dtype}, {list(x.shape)}."
+        )
+    if x.device != device:
+        raise InputError(f"{name} is on {x.device}, q on {device}. Move it there.")
+
+
+def read_key_lengths(key_lengths: Tensor, k: Tensor) -> list[int]:
+    """How many keys exist in each sample, checked: 0 <= length <= Lk."""
+    lengths: list[int] = key_lengths.tolist()
+    for b, length in enumerate(lengths):
+        if not 0 <= length <= k.shape[2]:
+            raise InputError(
+                f"key_lengths[{b}] is {length}; it must lie between 0 and Lk={k.shape[2]}."
+            )
+    return lengths
+
+
+def read_cu_seqlens(
+    q: Tensor, k: Tensor, cu_q: Tensor, cu_k: Tensor, longest_q: int, longest_k: int
+) -> tuple[list[int], list[int]]:
+    """Where packed sequences start and end, checked."""
+    ends_q, ends_k = cu_q.tolist(), cu_k.tolist()
+    _check_cu_seqlens("q", ends_q, q.shape[0], longest_q)
+    _check_cu_seqlens("k", ends_k, k.shape[0], longest_k)
+    return ends_q, ends_k
+
+
+def _check_cu_seqlens(which: str, cu: list[int], total: int, longest: int) -> None:
+    """From 0, never falling, to the number of tokens."""
+    name = f"cu_seqlens_{which}"
+    if cu[0] != 0 or cu[-1] != total:
+        raise InputError(
+            f"{name} runs from {cu[0]} to {cu[-1]}; it must run from 0 to the {total} tokens of "
+            f"{which}."
+        )
+    for b, (start, end) in enumerate(itertools.pairwise(cu)):
+        if end < start:
+            raise InputError(
+                f"{name} falls from {start} to {end} at sequence {b}; it must never decrease."
+            )
+        if end - start > longest:
+            raise InputError(
+                f"max_seqlen_{which} is {longest}, but sequence {b} of {name} has "
+                f"{end - start} tokens."
+            )
+
+
+def _describe(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return f"a tensor of shape {list(value.shape)}"
+    return repr(value)

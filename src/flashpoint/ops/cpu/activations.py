@@ -1,0 +1,115 @@
+"""Activations on a tile of scores, in place where PyTorch has a kernel for it.
+
+For each activation a pair: ``weigh_`` turns scores into weights h(s); ``differentiate_`` turns
+scores s and the weights' gradient dw into the pair h(s), dw * h'(s). Both may reuse their inputs.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from flashpoint.ops.spec import ACTIVATIONS, Activation
+
+aten = torch.ops.aten
+
+
+class TileActivation(NamedTuple):
+    """h and its derivative on tiles."""
+
+    weigh_: Callable[[Tensor], Tensor]
+    differentiate_: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+
+
+def on_tiles(key: str) -> TileActivation:
+    """The pair for an activation's key; a user's is made from the functions given."""
+    return _BUILTIN.get(key) or _from_functions(ACTIVATIONS[key])
+
+
+def _relu_(s: Tensor) -> Tensor:
+    if s.dtype != torch.bfloat16:
+        return s.relu_()
+    # PyTorch's bf16 relu goes through fp32 and takes six times as long. As integers, bf16 numbers
+    # keep their signs: up to -128 lie the negative ones and -inf, above it the NaNs to keep.
+    torch.threshold_(s.view(torch.int16), -128, 0)
+    return s
+
+
+def _relu_gradient_(s: Tensor, dw: Tensor) -> tuple[Tensor, Tensor]:
+    w = _relu_(s)
+    if s.dtype == torch.bfloat16:
+        bits, weight_bits = dw.view(torch.int16), w.view(torch.int16)
+        aten.threshold_backward.grad_input(bits, weight_bits, 0, grad_input=bits)
+    else:
+        aten.threshold_backward.grad_input(dw, w, 0, grad_input=dw)
+    return w, dw
+
+
+def _relu2_(s: Tensor) -> Tensor:
+    return _relu_(s).mul_(s)
+
+
+def _relu2_gradient_(s: Tensor, dw: Tensor) -> tuple[Tensor, Tensor]:
+    r = _relu_(s)
+    ds = dw.mul_(r).mul_(2)
+    return r.mul_(r), ds
+
+
+def _relu6_gradient_(s: Tensor, dw: Tensor) -> tuple[Tensor, Tensor]:
+    ds = aten.hardtanh_backward.grad_input(dw, s, 0, 6, grad_input=dw)
+    return s.clamp_(0, 6), ds
+
+
+def _gelu_gradient_(s: Tensor, dw: Tensor) -> tuple[Tensor, Tensor]:
+    ds = aten.gelu_backward.grad_input(dw, s, grad_input=dw)
+    return aten.gelu_(s), ds
+
+
+def _silu_gradient_(s: Tensor, dw: Tensor) -> tuple[Tensor, Tensor]:
+    ds = aten.silu_backward.grad_input(dw, s, grad_input=dw)
+    return F.silu(s, inplace=True), ds
+
+
+def _softplus_(s: Tensor) -> Tensor:
+    return aten.softplus.out(s, 1, 40, out=s)
+
+
+def _softplus_gradient_(s: Tensor, dw: Tensor) -> tuple[Tensor, Tensor]:
+    ds = aten.softplus_backward.grad_input(dw, s, 1, 40, grad_input=dw)
+    return _softplus_(s), ds
+
+
+def _sigmoid_gradient_(s: Tensor, dw: Tensor) -> tuple[Tensor, Tensor]:
+    w = s.sigmoid_()
+    return w, aten.sigmoid_backward.grad_input(dw, w, grad_input=dw)
+
+
+_BUILTIN = {
+    "relu": TileActivation(_relu_, _relu_gradient_),
+    "relu2": TileActivation(_relu2_, _relu2_gradient_),
+    "relu6": TileActivation(lambda s: s.clamp_(0, 6), _relu6_gradient_),
+    "gelu": TileActivation(aten.gelu_, _gelu_gradient_),
+    "silu": TileActivation(lambda s: F.silu(s, inplace=True), _silu_gradient_),
+    "softplus": TileActivation(_softplus_, _softplus_gradient_),
+    "sigmoid": TileActivation(lambda s: s.sigmoid_(), _sigmoid_gradient_),
+    "identity": TileActivation(lambda s: s, lambda s, dw: (s, dw)),
+}
+
+
+def _from_functions(activation: Activation) -> TileActivation:
+    def weigh(s: Tensor) -> Tensor:
+        # A user's function may return anything of the right shape, an expanded constant too.
+        return activation.forward(s).to(s.dtype).contiguous()
+
+    def differentiate(s: Tensor, dw: Tensor) -> tuple[Tensor, Tensor]:
+        if activation.derivative is not None:
+            return weigh(s), dw * activation.derivative(s).to(dw.dtype)
+        with torch.enable_grad():
+            s = s.detach().requires_grad_()
+            w = weigh(s)
+            (ds,) = torch.autograd.grad(w, s, dw, materialize_grads=True)
+        return w.detach(), ds
+
+    return TileActivation(weigh, differentiate)

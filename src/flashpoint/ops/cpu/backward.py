@@ -1,0 +1,162 @@
+"""Backward on the CPU. With w_ij = m_ij h(s_ij) and g_i = gain * n_i ** -alpha * do_i:
+
+    dv_j = sum_i w_ij g_i            dw_ij = g_i . v_j            ds_ij = m_ij dw_ij h'(s_ij)
+    dq_i = scale * sum_j ds_ij k_j   dk_j = scale * sum_i ds_ij q_i
+    dbias_ij = ds_ij                 dmask_ij = dw_ij h(s_ij)     summed where they broadcast
+
+Tiles are made transposed, [keys, rows]: then four of the five products read them as they lie in
+memory, and the fifth yields dq transposed, which is turned once at the end.
+"""
+
+import torch
+from torch import Tensor
+
+from flashpoint.ops.cpu.scores import ScoreTiles, accumulate_, hide_, product_into
+from flashpoint.ops.cpu.tiling import Group, Plan, Tile
+from flashpoint.ops.spec import Terms
+
+
+def backward(
+    do: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    bias: Tensor | None,
+    mask: Tensor | None,
+    key_lengths: Tensor | None,
+    terms: Terms,
+    need_dbias: bool,
+    need_dmask: bool,
+) -> list[Tensor]:
+    """dq, dk, dv, then dbias and dmask if needed, each in its input's shape and dtype."""
+    grads = [x.new_zeros(x.shape) for x in (q, k, v)]
+    plan = Plan(q, k, key_lengths, terms)
+    tiles = ScoreTiles(q, plan, bias, mask, terms)
+    dbias = _zeros(bias, tiles.sums_dtype) if need_dbias else None
+    dmask = _zeros(mask, tiles.sums_dtype) if need_dmask else None
+    if not plan.is_empty:
+        work = _Backward((do, q, k, v), tiles, (grads[0], grads[1], grads[2]), dbias, dmask)
+        for group in plan.groups():
+            work.run(group)
+    if bias is not None and dbias is not None:
+        grads.append(dbias.to(bias.dtype))
+    if mask is not None and dmask is not None:
+        grads.append(dmask.to(mask.dtype))
+    return grads
+
+
+def _zeros(x: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    return None if x is None else x.new_zeros(x.shape, dtype=dtype)
+
+
+class _Backward:
+    """The passes over all groups of heads: key tiles outside, query tiles inside."""
+
+    def __init__(
+        self,
+        inputs: tuple[Tensor, Tensor, Tensor, Tensor],
+        tiles: ScoreTiles,
+        grads: tuple[Tensor, Tensor, Tensor],
+        dbias: Tensor | None,
+        dmask: Tensor | None,
+    ) -> None:
+        self.do, self.q, self.k, self.v = inputs
+        self.dq, self.dk, self.dv = grads
+        self.dbias, self.dmask = dbias, dmask
+        self.tiles, self.plan = tiles, tiles.plan
+        self.dw_buffer = torch.empty_like(tiles.buffer)
+
+    def run(self, group: Group) -> None:
+        """Write the gradients of one group of heads."""
+        plan, scale = self.plan, self.tiles.scale
+        normalizer = self.tiles.normalizer(group, 0, plan.num_queries)
+        dq_shape = (group.size, self.q.shape[3], plan.stack, plan.num_queries)
+        dq = self.q.new_zeros(dq_shape, dtype=self.tiles.sums_dtype)  # transposed
+        for j0, j1 in plan.key_ranges(group):
+            self._run_keys(group, j0, j1, normalizer, dq)
+        target = self.dq[group.batch, group.q_heads]
+        target.copy_(dq.mul_(scale).permute(0, 2, 3, 1).reshape(target.shape))
+
+    def _run_keys(
+        self, group: Group, j0: int, j1: int, normalizer: float | Tensor, dq: Tensor
+    ) -> None:
+        """Finish dk and dv of keys [j0, j1) and add their share to dq."""
+        tiles = self.tiles
+        dk: Tensor | None = None
+        dv: Tensor | None = None
+        for tile in self.plan.tiles_of_keys(j0, j1):
+            k_rows, v_rows = tiles.keys(self.k, group, tile), tiles.keys(self.v, group, tile)
+            q_rows = tiles.queries(self.q, group, tile.i0, tile.i1)
+            g_rows = self._normalized_gradient(group, tile, normalizer)
+            w, ds = self._weights_and_gradient(q_rows, k_rows, v_rows, g_rows, group, tile)
+            if dk is None or dv is None:
+                dk = torch.bmm(ds, q_rows).to(tiles.sums_dtype)
+                dv = torch.bmm(w, g_rows).to(tiles.sums_dtype)
+            else:
+                accumulate_(dk, ds, q_rows)
+                accumulate_(dv, w, g_rows)
+            share = dq[..., tile.i0 : tile.i1]
+            share.add_(torch.bmm(k_rows.mT, ds).view(share.shape))
+        if dk is not None and dv is not None:
+            where = (group.batch, group.kv_heads, slice(j0, j1))
+            shape = (group.samples, group.heads, j1 - j0, -1)
+            self.dk[where] = dk.mul_(tiles.scale).view(shape)
+            self.dv[where] = dv.view(shape)
+
+    def _normalized_gradient(self, group: Group, tile: Tile, normalizer: float | Tensor) -> Tensor:
+        """g of the tile's queries: [size, stacked rows, Dv]."""
+        do = self.do[group.batch, group.q_heads, tile.i0 : tile.i1].to(self.tiles.sums_dtype)
+        if isinstance(normalizer, Tensor) and normalizer.shape[2] > 1:
+            normalizer = normalizer[:, :, tile.i0 : tile.i1]
+        g = (do * normalizer).to(self.tiles.dtype)
+        return g.reshape(group.size, -1, g.shape[-1]).contiguous()
+
+    def _weights_and_gradient(
+        self,
+        q_rows: Tensor,
+        k_rows: Tensor,
+        v_rows: Tensor,
+        g_rows: Tensor,
+        group: Group,
+        tile: Tile,
+    ) -> tuple[Tensor, Tensor]:
+        """w and ds of the tile, both transposed: [size, keys, stacked rows]."""
+        tiles = self.tiles
+        shape = (group.size, k_rows.shape[1], q_rows.shape[1])
+        s = product_into(tiles.buffer, shape, k_rows, q_rows.mT, tiles.scale)
+        dw = product_into(self.dw_buffer, shape, v_rows, g_rows.mT)
+        tiles.add_bias_(self._grid(s, group, tile), group, tile)
+        visible = tiles.visible(group, tile)
+        if visible is not None:
+            visible = visible.mT.contiguous().mT  # as the tiles lie in memory
+        factors = tiles.factors
+        if factors is not None:
+            factors = self.plan.take_scores(factors, group, tile)
+            if self.dmask is not None:
+                gradient = tiles.activation.weigh_(s.clone()).mul_(dw)
+                self._add(self.dmask, gradient, visible, group, tile)
+            self._grid(dw, group, tile).mul_(factors)
+        w, ds = tiles.activation.differentiate_(s, dw)
+        if visible is not None:
+            hide_(self._grid(w, group, tile), visible)
+            hide_(self._grid(ds, group, tile), visible)
+        if factors is not None:
+            self._grid(w, group, tile).mul_(factors)
+        if self.dbias is not None:
+            self._add(self.dbias, ds, None, group, tile)
+        return w, ds
+
+    def _add(
+        self, total: Tensor, x: Tensor, visible: Tensor | None, group: Group, tile: Tile
+    ) -> None:
+        """Add a transposed tile to its place in total, summed over axes that broadcast there."""
+        grid = self._grid(x, group, tile)
+        if visible is not None:
+            hide_(grid, visible)
+        part = self.plan.take_scores(total, group, tile)
+        part.add_(grid.sum_to_size(part.shape))
+
+    def _grid(self, x: Tensor, group: Group, tile: Tile) -> Tensor:
+        """A transposed tile as [samples, heads, stack, queries, keys]."""
+        rows = (group.samples, group.heads, x.shape[1], self.plan.stack, tile.i1 - tile.i0)
+        return x.view(rows).permute(0, 1, 3, 4, 2)

@@ -1,0 +1,82 @@
+"""Forward on the CPU: o = normalizer * sum over key tiles of h(scores) @ v."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from flashpoint.ops.cpu.activations import on_tiles
+from flashpoint.ops.cpu.scores import ScoreTiles, accumulate_
+from flashpoint.ops.cpu.tiling import Group, Plan
+from flashpoint.ops.spec import Terms, length_power
+
+SMALL = 2**18  # numbers in q times numbers in k, where a call costs more than its arithmetic
+_NUMPY_DTYPES = (torch.float32, torch.float64)
+
+
+def forward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    bias: Tensor | None,
+    mask: Tensor | None,
+    key_lengths: Tensor | None,
+    terms: Terms,
+) -> Tensor:
+    """[B, Hq, Lq, Dv] from q [B, Hq, Lq, D], k [B, Hkv, Lk, D], v [B, Hkv, Lk, Dv]."""
+    if 0 < q.numel() * k.numel() <= SMALL and q.dtype in _NUMPY_DTYPES:
+        unbiased = bias is None and terms.bias == 0.0
+        sees_all = mask is key_lengths is terms.left is terms.right is None
+        if unbiased and sees_all:
+            return _attend_small(q, k, v, terms)
+    plan = Plan(q, k, key_lengths, terms)
+    o = q.new_empty(*q.shape[:3], v.shape[3])
+    if plan.is_empty:
+        return o.zero_()
+    tiles = ScoreTiles(q, plan, bias, mask, terms)
+    for group in plan.groups():
+        for i0, i1 in plan.query_ranges():
+            rows = _attend_rows(q, k, v, tiles, group, i0, i1)
+            rows = rows.view(group.samples, group.heads * plan.stack, i1 - i0, -1)
+            o[group.batch, group.q_heads, i0:i1] = rows.mul_(tiles.normalizer(group, i0, i1))
+    return o
+
+
+def _attend_rows(
+    q: Tensor, k: Tensor, v: Tensor, tiles: ScoreTiles, group: Group, i0: int, i1: int
+) -> Tensor:
+    """sum_j w_ij v_j for queries [i0, i1): [size, stacked rows, Dv], not yet normalized."""
+    q_rows = tiles.queries(q, group, i0, i1)
+    total: Tensor | None = None
+    for tile in tiles.plan.tiles_of_queries(group, i0, i1):
+        w = tiles.weights(q_rows, tiles.keys(k, group, tile), group, tile)
+        v_rows = tiles.keys(v, group, tile)
+        if total is None:
+            total = torch.bmm(w, v_rows).to(tiles.sums_dtype)
+        else:
+            accumulate_(total, w, v_rows)
+    if total is None:  # none of these queries sees any key
+        return q.new_zeros(group.size, q_rows.shape[1], v.shape[3], dtype=tiles.sums_dtype)
+    return total
+
+
+@np.errstate(all="ignore")  # Inf and NaN pass in silence, as in PyTorch
+def _attend_small(q: Tensor, k: Tensor, v: Tensor, terms: Terms) -> Tensor:
+    """The whole call as one tile, by NumPy, whose calls cost half of PyTorch's."""
+    rows, keys = q.numpy(), k.numpy()
+    samples, q_heads, num_queries, head_dim = rows.shape
+    _, kv_heads, num_keys, _ = keys.shape
+    scale, gain = terms.scale_and_gain(head_dim, has_bias=False)
+    if q_heads != kv_heads:
+        rows = rows.reshape(samples, kv_heads, -1, head_dim)
+    s = np.matmul(rows, keys.swapaxes(2, 3))
+    if scale != 1.0:
+        s *= scale
+    if terms.activation == "relu":
+        w = np.maximum(s, 0.0, out=s)
+    else:
+        w = on_tiles(terms.activation).weigh_(torch.from_numpy(s)).numpy()
+    o = np.matmul(w, v.numpy())
+    o *= gain * length_power(num_keys, terms.alpha)
+    if q_heads != kv_heads:
+        o = o.reshape(samples, q_heads, num_queries, -1)
+    return torch.from_numpy(o)

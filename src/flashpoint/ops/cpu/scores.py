@@ -1,0 +1,124 @@
+"""Tiles of scores and weights: what forward and backward make of q, k, bias, mask and h alike."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from flashpoint.ops.cpu.activations import on_tiles
+from flashpoint.ops.cpu.tiling import Group, Plan, Tile
+from flashpoint.ops.spec import Terms, length_power
+
+_BITS = {
+    torch.bfloat16: torch.int16,
+    torch.float32: torch.int32,
+    torch.float64: torch.int64,
+}
+
+
+class ScoreTiles:
+    """Makes one tile after another in a buffer that they share.
+
+    Attributes:
+        dtype: what products are computed in. fp16 goes to fp32, since weights that are not yet
+            normalized may leave its range; bf16 stays, unless a bias or a float mask asks for more
+            digits.
+        sums_dtype: what products are added up in.
+        factors, allowed: the mask, if it is one of numbers or one of booleans.
+    """
+
+    def __init__(
+        self, q: Tensor, plan: Plan, bias: Tensor | None, mask: Tensor | None, terms: Terms
+    ) -> None:
+        self.plan, self.terms, self.bias = plan, terms, bias
+        is_bool = mask is not None and mask.dtype == torch.bool
+        self.allowed, self.factors = (mask, None) if is_bool else (None, mask)
+        has_bias = bias is not None or terms.bias != 0.0
+        self.scale, self.gain = terms.scale_and_gain(q.shape[3], has_bias=has_bias)
+        self.sums_dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
+        coarse = q.dtype == torch.bfloat16 and not has_bias and self.factors is None
+        self.dtype = torch.bfloat16 if coarse else self.sums_dtype
+        self.activation = on_tiles(terms.activation)
+        self.buffer = q.new_empty(plan.area, dtype=self.dtype)
+
+    def queries(self, x: Tensor, group: Group, i0: int, i1: int) -> Tensor:
+        """Rows of q in the products' dtype."""
+        return self.plan.take_queries(x, group, i0, i1).to(self.dtype)
+
+    def keys(self, x: Tensor, group: Group, tile: Tile) -> Tensor:
+        """Rows of k or v in the products' dtype."""
+        return self.plan.take_keys(x, group, tile.j0, tile.j1).to(self.dtype)
+
+    def weights(self, q_rows: Tensor, k_rows: Tensor, group: Group, tile: Tile) -> Tensor:
+        """h(scores), masked: [size, stacked rows, keys]. Valid until the next tile."""
+        shape = (group.size, q_rows.shape[1], k_rows.shape[1])
+        s = product_into(self.buffer, shape, q_rows, k_rows.mT, self.scale)
+        grid = (group.samples, group.heads, self.plan.stack, tile.i1 - tile.i0, shape[2])
+        self.add_bias_(s.view(grid), group, tile)
+        w = self.activation.weigh_(s)
+        visible = self.visible(group, tile)
+        if visible is not None:
+            hide_(w.view(grid), visible)
+        if self.factors is not None:
+            w.view(grid).mul_(self.plan.take_scores(self.factors, group, tile))
+        return w
+
+    def add_bias_(self, grid: Tensor, group: Group, tile: Tile) -> None:
+        """Add the bias to a tile of scores seen as [samples, heads, stack, queries, keys]."""
+        if self.terms.bias != 0.0:
+            grid.add_(self.terms.bias)
+        if self.bias is not None:
+            grid.add_(self.plan.take_scores(self.bias, group, tile))
+
+    def visible(self, group: Group, tile: Tile) -> Tensor | None:
+        """Booleans that broadcast to the grid of a tile; None where all see all."""
+        window = self.plan.window(tile)
+        if self.allowed is None:
+            return window
+        allowed = self.plan.take_scores(self.allowed, group, tile)
+        return allowed if window is None else allowed & window
+
+    def normalizer(self, group: Group, i0: int, i1: int) -> float | Tensor:
+        """gain * n_i ** -alpha of queries [i0, i1): a number, or [samples, heads, rows, 1]."""
+        alpha = self.terms.alpha
+        if alpha == 0.0:
+            return self.gain
+        n = self.plan.num_keys if self.terms.length == "keys" else self._count(group, i0, i1)
+        if isinstance(n, int):
+            return self.gain * length_power(max(n, 1), alpha)
+        return self.gain * n.clamp(min=1).to(self.sums_dtype) ** -alpha
+
+    def _count(self, group: Group, i0: int, i1: int) -> int | Tensor:
+        """How many keys each query of [i0, i1) sees: one number, or [samples, heads, rows, 1]."""
+        if self.allowed is None:
+            return self.plan.count_seen(group, i0, i1)
+        seen = torch.zeros((1, 1, 1, 1, 1), dtype=torch.int64)
+        for tile in self.plan.tiles_of_queries(group, i0, i1):
+            visible = self.visible(group, tile)
+            assert visible is not None
+            width = tile.j1 - tile.j0 if visible.shape[-1] == 1 else 1
+            seen = seen + visible.sum(-1, keepdim=True) * width
+        return seen.flatten(1, 2)
+
+
+def product_into(
+    buffer: Tensor, shape: tuple[int, int, int], a: Tensor, b: Tensor, factor: float = 1.0
+) -> Tensor:
+    """factor * a @ b, written to the buffer's first elements."""
+    out = buffer[: math.prod(shape)].view(shape)
+    if factor == 1.0:
+        return torch.bmm(a, b, out=out)
+    return torch.baddbmm(out, a, b, beta=0, alpha=factor, out=out)
+
+
+def accumulate_(total: Tensor, a: Tensor, b: Tensor) -> None:
+    """total += a @ b, summed in total's dtype."""
+    if total.dtype == a.dtype:
+        total.baddbmm_(a, b)
+    else:
+        total.add_(torch.bmm(a, b))
+
+
+def hide_(x: Tensor, visible: Tensor) -> None:
+    """Set x to zero where ``visible`` is false, whatever stood there: Inf and NaN too."""
+    x.view(_BITS[x.dtype]).mul_(visible.to(_BITS[x.dtype]))

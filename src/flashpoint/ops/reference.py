@@ -1,0 +1,146 @@
+"""The definition of the operator in plain PyTorch, the oracle for every implementation.
+
+It forms the whole [Lq, Lk] matrix of weights and lets autograd differentiate, any number of times.
+Arithmetic is fp32 (fp64 for fp64 inputs); only the result is rounded to the inputs' dtype.
+"""
+
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from flashpoint.ops.spec import ACTIVATIONS, Activation, Terms
+
+
+def attention(
+    q: Float[Tensor, "B Hq Lq D"],
+    k: Float[Tensor, "B Hkv Lk D"],
+    v: Float[Tensor, "B Hkv Lk Dv"],
+    bias: Float[Tensor, "#B #Hq #Lq #Lk"] | None,
+    mask: Tensor | None,
+    key_lengths: Int[Tensor, " B"] | None,
+    terms: Terms,
+) -> Float[Tensor, "B Hq Lq Dv"]:
+    """Every sequence of the batch has Lq queries and Lk keys, of which ``key_lengths`` exist."""
+    num_keys = torch.full((k.shape[0],), k.shape[2], device=k.device)
+    existing = num_keys if key_lengths is None else key_lengths
+    shift = num_keys - q.shape[2]
+    return _attend(q, k, v, bias, mask, terms, existing=existing, shift=shift, num_keys=num_keys)
+
+
+def attention_varlen(
+    q: Float[Tensor, "Tq Hq D"],
+    k: Float[Tensor, "Tk Hkv D"],
+    v: Float[Tensor, "Tk Hkv Dv"],
+    bias: Tensor | None,
+    mask: Tensor | None,
+    cu_seqlens_q: Int[Tensor, " B+1"],
+    cu_seqlens_k: Int[Tensor, " B+1"],
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    terms: Terms,
+) -> Float[Tensor, "Tq Hq Dv"]:
+    """Sequences packed one after another: padded, attended and packed again."""
+    num_queries, num_keys = cu_seqlens_q.diff(), cu_seqlens_k.diff()
+    o = _attend(
+        _pad(q, cu_seqlens_q, max_seqlen_q),
+        _pad(k, cu_seqlens_k, max_seqlen_k),
+        _pad(v, cu_seqlens_k, max_seqlen_k),
+        bias,
+        mask,
+        terms,
+        existing=num_keys,
+        shift=num_keys - num_queries,
+        num_keys=num_keys,
+    )
+    token = torch.arange(q.shape[0], device=q.device)
+    sequence = torch.searchsorted(cu_seqlens_q, token, right=True, out_int32=True) - 1
+    return o.transpose(1, 2)[sequence, token - cu_seqlens_q[sequence]]
+
+
+def _attend(
+    q: Float[Tensor, "B Hq Lq D"],
+    k: Float[Tensor, "B Hkv Lk D"],
+    v: Float[Tensor, "B Hkv Lk Dv"],
+    bias: Tensor | None,
+    mask: Tensor | None,
+    terms: Terms,
+    *,
+    existing: Int[Tensor, " B"],
+    shift: Int[Tensor, " B"],
+    num_keys: Int[Tensor, " B"],
+) -> Float[Tensor, "B Hq Lq Dv"]:
+    dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
+    existing, shift, num_keys = (per.view(-1, 1, 1, 1) for per in (existing, shift, num_keys))
+    key = torch.arange(k.shape[2], device=k.device)
+    position = torch.arange(q.shape[2], device=q.device).view(-1, 1) + shift  # [B, 1, Lq, 1]
+
+    exists = key < existing  # [B, 1, 1, Lk]
+    k, v = (
+        t.where(exists.mT, 0).to(dtype) for t in (k, v)
+    )  # nothing comes of what does not exist
+    k, v = (t.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for t in (k, v))
+
+    visible = _within_window(key, position, terms) & exists
+    if mask is not None and mask.dtype == torch.bool:
+        visible = visible & mask
+
+    scores = terms.scale_for(q.shape[-1]) * (q.to(dtype) @ k.mT) + terms.bias  # [B, Hq, Lq, Lk]
+    if bias is not None:
+        scores = scores + bias
+    # Masks come after h. The inner where keeps h' away from scores that nobody sees.
+    weights = _activate(scores.where(visible, 0), ACTIVATIONS[terms.activation]).where(visible, 0)
+    if mask is not None and mask.dtype != torch.bool:
+        weights = weights * mask
+
+    n = num_keys if terms.length == "keys" else visible.sum(-1, keepdim=True)
+    normalizer = terms.gain * n.clamp(min=1).to(dtype) ** -terms.alpha
+    return (normalizer * (weights.to(dtype) @ v)).to(q.dtype)
+
+
+def _within_window(key: Tensor, position: Tensor, terms: Terms) -> Bool[Tensor, "..."]:
+    within = torch.ones_like(position - key, dtype=torch.bool)
+    if terms.left is not None:
+        within = within & (key >= position - terms.left)
+    if terms.right is not None:
+        within = within & (key <= position + terms.right)
+    return within
+
+
+def _pad(packed: Float[Tensor, "T H D"], cu_seqlens: Tensor, length: int) -> Tensor:
+    """[T, H, D] to [B, H, length, D], zeros behind each sequence's end."""
+    index = cu_seqlens[:-1, None] + torch.arange(length, device=packed.device)
+    beyond = packed.shape[0]  # the row of zeros that is appended
+    index = index.where(index < cu_seqlens[1:, None], beyond)
+    rows = torch.cat([packed, packed.new_zeros(1, *packed.shape[1:])])
+    return rows[index].transpose(1, 2)
+
+
+def _activate(scores: Tensor, activation: Activation) -> Tensor:
+    if activation.derivative is None:
+        return activation.forward(scores)
+    weights = _WithDerivative.apply(scores, activation)
+    assert isinstance(weights, Tensor)
+    return weights
+
+
+class _WithDerivative(torch.autograd.Function):
+    """h with the derivative that its author gave, in place of autograd's."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(scores: Tensor, activation: Activation) -> Tensor:
+        weights = activation.forward(scores)
+        return weights.clone() if weights is scores else weights  # autograd wants them apart
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        ctx.save_for_backward(inputs[0])
+        ctx.activation = inputs[1]
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        (scores,) = ctx.saved_tensors
+        return grads[0] * ctx.activation.derivative(scores), None

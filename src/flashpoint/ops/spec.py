@@ -1,0 +1,149 @@
+"""The mathematics of one call as data: activations, and the numbers that kernels get.
+
+    o_i = gain * n_i ** -alpha * sum_j m_ij * h(scale * q_i . k_j + b_ij) * v_j
+
+Query i stands at position p = i + Lk - Lq and sees the keys p - left <= j <= p + right that exist.
+"""
+
+import difflib
+import itertools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from flashpoint.errors import InputError
+
+Pointwise = Callable[[Tensor], Tensor]
+
+_serial = itertools.count(1)
+
+
+@dataclass(frozen=True, eq=False)
+class Activation:
+    """A pointwise function h to put in softmax's place.
+
+    Attributes:
+        name: what messages and tables call it.
+        forward: h, from a tensor of scores to a tensor of weights of the same shape and dtype.
+            It must treat elements independently: implementations call it tile by tile.
+        derivative: h', likewise. None: autograd differentiates ``forward``.
+        degree: p, if h(c x) = c**p h(x) for every c > 0, as for relu (1) and relu2 (2). Then the
+            scale leaves the inner loop. None: h is not homogeneous.
+        key: the name under which compiled graphs find it again; unique in the process.
+
+    Example:
+        >>> from flashpoint import Activation, attention
+        >>> leaky = Activation("leaky_relu", torch.nn.functional.leaky_relu)
+        >>> q = torch.ones(1, 1, 2, 4)
+        >>> attention(q, q, q, activation=leaky).shape
+        torch.Size([1, 1, 2, 4])
+    """
+
+    name: str
+    forward: Pointwise
+    derivative: Pointwise | None = None
+    degree: int | None = None
+    key: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        if not callable(self.forward):
+            raise InputError(
+                f"Activation {self.name!r}: forward must be callable, not {self.forward!r}."
+            )
+        if self.derivative is not None and not callable(self.derivative):
+            raise InputError(
+                f"Activation {self.name!r}: derivative must be callable or None, "
+                f"not {self.derivative!r}."
+            )
+        builtin = self.name in BUILTIN and self.name not in ACTIVATIONS
+        object.__setattr__(self, "key", self.name if builtin else f"{self.name}#{next(_serial)}")
+        ACTIVATIONS[self.key] = self
+
+
+class Terms(NamedTuple):
+    """Everything about a call that is not a tensor, in the order of the registered operators.
+
+    Attributes:
+        activation: key into ``ACTIVATIONS``.
+        alpha: exponent of the length.
+        length: what n_i counts, "visible" or "keys".
+        gain: constant factor; a length given as a number arrives here, with alpha 0.
+        scale: factor on the scores; None means ``D ** -0.5``.
+        bias: the number added to every score.
+        left, right: how far a query sees to either side; None is unbounded. Causal is right = 0.
+    """
+
+    activation: str = "relu"
+    alpha: float = 1.0
+    length: str = "visible"
+    gain: float = 1.0
+    scale: float | None = None
+    bias: float = 0.0
+    left: int | None = None
+    right: int | None = None
+
+    def scale_for(self, head_dim: int) -> float:
+        """The factor on the scores, with the default filled in."""
+        return head_dim**-0.5 if self.scale is None else self.scale
+
+    def scale_and_gain(self, head_dim: int, *, has_bias: bool) -> tuple[float, float]:
+        """The same with the scale moved behind h, and so to 1, where h allows it."""
+        scale = self.scale_for(head_dim)
+        degree = ACTIVATIONS[self.activation].degree
+        # Far from 1 the scale stays: it may be all that keeps the scores within their range.
+        if degree is None or has_bias or not 2.0**-12 <= scale <= 2.0**12:
+            return scale, self.gain
+        return 1.0, self.gain * scale**degree
+
+
+def length_power(n: float, alpha: float) -> float:
+    """n ** -alpha, infinite where Python would raise."""
+    try:
+        return float(n) ** -alpha
+    except OverflowError:
+        return math.inf
+
+
+def find_activation(activation: str | Activation) -> Activation:
+    """The activation meant by a name or given as one; an unknown name gets its nearest matches."""
+    if isinstance(activation, Activation):
+        return activation
+    if activation in BUILTIN:
+        return ACTIVATIONS[activation]
+    near = difflib.get_close_matches(str(activation), BUILTIN, n=3, cutoff=0.5)
+    hint = f"Did you mean {' or '.join(map(repr, near))}? " if near else ""
+    raise InputError(
+        f"activation={activation!r} is unknown. {hint}"
+        f"Known: {', '.join(BUILTIN)}; or pass a flashpoint.Activation."
+    )
+
+
+def _relu2(scores: Tensor) -> Tensor:
+    return F.relu(scores).square()
+
+
+def _softplus(scores: Tensor) -> Tensor:
+    # torch turns linear at 20, where fp64 still sees the difference; at 40 nothing is left of it.
+    return F.softplus(scores, threshold=40.0)
+
+
+def _identity(scores: Tensor) -> Tensor:
+    return scores
+
+
+BUILTIN = ("relu", "relu2", "relu6", "gelu", "silu", "softplus", "sigmoid", "identity")
+ACTIVATIONS: dict[str, Activation] = {}
+
+Activation("relu", F.relu, degree=1)
+Activation("relu2", _relu2, degree=2)
+Activation("relu6", F.relu6)
+Activation("gelu", F.gelu)
+Activation("silu", F.silu)
+Activation("softplus", _softplus)
+Activation("sigmoid", torch.sigmoid)
+Activation("identity", _identity, degree=1)

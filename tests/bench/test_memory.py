@@ -1,0 +1,52 @@
+"""Peaks of calls whose memory is known."""
+
+import os
+import sys
+from functools import partial
+
+import pytest
+import torch
+
+from flashpoint.bench import memory
+from flashpoint.bench.cases import Case, Shape
+from flashpoint.bench.memory import measure_in_child, prepare_case
+
+ONES_BYTES = 64 * 2**20
+SHAPE = Shape(1, 8, 4096, 64)
+TENSOR_BYTES = 4 * 8 * 4096 * 64
+
+on_linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+
+
+@on_linux
+def test_peaks_are_what_the_calls_allocate():
+    make_ones = partial(partial, torch.ones, ONES_BYTES // 4)
+    backward = Case(shape=SHAPE, dtype="fp32", mode="training")
+    peaks = measure_in_child([make_ones, partial(prepare_case, "sdpa", backward, 2), make_ones])
+    first, gradients, second = (peak.extra_bytes for peak in peaks)
+    assert first == pytest.approx(ONES_BYTES, rel=0.15)
+    assert 3 * TENSOR_BYTES * 0.9 <= gradients <= 8 * TENSOR_BYTES
+    assert second == pytest.approx(ONES_BYTES, rel=0.15)
+
+
+@on_linux
+def test_process_that_dies_gets_a_reason():
+    (peak,) = measure_in_child([partial(partial, os._exit, 1)])
+    assert peak.extra_bytes is None
+    assert peak.reason == "the measuring process died, perhaps of too little memory"
+
+
+def test_other_platforms_get_a_reason(monkeypatch):
+    monkeypatch.setattr(memory.sys, "platform", "darwin")
+    (peak,) = measure_in_child([partial(partial, int)])
+    assert peak.extra_bytes is None
+    assert peak.reason == "measured on Linux only, this is darwin"
+
+
+def test_kernel_that_cannot_reset_the_mark_gets_a_reason(monkeypatch):
+    def refuse(*_):
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(memory.Path, "write_text", refuse)
+    peak = memory._measure(partial(partial, int))
+    assert peak.reason == "the high-water mark cannot be reset: Operation not permitted"

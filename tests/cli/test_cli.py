@@ -1,0 +1,93 @@
+"""The command line: its surface is frozen, its help is fast, its errors are one line."""
+
+import subprocess
+import sys
+import time
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+import flashpoint
+from flashpoint.cli.main import app, main
+
+SURFACE = {
+    "bench": [
+        *("--activation", "--causal", "--check", "--device", "--dtype", "--json", "--mode"),
+        *("--no-memory", "--quick", "--rounds", "--seconds", "--shape", "--suite", "--threads"),
+    ],
+    "demo": ["--dtype", "--shape"],
+    "doctor": ["--json"],
+}
+
+
+def run_cli(*arguments):
+    """The finished process of ``python -m flashpoint ARGUMENTS``."""
+    command = [sys.executable, "-m", "flashpoint", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_verbs_and_options_are_frozen():
+    verbs = typer.main.get_command(app).commands
+    surface = {
+        name: sorted(o for p in verb.params for o in (*p.opts, *p.secondary_opts))
+        for name, verb in verbs.items()
+    }
+    assert surface == SURFACE
+
+
+def test_help_answers_in_half_a_second():
+    seconds = []
+    for _ in range(3):
+        start = time.perf_counter()
+        run_cli("--help").check_returncode()
+        seconds.append(time.perf_counter() - start)
+    assert min(seconds) < 0.5
+
+
+@pytest.mark.parametrize("verb", [[], *([name] for name in SURFACE)], ids=lambda v: "".join(v))
+def test_help_does_not_load_torch(verb):
+    code = (
+        "import sys; from flashpoint.cli.main import app;"
+        f"app({[*verb, '--help']}, standalone_mode=False);"
+        "sys.exit('torch' in sys.modules)"
+    )
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
+    assert process.returncode == 0, process.stderr.decode()
+
+
+def test_no_arguments_show_the_help():
+    bare, asked = (CliRunner().invoke(app, a).output.strip() for a in ([], ["--help"]))
+    assert bare == asked
+
+
+def test_version_is_the_package_version():
+    assert run_cli("--version").stdout.strip() == flashpoint.__version__
+
+
+def test_unknown_verb_suggests_the_close_one():
+    result = CliRunner().invoke(app, ["docter"])
+    assert result.exit_code == 2
+    assert "Did you mean 'doctor'?" in result.output
+
+
+def fail_with(error, monkeypatch):
+    """Run ``flashpoint doctor`` with a part of it that raises this error."""
+
+    def survey():
+        raise error
+
+    monkeypatch.setattr("flashpoint.ops.implementations.survey", survey)
+    monkeypatch.setattr(sys, "argv", ["flashpoint", "doctor"])
+    main()
+
+
+def test_our_error_is_one_line_and_status_2(monkeypatch, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        fail_with(flashpoint.InputError("alpha=nan must be finite."), monkeypatch)
+    assert capsys.readouterr().err == "error: alpha=nan must be finite.\n"
+
+
+def test_bug_keeps_its_traceback(monkeypatch):
+    with pytest.raises(ZeroDivisionError):
+        fail_with(ZeroDivisionError(), monkeypatch)

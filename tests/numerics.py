@@ -1,0 +1,85 @@
+"""How exact is exact: inputs, runs and error budgets shared by the tests of the operator."""
+
+import math
+
+import torch
+from torch import Tensor
+
+import flashpoint
+
+# B, Hq, Hkv, Lq, Lk, D, Dv: each kills a different careless kernel.
+SHAPES = {
+    "one-token": (1, 1, 1, 1, 1, 16, 16),
+    "ragged": (2, 3, 3, 67, 129, 32, 32),
+    "cross": (1, 2, 2, 64, 200, 64, 48),
+    "grouped": (2, 6, 2, 37, 53, 24, 40),
+    "more-queries": (1, 2, 1, 90, 31, 16, 16),
+    "past-tile": (1, 2, 1, 300, 1100, 16, 16),
+}
+
+
+def make_inputs(shape: tuple[int, ...], seed: int = 0) -> dict[str, Tensor]:
+    """q, k, v and the gradient do, in fp64 with values that fp16 and bf16 hold exactly."""
+    B, Hq, Hkv, Lq, Lk, D, Dv = shape
+    generator = torch.Generator().manual_seed(seed)
+    sizes = {
+        "q": (B, Hq, Lq, D),
+        "k": (B, Hkv, Lk, D),
+        "v": (B, Hkv, Lk, Dv),
+        "do": (B, Hq, Lq, Dv),
+    }
+    return {
+        name: torch.randn(size, generator=generator).bfloat16().double()
+        for name, size in sizes.items()
+    }
+
+
+def run(impl: str, dtype: torch.dtype, inputs: dict[str, Tensor], **options) -> dict[str, Tensor]:
+    """The output o and the gradient of every input; float tensors among the options count too."""
+    leaves = {name: t.to(dtype).requires_grad_() for name, t in inputs.items() if name != "do"}
+    for name, value in options.items():
+        if isinstance(value, Tensor) and value.is_floating_point():
+            leaves[name] = value.to(dtype).requires_grad_()
+    o = flashpoint.attention(**{**options, **leaves}, impl=impl)
+    grads = torch.autograd.grad(o, list(leaves.values()), inputs["do"].to(dtype))
+    named = {f"d{name}": grad for name, grad in zip(leaves, grads, strict=True)}
+    return {"o": o.detach(), **named}
+
+
+def assert_within_budget(
+    name: str, got: Tensor, exact: Tensor, plain: Tensor, factor: float = 2.0
+) -> None:
+    """``exact`` is the reference in fp64, ``plain`` the reference at got's dtype."""
+    assert torch.isfinite(got).all(), f"{name}: non-finite values"
+    assert got.shape == exact.shape
+    if got.numel() == 0:
+        return
+    error = (got.double() - exact).abs().max().item()
+    allowed = (plain.double() - exact).abs().max().item()
+    budget = factor * allowed + torch.finfo(got.dtype).eps * exact.abs().max().item()
+    assert error <= budget, (
+        f"{name}: error {error:.2e} > budget {budget:.2e} (plain {allowed:.2e})"
+    )
+
+
+def assert_exact(impl: str, dtype: torch.dtype, inputs: dict[str, Tensor], **options) -> None:
+    """Output and every gradient of ``impl`` stay within twice plain PyTorch's error.
+
+    dk and dv of grouped heads get sqrt(group) more: they are one sum over the group's rows, where
+    plain PyTorch adds up a sum for each head, and rounding grows with the root of a sum's length.
+    In fp64 nothing more exact is at hand, so that root is the whole budget, in epsilons.
+    """
+    got = run(impl, dtype, inputs, **options)
+    exact = run("reference", torch.float64, inputs, **options)
+    plain = run("reference", dtype, inputs, **options)
+    group = inputs["q"].shape[1] / max(inputs["k"].shape[1], 1)
+    terms = max(group * inputs["q"].shape[2], inputs["k"].shape[2], 16)
+    for name, value in got.items():
+        if dtype == torch.float64:
+            size = exact[name].abs().max() * torch.finfo(dtype).eps
+            torch.testing.assert_close(
+                value, exact[name], rtol=0.0, atol=math.sqrt(terms) * size.item(), msg=name
+            )
+            continue
+        factor = 2.0 * (math.sqrt(group) if name in ("dk", "dv") else 1.0)
+        assert_within_budget(name, value, exact[name], plain[name], factor)

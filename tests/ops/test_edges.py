@@ -1,0 +1,374 @@
+"""Where careless kernels break: nothing to see, odd strides, huge or no numbers, tile edges."""
+
+import sys
+from functools import partial
+
+import pytest
+import torch
+import torch.nn.functional as F
+from implementations import FAST, IMPLEMENTATIONS, device_of
+from numerics import assert_exact, assert_within_budget, make_inputs, run
+from results import assert_same, evaluate
+
+from flashpoint import attention
+from flashpoint.ops.spec import BUILTIN
+
+ALPHAS = (-0.5, 0.0, 0.5, 1.0, 2.0)
+NAN, INF = float("nan"), float("inf")
+
+
+def make_qkv(impl, shape, dtype=torch.float64, seed=0):
+    """q, k, v of B, Hq, Hkv, Lq, Lk, D, Dv, where the implementation wants them."""
+    inputs = make_inputs(shape, seed)
+    return {name: inputs[name].to(device_of(impl), dtype) for name in "qkv"}
+
+
+# B, Hq, Hkv, Lq, Lk, D, Dv
+SMALLEST = {
+    "no queries": (2, 4, 2, 0, 3, 4, 5),
+    "no keys": (2, 4, 2, 3, 0, 4, 5),
+    "neither": (2, 4, 2, 0, 0, 4, 5),
+    "no samples": (0, 4, 2, 3, 4, 4, 5),
+    "no heads": (2, 0, 0, 3, 4, 4, 5),
+    "no query heads": (2, 0, 2, 3, 4, 4, 5),
+    "no values": (2, 4, 2, 3, 4, 4, 0),
+    "one of each": (1, 1, 1, 1, 1, 1, 1),
+    "one query": (2, 4, 2, 1, 5, 4, 5),
+    "one key": (2, 4, 2, 5, 1, 4, 5),
+    "one dim": (2, 4, 2, 3, 5, 1, 5),
+    "one value dim": (2, 4, 2, 3, 5, 4, 1),
+    "wide values": (2, 4, 2, 3, 5, 2, 33),
+    "many heads for one": (1, 600, 1, 2, 3, 4, 5),
+}
+
+
+@pytest.mark.parametrize("options", [{}, {"causal": True, "length": "keys"}, {"window": (1, 0)}])
+@pytest.mark.parametrize("shape", SMALLEST.values(), ids=SMALLEST)
+@pytest.mark.parametrize("impl", IMPLEMENTATIONS)
+def test_smallest_shapes_have_output_and_gradients(impl, shape, options):
+    B, Hq, _, Lq, Lk, _, Dv = shape
+    tensors = make_qkv(impl, shape)
+    tensors["bias"] = torch.ones(Lq, Lk, dtype=torch.float64, device=device_of(impl))
+    for names in ("qkv", ["q", "k", "v", "bias"]):
+        inputs = {name: tensors[name] for name in names}
+        got = evaluate(partial(attention, activation="sigmoid", impl=impl, **options), **inputs)
+        assert got["o"].shape == (B, Hq, Lq, Dv)
+        assert {name: got[f"d{name}"].shape for name in inputs} == {
+            name: t.shape for name, t in inputs.items()
+        }
+        on_cpu = {name: t.cpu() for name, t in inputs.items()}
+        plain = partial(attention, activation="sigmoid", impl="reference", **options)
+        assert_same({n: t.cpu() for n, t in got.items()}, evaluate(plain, **on_cpu))
+        if Lk == 0:
+            assert not got["o"].any()
+
+
+def hidden_row():
+    mask = torch.ones(6, 3, dtype=torch.bool)
+    mask[4] = False
+    return mask
+
+
+# options that leave some of 6 queries blind for 3 keys, and which they are
+BLIND = {
+    "mask": ({"mask": hidden_row()}, [4]),
+    "window": ({"window": (1, 1)}, [0, 1]),
+    "narrow window": ({"window": (0, 0)}, [0, 1, 2]),
+    "causal": ({"causal": True}, [0, 1, 2]),
+    "no key": ({"key_lengths": torch.tensor([0, 0])}, [0, 1, 2, 3, 4, 5]),
+    "few keys, far window": (
+        {"key_lengths": torch.tensor([1, 1]), "window": (1, 0)},
+        [0, 1, 2, 5],
+    ),
+}
+
+
+@pytest.mark.parametrize(("options", "rows"), BLIND.values(), ids=BLIND)
+@pytest.mark.parametrize("activation", BUILTIN)
+@pytest.mark.parametrize("impl", IMPLEMENTATIONS)
+def test_row_that_sees_nothing_is_zero_with_zero_gradients(impl, activation, options, rows):
+    device = device_of(impl)
+    options = {n: x.to(device) if isinstance(x, torch.Tensor) else x for n, x in options.items()}
+    tensors = make_qkv(impl, (2, 4, 2, 6, 3, 4, 5))
+    tensors["bias"] = torch.ones(6, 3, dtype=torch.float64, device=device)
+    leaves = {name: t.requires_grad_() for name, t in tensors.items()}
+    for alpha in ALPHAS:
+        o = attention(**leaves, **options, activation=activation, alpha=alpha, impl=impl)
+        assert o.isfinite().all()
+        assert not o[:, :, rows].any()
+        for grad in torch.autograd.grad(o[:, :, rows].sum(), leaves.values(), retain_graph=True):
+            assert torch.equal(grad, torch.zeros_like(grad))
+        for name, grad in zip(leaves, torch.autograd.grad(o.sum(), leaves.values()), strict=True):
+            assert grad.isfinite().all(), name
+
+
+def spread(x):
+    """The same values as every other element along each axis, NaN between them."""
+    wide = torch.full([2 * size for size in x.shape], NAN, dtype=x.dtype, device=x.device)
+    view = wide[tuple(slice(1, None, 2) for _ in x.shape)]
+    return view.copy_(x)
+
+
+LAYOUTS = {
+    "heads behind tokens": lambda x: x.transpose(1, 2).contiguous().transpose(1, 2),
+    "head dim outside": lambda x: x.movedim(-1, 0).contiguous().movedim(0, -1),
+    "batch inside": lambda x: x.movedim(0, -1).contiguous().movedim(-1, 0),
+    "spread": spread,
+    "negative bit": lambda x: torch.complex(x, -x).conj().imag,
+    "offset": lambda x: torch.cat([x.new_full((3,), NAN), x.flatten()])[3:].view(x.shape),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("impl", IMPLEMENTATIONS)
+def test_strides_change_nothing(impl, causal, layout):
+    tensors = make_qkv(impl, (2, 4, 2, 7, 9, 4, 5))
+    tensors["bias"] = tensors["q"] @ tensors["k"].repeat_interleave(2, 1).mT
+    tensors["mask"] = tensors["bias"].cos()
+    call = partial(attention, activation="silu", causal=causal, impl=impl)
+    for names in (["q", "k", "v"], list(tensors)):
+        dense = {name: tensors[name] for name in names}
+        strided = {name: layout(t) for name, t in dense.items()}
+        assert_same(evaluate(call, **strided), evaluate(call, **dense))
+
+
+@pytest.mark.parametrize("impl", IMPLEMENTATIONS)
+def test_expanded_inputs_are_as_their_copies(impl):
+    small = make_qkv(impl, (1, 1, 1, 7, 1, 4, 5))
+    sizes = {"q": (3, 4, 7, 4), "k": (3, 2, 6, 4), "v": (3, 2, 6, 5), "bias": (3, 4, 7, 6)}
+    small["bias"] = small["q"][..., :1]
+    expanded = {name: small[name].expand(size) for name, size in sizes.items()}
+    mask = (small["bias"] > -1).expand(sizes["bias"])
+    for options in ({}, {"mask": mask}, {"mask": mask[0, 0, 0], "causal": True}):
+        call = partial(attention, activation="gelu", impl=impl)
+        dense = {name: t.contiguous() for name, t in expanded.items()}
+        dense_options = {n: x.clone() if n == "mask" else x for n, x in options.items()}
+        assert_same(
+            evaluate(partial(call, **options), **expanded),
+            evaluate(partial(call, **dense_options), **dense),
+        )
+
+
+@pytest.mark.parametrize("impl", IMPLEMENTATIONS)
+def test_inputs_may_be_one_tensor(impl):
+    q, kv, _ = make_qkv(impl, (2, 4, 4, 7, 7, 4, 4)).values()
+    call = partial(attention, activation="softplus", impl=impl)
+    apart = evaluate(call, q=q, k=kv, v=kv)
+    shared = evaluate(lambda q, kv: call(q, kv, kv), q=q, kv=kv)
+    apart = {"o": apart["o"], "dq": apart["dq"], "dkv": apart["dk"] + apart["dv"]}
+    assert_same(shared, apart)
+    alone = evaluate(call, q=q, k=q, v=q)
+    together = evaluate(lambda x: call(x, x, x), x=q)
+    assert_same(together, {"o": alone["o"], "dx": alone["dq"] + alone["dk"] + alone["dv"]})
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("activation", BUILTIN)
+@pytest.mark.parametrize("impl", IMPLEMENTATIONS)
+def test_call_changes_no_input_and_repeats_bit_by_bit(impl, activation, dtype):
+    tensors = make_qkv(impl, (1, 2, 1, 40, 130, 8, 8), dtype)
+    tensors["mask"] = tensors["q"][..., :1].cos()
+    copies = {name: t.clone() for name, t in tensors.items()}
+    for names in ("qkv", tensors):
+        call = partial(attention, activation=activation, causal=names == "qkv", impl=impl)
+        given = {name: tensors[name] for name in names}
+        first, second = evaluate(call, **given), evaluate(call, **given)
+        assert all(torch.equal(first[name], second[name]) for name in first)
+        assert torch.equal(call(**given), first["o"])  # no gradient is recorded here
+    assert all(torch.equal(tensors[name], copies[name]) for name in tensors)
+
+
+@pytest.mark.parametrize(
+    ("activation", "size", "value"), [("relu", 300.0, 2.0**-12), ("relu2", 30.0, 2.0**-8)]
+)
+@pytest.mark.parametrize("impl", IMPLEMENTATIONS)
+def test_scores_beyond_fp16_cost_no_digits(impl, activation, size, value):
+    inputs = make_inputs((1, 2, 1, 40, 60, 64, 16))
+    factors = {"q": size, "k": size, "v": value, "do": 2.0**-14}
+    inputs = {name: (t * factors[name]).half().double() for name, t in inputs.items()}
+    scores = inputs["q"] @ inputs["k"].mT / 8
+    assert scores.max() > {"relu": 65504, "relu2": 256}[activation]
+    exact = run("reference", torch.float64, inputs, activation=activation)
+    assert exact["o"].abs().max() > 1e-2
+    placed = {name: t.detach().to(device_of(impl)) for name, t in inputs.items()}
+    got = run(impl, torch.float16, placed, activation=activation)
+    for name, value in got.items():
+        assert_within_budget(name, value.cpu(), exact[name], plain=exact[name].half())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("activation", BUILTIN)
+@pytest.mark.parametrize("impl", IMPLEMENTATIONS)
+def test_nan_in_a_query_stays_in_its_row(impl, activation, dtype):
+    tensors = make_qkv(impl, (2, 4, 2, 50, 70, 8, 8), dtype)
+    for options in ({}, {"causal": True}, {"bias": 1.0}):
+        tensors["q"][1, 2, 7, 3] = NAN
+        o = attention(**tensors, activation=activation, impl=impl, **options)
+        hit = torch.zeros_like(o, dtype=torch.bool)
+        hit[1, 2, 7] = True
+        assert torch.equal(o.isnan(), hit)
+
+
+@pytest.mark.parametrize("length", [7, 600])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("name", ["k", "v"])  # SDPA gives zeros for a NaN in few queries
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("impl", IMPLEMENTATIONS)
+def test_nan_propagates_as_in_sdpa(impl, dtype, name, causal, length):
+    tensors = make_qkv(impl, (1, 2, 2, length, length, 8, 8), dtype)
+    tensors[name][0, 1, length // 2, 3] = NAN
+    ours = attention(**tensors, causal=causal, impl=impl)
+    theirs = F.scaled_dot_product_attention(**_named_for_sdpa(tensors), is_causal=causal)
+    assert torch.equal(ours.isnan(), theirs.isnan())
+
+
+def _named_for_sdpa(tensors):
+    return {"query": tensors["q"], "key": tensors["k"], "value": tensors["v"]}
+
+
+POISONS = {"inf": (INF, INF), "minus inf": (-INF, -INF), "inf - inf": (INF, -INF), "nan": (NAN, 1)}
+
+
+@pytest.mark.parametrize("poison", POISONS.values(), ids=POISONS)
+@pytest.mark.parametrize("activation", BUILTIN)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("impl", FAST)
+def test_inf_and_nan_spread_as_in_the_reference(impl, dtype, activation, poison):
+    for name in "qkv":
+        for options in ({}, {"causal": True}, {"bias": 0.5}):
+            tensors = make_qkv(impl, (1, 2, 1, 30, 40, 8, 8), dtype)
+            tensors[name][0, 0, 3, 2], tensors[name][0, 0, 3, 4] = poison
+            got, expected = (
+                evaluate(partial(attention, activation=activation, impl=who, **options), **tensors)
+                for who in (impl, "reference")
+            )
+            for kind in (torch.isnan, torch.isposinf, torch.isneginf):
+                assert torch.equal(kind(got["o"]), kind(expected["o"])), (name, options, kind)
+            for grad in ("dq", "dk", "dv"):
+                finite = got[grad].isfinite()
+                assert torch.equal(finite, expected[grad].isfinite()), (grad, name, options)
+
+
+@pytest.mark.parametrize("poison", [NAN, INF, -INF])
+@pytest.mark.parametrize("activation", BUILTIN)
+@pytest.mark.parametrize("impl", IMPLEMENTATIONS)
+def test_nothing_comes_of_keys_that_do_not_exist(impl, activation, poison):
+    lengths = torch.tensor([3, 0, 7], device=device_of(impl))
+    tensors = make_qkv(impl, (3, 4, 2, 5, 7, 4, 4))
+    tensors["bias"], tensors["mask"] = torch.rand(2, 3, 1, 5, 7, dtype=torch.float64).to(
+        device_of(impl)
+    )
+    beyond = torch.arange(7, device=lengths.device) >= lengths.view(3, 1, 1, 1)  # [B, 1, 1, Lk]
+    shapes = {"k": beyond.mT, "v": beyond.mT, "bias": beyond, "mask": beyond}
+    for names in (["q", "k", "v"], list(tensors)):
+        given = {name: tensors[name] for name in names}
+        bad = {n: t.masked_fill(shapes[n], poison) if n in shapes else t for n, t in given.items()}
+        for options in ({}, {"window": (2, 1)}):
+            call = partial(
+                attention, activation=activation, key_lengths=lengths, impl=impl, **options
+            )
+            assert_same(evaluate(call, **bad), evaluate(call, **given))
+
+
+@pytest.mark.parametrize("impl", IMPLEMENTATIONS)
+def test_offsets_beyond_int32_are_reached(impl):
+    step = 2**30 + 8  # the third row starts past 2**31 elements
+    try:
+        pool = torch.empty(2 * step + 4096, dtype=torch.bfloat16, device=device_of(impl))
+    except RuntimeError as error:  # of which out of memory is one
+        pytest.skip(f"no room for {2 * step} elements: {error}")
+    dense = make_qkv(impl, (1, 2, 1, 3, 3, 8, 8), torch.bfloat16)
+    far = {}
+    for place, (name, t) in enumerate(dense.items()):
+        strides = (4096, 512, step, 1)
+        far[name] = pool.as_strided(t.shape, strides, 64 * place).copy_(t)
+    assert far["v"].stride(2) * 2 > 2**31
+    call = partial(attention, causal=True, impl=impl)
+    assert_same(evaluate(call, **far), evaluate(call, **dense))
+    behind = {name: t[..., 2:, :] for name, t in far.items()}
+    assert behind["q"].storage_offset() > 2**31
+    assert_same(
+        evaluate(call, **behind), evaluate(call, **{n: t[..., 2:, :] for n, t in dense.items()})
+    )
+
+
+@pytest.mark.parametrize("impl", IMPLEMENTATIONS)
+def test_unbounded_window_may_be_spelled_as_a_large_number(impl):
+    tensors = make_qkv(impl, (1, 2, 1, 5, 7, 4, 4))
+    full = evaluate(partial(attention, impl=impl), **tensors)
+    causal = evaluate(partial(attention, causal=True, impl=impl), **tensors)
+    for far in (2**31, sys.maxsize, 10**30):
+        both = evaluate(partial(attention, window=(far, far), impl=impl), **tensors)
+        assert_same(both, full)
+        left = evaluate(partial(attention, window=(far, 0), impl=impl), **tensors)
+        assert_same(left, causal)
+
+
+@pytest.mark.parametrize("impl", IMPLEMENTATIONS)
+def test_extreme_exponents_overflow_to_inf_and_underflow_to_zero(impl):
+    tensors = {name: t.abs() + 1 for name, t in make_qkv(impl, (1, 1, 1, 2, 3, 4, 4)).items()}
+    for options in ({}, {"causal": True}, {"length": 3}, {"length": "keys"}):
+        assert attention(**tensors, alpha=-1e4, impl=impl, **options)[0, 0, -1].isposinf().all()
+        assert not attention(**tensors, alpha=1e4, impl=impl, **options)[0, 0, -1].any()
+
+
+@pytest.mark.parametrize("activation", ["relu", "relu2", "identity"])
+@pytest.mark.parametrize("impl", FAST)
+def test_small_scale_of_huge_products_keeps_their_range(impl, activation):
+    tensors = make_qkv(impl, (1, 2, 1, 5, 7, 4, 4), torch.float32)
+    large = tensors | {"q": tensors["q"] * 2.0**40, "k": tensors["k"] * 2.0**40}
+    usual = attention(**tensors, activation=activation, scale=0.5, impl=impl)
+    huge = attention(**large, activation=activation, scale=2.0**-81, impl=impl)
+    assert_same({"o": huge}, {"o": usual}, tolerance=1e-6)
+
+
+@pytest.mark.parametrize("impl", FAST)
+def test_number_of_threads_costs_no_digits(impl):
+    inputs = make_inputs((2, 4, 2, 150, 300, 16, 16))
+    usual = torch.get_num_threads()
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            for options in ({}, {"causal": True}):
+                assert_exact(impl, torch.float32, inputs, **options)
+                assert_exact(impl, torch.float64, inputs, **options)
+    finally:
+        torch.set_num_threads(usual)
+
+
+# B, Hq, Hkv, Lq, Lk, D, Dv around the 512 rows and 1024 keys of a tile on the CPU
+CROSSING = {
+    "one row more": (1, 2, 2, 513, 64, 16, 16),
+    "one key more": (1, 2, 2, 64, 1025, 16, 16),
+    "both": (1, 2, 1, 513, 1025, 16, 16),
+    "last row of a stack": (1, 8, 2, 129, 300, 16, 16),
+    "odd stack": (1, 3, 1, 171, 1030, 16, 16),
+    "more queries than keys": (1, 1, 1, 1030, 70, 16, 16),
+    "exactly": (1, 1, 1, 512, 1024, 16, 16),
+    "many heads": (3, 10, 5, 130, 140, 16, 16),
+    "decode": (2, 4, 2, 1, 3000, 16, 16),
+}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"causal": True}, {"window": (40, 3)}, {"window": (0, None), "length": "keys"}],
+    ids=["all", "causal", "window", "ahead"],
+)
+@pytest.mark.parametrize("shape", CROSSING.values(), ids=CROSSING)
+@pytest.mark.parametrize("impl", FAST)
+def test_tile_edges_leave_no_trace(impl, shape, options):
+    inputs = make_inputs(shape)
+    for dtype in (torch.float64, torch.float32):
+        assert_exact(impl, dtype, inputs, activation="softplus", **options)
+
+
+@pytest.mark.parametrize("impl", FAST)
+def test_key_lengths_and_masks_cross_tiles(impl):
+    inputs = make_inputs((2, 2, 1, 300, 1100, 8, 8))
+    lengths = torch.tensor([1050, 900], device=device_of(impl))
+    mask = (torch.arange(1100) * torch.arange(300).view(-1, 1)) % 3 > 0
+    for options in ({}, {"mask": mask}, {"bias": mask.double()}, {"mask": mask.double() - 0.5}):
+        options |= {"key_lengths": lengths, "window": (900, 5), "activation": "sigmoid"}
+        assert_exact(impl, torch.float64, inputs, **options)

@@ -1,0 +1,88 @@
+"""Every implementation against the fp64 reference: output and gradients, within plain's error."""
+
+import pytest
+import torch
+from implementations import FAST
+from numerics import SHAPES, assert_exact, make_inputs
+
+from flashpoint.ops.spec import BUILTIN
+
+DTYPES = {
+    "fp16": torch.float16,
+    "bf16": torch.bfloat16,
+    "fp32": torch.float32,
+    "fp64": torch.float64,
+}
+every_fast = pytest.mark.parametrize("impl", FAST)
+every_shape = pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+every_dtype = pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+
+
+def make_options(shape):
+    """Named sets of options, their tensors made to measure."""
+    B, Hq, _, Lq, Lk, _, _ = shape
+    generator = torch.Generator().manual_seed(7)
+
+    def rand(*size):
+        return torch.rand(size, generator=generator).bfloat16().double()
+
+    return {
+        "plain": {},
+        "causal": {"causal": True},
+        "window": {"window": (20, 3)},
+        "left-window": {"window": (11, None), "length": "keys"},
+        "causal-window": {"causal": True, "window": (9, 4), "alpha": 0.5},
+        "lengths": {"key_lengths": torch.arange(B) * (Lk // 2)},
+        "causal-lengths": {"key_lengths": torch.full((B,), Lk // 2 + 1), "causal": True},
+        "bias-number": {"bias": -0.75, "length": 40},
+        "bias": {"bias": 2 * rand(Hq, Lq, Lk) - 1, "scale": 0.3},
+        "bias-row": {"bias": 2 * rand(Lk) - 1, "causal": True},
+        "bool-mask": {"mask": rand(B, 1, Lq, Lk) > 0.4},
+        "bool-mask-heads": {"mask": rand(Hq, 1, Lk) > 0.4, "window": (30, 30)},
+        "bool-mask-queries": {"mask": rand(B, 1, Lq, 1) > 0.4, "causal": True},
+        "float-mask": {"mask": rand(B, Hq, Lq, Lk), "causal": True},
+        "float-mask-row": {"mask": rand(1, 1, 1, Lk), "alpha": -0.25},
+        "everything": {
+            "mask": rand(1, Hq, Lq, 1),
+            "bias": rand(B, 1, 1, Lk),
+            "window": (40, 2),
+            "key_lengths": torch.full((B,), Lk - Lk // 4),
+            "alpha": 0.75,
+        },
+    }
+
+
+OPTIONS = tuple(make_options(SHAPES["ragged"]))
+
+
+@every_fast
+@every_shape
+@every_dtype
+@pytest.mark.parametrize("activation", BUILTIN)
+def test_activation_matches_reference(impl, shape, dtype, activation):
+    assert_exact(impl, dtype, make_inputs(shape), activation=activation)
+
+
+@every_fast
+@every_shape
+@every_dtype
+@pytest.mark.parametrize("name", OPTIONS)
+def test_option_matches_reference(impl, shape, dtype, name):
+    assert_exact(impl, dtype, make_inputs(shape, seed=1), **make_options(shape)[name])
+
+
+@every_fast
+@pytest.mark.parametrize("activation", BUILTIN)
+@pytest.mark.parametrize("name", ["causal", "everything", "bool-mask"])
+def test_activation_and_option_match_reference(impl, activation, name):
+    shape = SHAPES["grouped"]
+    inputs = make_inputs(shape, seed=2)
+    assert_exact(impl, torch.float32, inputs, activation=activation, **make_options(shape)[name])
+
+
+@every_fast
+@pytest.mark.parametrize("scale", [0.0, -0.2, 0.2, 1.0])
+@pytest.mark.parametrize("activation", BUILTIN)
+def test_scale_matches_reference(impl, activation, scale):
+    inputs = make_inputs(SHAPES["ragged"], seed=3)
+    assert_exact(impl, torch.float64, inputs, activation=activation, scale=scale)

@@ -1,0 +1,352 @@
+"""Laws of the operator, over random shapes, strides, masks and options.
+
+The CPU's tiles are cut down to a few rows and keys here, so that small problems cross many edges.
+"""
+
+from functools import partial
+from itertools import pairwise
+from unittest import mock
+
+import pytest
+import textbook
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from implementations import FAST, IMPLEMENTATIONS, device_of
+from results import assert_same, evaluate
+
+from flashpoint import attention, attention_varlen
+from flashpoint.ops.cpu import forward, tiling
+from flashpoint.ops.spec import BUILTIN
+
+quick = settings(max_examples=40, derandomize=True, deadline=None, database=None)
+implementations = pytest.mark.parametrize("impl", IMPLEMENTATIONS)
+
+LAYOUTS = (
+    lambda x: x,
+    lambda x: x.transpose(1, 2).contiguous().transpose(1, 2),
+    lambda x: x.mT.contiguous().mT,
+    lambda x: torch.stack([x, x], -1)[..., 1],
+)
+alphas = st.sampled_from([-0.5, 0.0, 0.5, 1.0, 1.7])
+windows = st.none() | st.tuples(*[st.none() | st.integers(0, 6)] * 2)
+numbers = {
+    "activation": st.sampled_from(BUILTIN),
+    "alpha": alphas,
+    "scale": st.sampled_from([None, 0.3, 2.0, -1.5]),
+}
+lengths = {"length": st.sampled_from(["visible", "keys", 7, 0.4])}
+positions = {"causal": st.booleans(), "window": windows}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _small_tiles():
+    with (
+        mock.patch.multiple(tiling, ROWS=4, KEYS=3, AREA_PER_THREAD=1, LARGEST_AREA=40),
+        mock.patch.object(forward, "SMALL", 16),
+    ):
+        yield
+
+
+@st.composite
+def problems(draw):
+    """q, k, v in fp64, with strides of any kind."""
+    B, Hkv, group, D, Dv = (draw(st.integers(1, most)) for most in (3, 2, 3, 4, 4))
+    Lq, Lk = draw(st.integers(0, 8)), draw(st.integers(0, 8))
+    sizes = {"q": (B, Hkv * group, Lq, D), "k": (B, Hkv, Lk, D), "v": (B, Hkv, Lk, Dv)}
+    generator = torch.Generator().manual_seed(draw(st.integers(0, 9999)))
+    return {
+        name: draw(st.sampled_from(LAYOUTS))(
+            torch.randn(size, generator=generator, dtype=torch.float64)
+        )
+        for name, size in sizes.items()
+    }
+
+
+def score_shape(tensors):
+    return (*tensors["q"].shape[:3], tensors["k"].shape[2])
+
+
+@st.composite
+def scored(draw, shape, dtype):
+    """A tensor that broadcasts to ``shape``: axes of size 1, or missing in front."""
+    sizes = [draw(st.sampled_from([1, size])) for size in shape][draw(st.integers(0, 4)) :]
+    generator = torch.Generator().manual_seed(draw(st.integers(0, 9999)))
+    x = torch.randn(sizes, generator=generator, dtype=torch.float64)
+    return x > -0.4 if dtype == torch.bool else x
+
+
+@st.composite
+def calls(draw, *option_strategies, masked=True):
+    """(tensors to differentiate, other options) of a call of ``attention``."""
+    tensors = draw(problems())
+    options = draw(st.fixed_dictionaries({k: s for d in option_strategies for k, s in d.items()}))
+    shape = score_shape(tensors)
+    bias = draw(st.sampled_from([None, 0.7, "tensor"]))
+    if bias == "tensor":
+        tensors["bias"] = draw(scored(shape, torch.float64))
+    else:
+        options["bias"] = bias
+    kind = draw(st.sampled_from([None, torch.bool, torch.float64])) if masked else None
+    if kind == torch.float64:
+        tensors["mask"] = draw(scored(shape, kind))
+    elif kind == torch.bool:
+        options["mask"] = draw(scored(shape, kind))
+    return tensors, options
+
+
+@st.composite
+def any_calls(draw):
+    tensors, options = draw(calls(numbers, lengths, positions))
+    if draw(st.booleans()):
+        (B, _, Lk, _) = tensors["k"].shape
+        found = draw(st.lists(st.integers(0, Lk), min_size=B, max_size=B))
+        options["key_lengths"] = torch.tensor(found, dtype=torch.int32)
+    return tensors, options
+
+
+def placed(impl, values):
+    """Tensors where the implementation wants them, with the strides they have."""
+    device = device_of(impl)
+    return {n: x.to(device) if isinstance(x, torch.Tensor) else x for n, x in values.items()}
+
+
+def give(impl, tensors, options):
+    """Output and gradients of a call, back on the CPU."""
+    found = evaluate(
+        partial(attention, **placed(impl, options), impl=impl), **placed(impl, tensors)
+    )
+    return {name: t.cpu() for name, t in found.items()}
+
+
+@quick
+@given(any_calls())
+def test_reference_is_the_textbook_formula(call):
+    tensors, options = call
+    absent = {"bias": None, "mask": None, "key_lengths": None}
+    expected = textbook.attention(**absent | tensors | options)
+    assert_same({"o": attention(**tensors, **options, impl="reference")}, {"o": expected})
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-5)], ids=["fp64", "fp32"]
+)
+@pytest.mark.parametrize("impl", FAST)
+@settings(quick, max_examples=200)
+@given(call=any_calls())
+def test_every_option_agrees_with_the_reference(impl, dtype, tolerance, call):
+    tensors, options = call
+    tensors = {name: t.to(dtype) for name, t in tensors.items()}
+    got, expected = give(impl, tensors, options), give("reference", tensors, options)
+    assert_same(got, expected, tolerance)
+    unrecorded = attention(**placed(impl, tensors | options), impl=impl)
+    assert torch.equal(unrecorded.cpu(), got["o"])
+
+
+@implementations
+@quick
+@given(
+    call=calls(numbers, {"length": st.sampled_from([1, 7, 0.4])}),
+    cuts=st.lists(st.integers(0, 8), max_size=3),
+)
+def test_shards_of_the_keys_add_up(impl, call, cuts):
+    tensors, options = call
+    num_keys = tensors["k"].shape[2]
+    edges = sorted({0, num_keys, *(min(cut, num_keys) for cut in cuts)})
+    shards = [slice(a, b) for a, b in pairwise(edges)] or [slice(0, 0)]
+
+    def attend_shards(q, k, v, **others):
+        parts = [
+            attention(q, k[:, :, at], v[:, :, at], **keys_of(others, at), impl=impl)
+            for at in shards
+        ]
+        return torch.stack(parts).sum(0)
+
+    whole = give(impl, tensors, options)
+    summed = evaluate(partial(attend_shards, **placed(impl, options)), **placed(impl, tensors))
+    assert_same({name: t.cpu() for name, t in summed.items()}, whole)
+
+
+def keys_of(options, index):
+    """Options with bias and mask at some of the keys."""
+    cut = {}
+    for name in ("bias", "mask"):
+        x = options.get(name)
+        if isinstance(x, torch.Tensor) and x.dim() and x.shape[-1] > 1:
+            cut[name] = x[..., index]
+    return options | cut
+
+
+@implementations
+@quick
+@given(call=calls(numbers, lengths), data=st.data())
+def test_order_of_the_keys_does_not_matter(impl, call, data):
+    tensors, options = call
+    order = torch.tensor(
+        data.draw(st.permutations(range(tensors["k"].shape[2]))), dtype=torch.int64
+    )
+    shuffled = {
+        name: t[:, :, order] if name in "kv" else t for name, t in keys_of(tensors, order).items()
+    }
+    straight = give(impl, tensors, options)
+    for name in ("dk", "dv"):
+        straight[name] = straight[name][:, :, order]
+    assert_same(
+        give(impl, shuffled, keys_of(options, order)), keys_of_gradients(straight, order, tensors)
+    )
+
+
+def keys_of_gradients(found, index, tensors):
+    """Gradients of bias and mask at some of the keys, where they have a key axis."""
+    cut = keys_of({name: found[f"d{name}"] for name in ("bias", "mask") if name in tensors}, index)
+    return found | {f"d{name}": t for name, t in cut.items()}
+
+
+@implementations
+@quick
+@given(call=calls(numbers, masked=False), data=st.data())
+def test_padding_changes_no_sample(impl, call, data):
+    tensors, options = call
+    B, _, num_keys, _ = tensors["k"].shape
+    tensors = {name: tensors[name] for name in "qkv"}
+    exist = data.draw(st.lists(st.integers(0, num_keys), min_size=B, max_size=B))
+    beyond = torch.arange(num_keys) >= torch.tensor(exist).view(B, 1, 1, 1)  # [B, 1, 1, Lk]
+
+    def attend_each(q, k, v):
+        parts = [
+            attention(q[b : b + 1], k[b : b + 1, :, :n], v[b : b + 1, :, :n], **options, impl=impl)
+            for b, n in enumerate(exist)
+        ]
+        return torch.cat(parts)
+
+    alone = evaluate(attend_each, **placed(impl, tensors))
+    alone = {name: t.cpu() for name, t in alone.items()}
+    dirty = tensors | {n: tensors[n].masked_fill(beyond.mT, float("nan")) for n in "kv"}
+    assert_same(give(impl, dirty, options | {"key_lengths": torch.tensor(exist)}), alone)
+    assert_same(give(impl, tensors, options | {"mask": ~beyond}), alone)
+
+
+@implementations
+@quick
+@given(call=calls(numbers, masked=False))
+def test_causal_is_a_loop_over_prefixes(impl, call):
+    tensors, options = call
+    options = {name: x for name, x in options.items() if name != "bias"}
+    tensors = {name: tensors[name] for name in "qkv"}
+
+    def attend_prefixes(q, k, v):
+        rows = [attention(q[:, :, :0], k, v, **options, impl=impl)]
+        for i in range(q.shape[2]):
+            seen = max(i + k.shape[2] - q.shape[2] + 1, 0)
+            row = q[:, :, i : i + 1]
+            rows.append(attention(row, k[:, :, :seen], v[:, :, :seen], **options, impl=impl))
+        return torch.cat(rows, 2)
+
+    looped = evaluate(attend_prefixes, **placed(impl, tensors))
+    whole = give(impl, tensors, options | {"causal": True})
+    assert_same(whole, {name: t.cpu() for name, t in looped.items()})
+
+
+@implementations
+@quick
+@given(call=calls(numbers, lengths, positions, masked=False))
+def test_window_is_a_mask(impl, call):
+    tensors, options = call
+    *_, Lq, Lk = score_shape(tensors)
+    left, right = options["window"] or (None, None)
+    key, position = torch.arange(Lk), torch.arange(Lq).view(-1, 1) + Lk - Lq
+    mask = torch.ones(Lq, Lk, dtype=torch.bool)
+    if left is not None:
+        mask &= key >= position - left
+    if right is not None:
+        mask &= key <= position + right
+    if options["causal"]:
+        mask &= key <= position
+    masked = options | {"mask": mask, "window": None, "causal": False}
+    assert_same(give(impl, tensors, options), give(impl, tensors, masked))
+
+
+@implementations
+@quick
+@given(
+    sizes=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=4),
+    heads=st.tuples(st.integers(1, 2), st.integers(1, 3)),
+    options=st.fixed_dictionaries(numbers | lengths | positions),
+)
+def test_varlen_is_a_loop_over_sequences(impl, sizes, heads, options):
+    ends = torch.tensor([(0, 0), *sizes]).cumsum(0)
+    Tq, Tk = ends[-1].tolist()
+    generator = torch.Generator().manual_seed(Tq)
+    shapes = {"q": (Tq, heads[0] * heads[1], 3), "k": (Tk, heads[0], 3), "v": (Tk, heads[0], 2)}
+    tensors = {
+        name: torch.randn(shape, generator=generator, dtype=torch.float64).to(device_of(impl))
+        for name, shape in shapes.items()
+    }
+
+    def attend_each(q, k, v):
+        rows = []
+        for (q0, k0), (q1, k1) in pairwise(ends.tolist()):
+            batch = [t.transpose(0, 1)[None] for t in (q[q0:q1], k[k0:k1], v[k0:k1])]
+            rows.append(attention(*batch, **options, impl=impl)[0].transpose(0, 1))
+        return torch.cat(rows)
+
+    cu = dict(zip(("cu_seqlens_q", "cu_seqlens_k"), ends.T.contiguous(), strict=True))
+    longest = [max(of_kind) for of_kind in zip(*sizes, strict=True)]
+    cu = placed(impl, cu | dict(zip(("max_seqlen_q", "max_seqlen_k"), longest, strict=True)))
+    packed = evaluate(partial(attention_varlen, **cu, **options, impl=impl), **tensors)
+    assert_same(packed, evaluate(attend_each, **tensors))
+
+
+@implementations
+@quick
+@given(call=any_calls())
+def test_grouped_heads_are_repeated_heads(impl, call):
+    tensors, options = call
+    group = tensors["q"].shape[1] // tensors["k"].shape[1]
+
+    def attend_repeated(q, k, v, **others):
+        k, v = (t.repeat_interleave(group, dim=1) for t in (k, v))
+        return attention(q, k, v, **others, impl=impl)
+
+    repeated = evaluate(partial(attend_repeated, **placed(impl, options)), **placed(impl, tensors))
+    assert_same(give(impl, tensors, options), {name: t.cpu() for name, t in repeated.items()})
+
+
+@implementations
+@quick
+@given(call=any_calls(), factor=st.sampled_from([-3.0, 0.0, 0.5]))
+def test_output_is_linear_in_the_values(impl, call, factor):
+    tensors, options = call
+    other = tensors["v"].flip(2)
+    mixed, first, second = (
+        give(impl, tensors | {"v": v}, options)
+        for v in (factor * tensors["v"] + other, tensors["v"], other)
+    )
+    linear = {n for n in mixed if n != "dv"}
+    assert_same(
+        {n: mixed[n] for n in linear}, {n: factor * first[n] + second[n] for n in linear}, 1e-11
+    )
+    assert_same({"dv": mixed["dv"]}, {"dv": first["dv"]})
+
+
+@implementations
+@quick
+@given(call=any_calls(), number=st.sampled_from([-2.0, 0.0, 0.5, 3]))
+def test_bias_number_is_a_constant_tensor(impl, call, number):
+    tensors, options = call
+    tensors.pop("bias", None)
+    constant = torch.full((1,), float(number), dtype=torch.float64)
+    with_number = give(impl, tensors, options | {"bias": number})
+    assert_same(with_number, give(impl, tensors, options | {"bias": constant}))
+
+
+@implementations
+@quick
+@given(call=calls(numbers, positions, masked=False), data=st.data())
+def test_mask_of_zeros_and_ones_is_a_bool_mask(impl, call, data):
+    tensors, options = call
+    mask = data.draw(scored(score_shape(tensors), torch.bool))
+    options["length"] = "keys"
+    as_number = give(impl, tensors | {"mask": mask.double()}, options)
+    del as_number["dmask"]
+    assert_same(as_number, give(impl, tensors, options | {"mask": mask}))
