@@ -21,3 +21,17 @@ class InputError(FlashpointError, ValueError):
 
 class UnsupportedError(FlashpointError, NotImplementedError):
     """The request is valid, but not served here: by this implementation, device or install."""
+
+
+def describe(value: object) -> str:
+    """A wrong argument in a few words: one line, however large the value.
+
+    Example:
+        >>> describe(list(range(1000)))
+        '[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13... (list)'
+    """
+    shape = getattr(value, "shape", None)
+    if isinstance(shape, tuple):
+        return f"a {type(value).__name__.lower()} of shape {list(shape)}"
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 60 else f"{text[:46]}... ({type(value).__name__})"

@@ -1,6 +1,7 @@
 """The public functions: they check, fill in defaults, and hand over to an implementation."""
 
 import functools
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -11,6 +12,8 @@ from flashpoint.ops import library, reference
 from flashpoint.ops.check import (
     DENSE,
     PACKED,
+    check_count,
+    check_flag,
     check_index,
     check_inputs,
     check_length,
@@ -90,7 +93,7 @@ def attention(
     if not (impl == "auto" and q.is_cpu) and choose(impl, q) == "reference":
         if key_lengths is not None and _readable(key_lengths):
             read_key_lengths(key_lengths, k)
-        with torch.autocast(q.device.type, enabled=False):
+        with _outside_autocast(q.device.type):
             return reference.attention(q, k, v, bias, mask, key_lengths, terms)
     return library.attend(q, k, v, bias, mask, key_lengths, terms)
 
@@ -142,6 +145,8 @@ def attention_varlen(
     num = cu_seqlens_q.shape[0] if isinstance(cu_seqlens_q, Tensor) and cu_seqlens_q.dim() else 0
     check_index("cu_seqlens_q", cu_seqlens_q, max(num, 1), q.device)
     check_index("cu_seqlens_k", cu_seqlens_k, num, q.device)
+    check_count("max_seqlen_q", max_seqlen_q)
+    check_count("max_seqlen_k", max_seqlen_k)
     shape = (num - 1, q.shape[1], max_seqlen_q, max_seqlen_k)
     bias, mask = _check_scored(bias, mask, shape, q.device)
     tensors = (q, k, v, bias, mask, cu_seqlens_q, cu_seqlens_k)
@@ -149,7 +154,7 @@ def attention_varlen(
     if choose(impl, q) == "reference":
         if _readable(cu_seqlens_q):
             read_cu_seqlens(q, k, cu_seqlens_q, cu_seqlens_k, *longest)
-        with torch.autocast(q.device.type, enabled=False):
+        with _outside_autocast(q.device.type):
             return reference.attention_varlen(*tensors, *longest, terms)
     return library.attend_varlen(*tensors, *longest, terms)
 
@@ -165,12 +170,14 @@ def _terms(
 ) -> Terms:
     """The options as the implementations take them, checked; the same ones are checked once."""
     number = None if isinstance(bias, Tensor) else bias
+    left, right = (None, None) if window is None else check_window(window)
+    options = (activation, alpha, length, scale, number, causal, left, right)
     if torch.compiler.is_compiling():
-        return _parse(activation, alpha, length, scale, number, causal, window)
+        return _parse(*options)
     try:
-        return _parse_once(activation, alpha, length, scale, number, causal, window)
+        return _parse_once(*options)
     except TypeError:  # not hashable, so not seen before
-        return _parse(activation, alpha, length, scale, number, causal, window)
+        return _parse(*options)
 
 
 def _parse(
@@ -180,22 +187,22 @@ def _parse(
     scale: Number | None,
     bias: Number | None,
     causal: bool,
-    window: Window | None,
+    left: int | None,
+    right: int | None,
 ) -> Terms:
-    check_number("alpha", alpha, " A learned exponent multiplies the result of alpha=0.")
+    alpha = check_number("alpha", alpha, " A learned exponent multiplies the result of alpha=0.")
     check_length(length)
     if scale is not None:
-        check_number("scale", scale)
-    if bias is not None:
-        check_number("bias", bias, " To hide keys, pass a mask.")
-    left, right = (None, None) if window is None else check_window(window)
+        scale = check_number("scale", scale)
+    number = 0.0 if bias is None else check_number("bias", bias, " To hide keys, pass a mask.")
+    check_flag("causal", causal)
     if causal:
         right = 0
     gain = 1.0
     if not isinstance(length, str):
         gain, alpha, length = length_power(length, alpha), 0.0, "visible"
     key = find_activation(activation).key
-    return Terms(key, alpha, length, gain, scale, 0.0 if bias is None else bias, left, right)
+    return Terms(key, alpha, length, gain, scale, number, left, right)
 
 
 _parse_once = functools.lru_cache(maxsize=256, typed=True)(_parse)
@@ -206,6 +213,11 @@ def _check_scored(
 ) -> tuple[Tensor | None, Tensor | None]:
     bias = check_scores("bias", bias, shape, device) if isinstance(bias, Tensor) else None
     return bias, None if mask is None else check_scores("mask", mask, shape, device)
+
+
+def _outside_autocast(device_type: str) -> AbstractContextManager[Any]:
+    available = torch.amp.is_autocast_available(device_type)
+    return torch.autocast(device_type, enabled=False) if available else nullcontext()
 
 
 def _readable(index: Tensor) -> bool:

@@ -8,11 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from flashpoint.errors import InputError
+from flashpoint.errors import InputError, describe
 
 Axes = tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+FARTHEST = 2**40  # more keys than a window can reach over; sums with it stay within int64
 DENSE: Axes = (("B", "Hq", "Lq", "D"), ("B", "Hkv", "Lk", "D"), ("B", "Hkv", "Lk", "Dv"))
 PACKED: Axes = (("Tq", "Hq", "D"), ("Tk", "Hkv", "D"), ("Tk", "Hkv", "Dv"))
 
@@ -96,10 +97,14 @@ def _explain_shapes(q: Sequence[int], k: Sequence[int], v: Sequence[int], axes: 
 def check_number(name: str, value: Any, advice: str = "") -> float:
     """A finite real number, as a float."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise InputError(f"{name} must be a number. Got {_describe(value)}.{advice}")
-    if not -math.inf < value < math.inf:  # torch.compile cannot trace math.isfinite
-        raise InputError(f"{name} must be finite. Got {value}.{advice}")
-    return value
+        raise InputError(f"{name} must be a number. Got {describe(value)}.{advice}")
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if not -math.inf < number < math.inf:  # torch.compile cannot trace math.isfinite
+        raise InputError(f"{name} must be finite. Got {describe(value)}.{advice}")
+    return number
 
 
 def check_length(length: Any) -> None:
@@ -107,7 +112,7 @@ def check_length(length: Any) -> None:
     advice = ' Pass "visible", "keys" or a positive number.'
     if isinstance(length, str):
         if length not in ("visible", "keys"):
-            raise InputError(f"length={length!r} is unknown.{advice}")
+            raise InputError(f"length={describe(length)} is unknown.{advice}")
     elif check_number("length", length, advice) <= 0:
         raise InputError(f"length must be positive. Got {length}.{advice}")
 
@@ -115,18 +120,42 @@ def check_length(length: Any) -> None:
 def check_window(window: Any) -> tuple[int | None, int | None]:
     """(left, right), each None or a count of keys."""
     pair: Any = tuple(window) if isinstance(window, (tuple, list)) else ()
-    if len(pair) != 2 or not all(n is None or isinstance(n, (int, torch.SymInt)) for n in pair):
-        raise InputError(f"window must be (left, right), integers or None. Got {window!r}.")
+    if len(pair) != 2 or not all(n is None or _is_count(n) for n in pair):
+        raise InputError(
+            f"window must be (left, right), integers or None. Got {describe(window)}."
+        )
     if any(n is not None and n < 0 for n in pair):
-        raise InputError(f"window={window!r}: neither side may be negative.")
-    return pair
+        left, right = pair
+        raise InputError(
+            f"window reaches {left} to the left, {right} to the right; both must be >= 0."
+        )
+    left, right = (None if n is None else min(n, FARTHEST) for n in pair)
+    return left, right
+
+
+def _is_count(n: Any) -> bool:
+    return isinstance(n, (int, torch.SymInt)) and not isinstance(n, bool)
+
+
+def check_flag(name: str, value: Any) -> None:
+    """True or False, and nothing that merely counts as one."""
+    if value is not True and value is not False:
+        raise InputError(f"{name} must be True or False. Got {describe(value)}.")
+
+
+def check_count(name: str, value: Any) -> None:
+    """An integer that is not negative."""
+    if not _is_count(value) or value < 0:
+        raise InputError(f"{name} must be an integer >= 0. Got {describe(value)}.")
 
 
 def check_scores(
     name: str, x: Tensor, shape: tuple[int, int, int, int], device: torch.device
 ) -> Tensor:
     """A bias or mask that broadcasts to [B, Hq, Lq, Lk], with its four axes written out."""
-    if not (x.is_floating_point() or (name == "mask" and x.dtype == torch.bool)):
+    if not isinstance(x, Tensor):
+        raise InputError(f"{name} must be a tensor. Got {describe(x)}.")
+    if not (x.dtype in DTYPES or (name == "mask" and x.dtype == torch.bool)):
         kinds = "bool or floating" if name == "mask" else "floating"
         raise InputError(f"{name} must be {kinds}. Got {str(x.dtype).removeprefix('torch.')}.")
     if x.device != device:
@@ -143,11 +172,12 @@ def check_scores(
 def check_index(name: str, x: Any, size: int, device: torch.device) -> None:
     """A vector of ``size`` integers beside q."""
     if not isinstance(x, Tensor):
-        raise InputError(f"{name} must be an integer tensor. Got {_describe(x)}.")
+        raise InputError(f"{name} must be an integer tensor. Got {describe(x)}.")
     if x.dtype not in (torch.int32, torch.int64) or x.dim() != 1 or x.shape[0] != size:
         dtype = str(x.dtype).removeprefix("torch.")
         raise InputError(
-            f"{name} must be int32 or int64 of shape [{size}]. Got {dtype}, {list(x.shape)}."
+            f"{name} must be int32 or int64 of shape [{size}]. Got {dtype} of shape "
+            f"{list(x.shape)}."
         )
     if x.device != device:
         raise InputError(f"{name} is on {x.device}, q on {device}. Move it there.")
@@ -179,8 +209,8 @@ def _check_cu_seqlens(which: str, cu: list[int], total: int, longest: int) -> No
     name = f"cu_seqlens_{which}"
     if cu[0] != 0 or cu[-1] != total:
         raise InputError(
-            f"{name} runs from {cu[0]} to {cu[-1]}; it must run from 0 to the {total} tokens of "
-            f"{which}."
+            f"{name} runs from {cu[0]} to {cu[-1]}; it must run from 0 to {total}, "
+            f"the tokens of {which}."
         )
     for b, (start, end) in enumerate(itertools.pairwise(cu)):
         if end < start:
@@ -192,9 +222,3 @@ def _check_cu_seqlens(which: str, cu: list[int], total: int, longest: int) -> No
                 f"max_seqlen_{which} is {longest}, but sequence {b} of {name} has "
                 f"{end - start} tokens."
             )
-
-
-def _describe(value: Any) -> str:
-    if isinstance(value, Tensor):
-        return f"a tensor of shape {list(value.shape)}"
-    return repr(value)

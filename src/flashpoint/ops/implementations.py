@@ -5,7 +5,7 @@ from typing import Literal, NamedTuple
 
 import torch
 
-from flashpoint.errors import InputError, UnsupportedError
+from flashpoint.errors import InputError, UnsupportedError, describe
 
 Impl = Literal["auto", "reference", "cpu", "triton"]
 
@@ -33,14 +33,14 @@ def survey() -> list[Status]:
 
 def choose(impl: str, q: torch.Tensor) -> str:
     """The implementation to use: a named one or a refusal; "auto" takes the fastest that can."""
-    if impl == "auto":
+    if isinstance(impl, str) and impl == "auto":
         return "cpu" if q.is_cpu or q.is_meta else "reference"
     if impl == "reference":
         return impl
-    if impl not in _NAMES:
-        near = difflib.get_close_matches(str(impl), _NAMES, n=1)
+    if not isinstance(impl, str) or impl not in _NAMES:
+        near = difflib.get_close_matches(str(impl)[:60], _NAMES, n=1)
         hint = f"Did you mean {near[0]!r}? " if near else ""
-        raise InputError(f"impl={impl!r} is unknown. {hint}Known: {', '.join(_NAMES)}.")
+        raise InputError(f"impl={describe(impl)} is unknown. {hint}Known: {', '.join(_NAMES)}.")
     if impl == "triton":
         raise UnsupportedError(f"impl='triton' cannot serve: {_NO_TRITON}.")
     if not (q.is_cpu or q.is_meta):

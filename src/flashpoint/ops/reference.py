@@ -25,8 +25,8 @@ def attention(
     """Every sequence of the batch has Lq queries and Lk keys, of which ``key_lengths`` exist."""
     num_keys = torch.full((k.shape[0],), k.shape[2], device=k.device)
     existing = num_keys if key_lengths is None else key_lengths
-    shift = num_keys - q.shape[2]
-    return _attend(q, k, v, bias, mask, terms, existing=existing, shift=shift, num_keys=num_keys)
+    num_queries = torch.full_like(num_keys, q.shape[2])
+    return _attend(q, k, v, bias, mask, terms, num_queries, num_keys, existing)
 
 
 def attention_varlen(
@@ -43,19 +43,15 @@ def attention_varlen(
 ) -> Float[Tensor, "Tq Hq Dv"]:
     """Sequences packed one after another: padded, attended and packed again."""
     num_queries, num_keys = cu_seqlens_q.diff(), cu_seqlens_k.diff()
-    o = _attend(
+    padded = (
         _pad(q, cu_seqlens_q, max_seqlen_q),
         _pad(k, cu_seqlens_k, max_seqlen_k),
         _pad(v, cu_seqlens_k, max_seqlen_k),
-        bias,
-        mask,
-        terms,
-        existing=num_keys,
-        shift=num_keys - num_queries,
-        num_keys=num_keys,
     )
+    o = _attend(*padded, bias, mask, terms, num_queries, num_keys, existing=num_keys)
     token = torch.arange(q.shape[0], device=q.device)
-    sequence = torch.searchsorted(cu_seqlens_q, token, right=True, out_int32=True) - 1
+    ends = cu_seqlens_q.contiguous()
+    sequence = torch.searchsorted(ends, token, right=True, out_int32=True) - 1
     return o.transpose(1, 2)[sequence, token - cu_seqlens_q[sequence]]
 
 
@@ -66,23 +62,25 @@ def _attend(
     bias: Tensor | None,
     mask: Tensor | None,
     terms: Terms,
-    *,
-    existing: Int[Tensor, " B"],
-    shift: Int[Tensor, " B"],
+    num_queries: Int[Tensor, " B"],
     num_keys: Int[Tensor, " B"],
+    existing: Int[Tensor, " B"],
 ) -> Float[Tensor, "B Hq Lq Dv"]:
+    """Sample b: queries up to num_queries[b] over keys up to num_keys[b], of which some exist."""
     dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
-    existing, shift, num_keys = (per.view(-1, 1, 1, 1) for per in (existing, shift, num_keys))
+    sizes = (num_queries, num_keys, existing)
+    num_queries, num_keys, existing = (per_sample.view(-1, 1, 1, 1) for per_sample in sizes)
     key = torch.arange(k.shape[2], device=k.device)
-    position = torch.arange(q.shape[2], device=q.device).view(-1, 1) + shift  # [B, 1, Lq, 1]
+    query = torch.arange(q.shape[2], device=q.device).view(-1, 1)
+    position = query + num_keys - num_queries  # [B, 1, Lq, 1]
 
     exists = key < existing  # [B, 1, 1, Lk]
     k, v = (
         t.where(exists.mT, 0).to(dtype) for t in (k, v)
     )  # nothing comes of what does not exist
-    k, v = (t.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for t in (k, v))
+    k, v = (t.repeat_interleave(q.shape[1] // max(k.shape[1], 1), dim=1) for t in (k, v))
 
-    visible = _within_window(key, position, terms) & exists
+    visible = _within_window(key, position, terms) & exists & (query < num_queries)
     if mask is not None and mask.dtype == torch.bool:
         visible = visible & mask
 
@@ -90,9 +88,10 @@ def _attend(
     if bias is not None:
         scores = scores + bias
     # Masks come after h. The inner where keeps h' away from scores that nobody sees.
-    weights = _activate(scores.where(visible, 0), ACTIVATIONS[terms.activation]).where(visible, 0)
+    weights = _activate(scores.where(visible, 0), ACTIVATIONS[terms.activation])
     if mask is not None and mask.dtype != torch.bool:
         weights = weights * mask
+    weights = weights.where(visible, 0)
 
     n = num_keys if terms.length == "keys" else visible.sum(-1, keepdim=True)
     normalizer = terms.gain * n.clamp(min=1).to(dtype) ** -terms.alpha
@@ -132,8 +131,7 @@ class _WithDerivative(torch.autograd.Function):
 
     @staticmethod
     def forward(scores: Tensor, activation: Activation) -> Tensor:
-        weights = activation.forward(scores)
-        return weights.clone() if weights is scores else weights  # autograd wants them apart
+        return activation.forward(scores.clone())  # it may write to its argument or return it
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:

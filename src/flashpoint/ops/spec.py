@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from flashpoint.errors import InputError
+from flashpoint.errors import InputError, describe
 
 Pointwise = Callable[[Tensor], Tensor]
 
@@ -63,6 +63,10 @@ class Activation:
         builtin = self.name in BUILTIN and self.name not in ACTIVATIONS
         object.__setattr__(self, "key", self.name if builtin else f"{self.name}#{next(_serial)}")
         ACTIVATIONS[self.key] = self
+
+    def __reduce__(self) -> tuple[type["Activation"], tuple[object, ...]]:
+        """A copy, also in another process, registers itself anew."""
+        return Activation, (self.name, self.forward, self.derivative, self.degree)
 
 
 class Terms(NamedTuple):
@@ -113,12 +117,12 @@ def find_activation(activation: str | Activation) -> Activation:
     """The activation meant by a name or given as one; an unknown name gets its nearest matches."""
     if isinstance(activation, Activation):
         return activation
-    if activation in BUILTIN:
+    if isinstance(activation, str) and activation in BUILTIN:
         return ACTIVATIONS[activation]
-    near = difflib.get_close_matches(str(activation), BUILTIN, n=3, cutoff=0.5)
+    near = difflib.get_close_matches(str(activation)[:60], BUILTIN, n=3, cutoff=0.5)
     hint = f"Did you mean {' or '.join(map(repr, near))}? " if near else ""
     raise InputError(
-        f"activation={activation!r} is unknown. {hint}"
+        f"activation={describe(activation)} is unknown. {hint}"
         f"Known: {', '.join(BUILTIN)}; or pass a flashpoint.Activation."
     )
 

@@ -4,7 +4,8 @@ For each activation a pair: ``weigh_`` turns scores into weights h(s); ``differe
 scores s and the weights' gradient dw into the pair h(s), dw * h'(s). Both may reuse their inputs.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
@@ -52,7 +53,7 @@ def _relu2_(s: Tensor) -> Tensor:
 
 
 def _relu2_gradient_(s: Tensor, dw: Tensor) -> tuple[Tensor, Tensor]:
-    r = _relu_(s)
+    r, dw = _relu_gradient_(s, dw)  # where r is 0, an infinite dw must not make NaN of it
     ds = dw.mul_(r).mul_(2)
     return r.mul_(r), ds
 
@@ -98,18 +99,32 @@ _BUILTIN = {
 }
 
 
+@contextmanager
+def _recording() -> Generator[None]:
+    """Autograd, also inside an operator's kernel, where the dispatcher has it switched off."""
+    included = torch._C._dispatch_tls_local_include_set()
+    excluded = torch._C._dispatch_tls_local_exclude_set()
+    for key in ("AutogradFunctionality", "AutogradOther", "AutogradNestedTensor"):
+        excluded = excluded.remove(getattr(torch._C.DispatchKey, key))
+    with torch._C._ForceDispatchKeyGuard(included, excluded), torch.enable_grad():
+        yield
+
+
 def _from_functions(activation: Activation) -> TileActivation:
     def weigh(s: Tensor) -> Tensor:
         # A user's function may return anything of the right shape, an expanded constant too.
         return activation.forward(s).to(s.dtype).contiguous()
 
     def differentiate(s: Tensor, dw: Tensor) -> tuple[Tensor, Tensor]:
+        # Copies of s, since a user's function may write to its argument.
         if activation.derivative is not None:
-            return weigh(s), dw * activation.derivative(s).to(dw.dtype)
-        with torch.enable_grad():
+            return weigh(s.clone()), dw * activation.derivative(s).to(dw.dtype)
+        with _recording():
             s = s.detach().requires_grad_()
-            w = weigh(s)
-            (ds,) = torch.autograd.grad(w, s, dw, materialize_grads=True)
+            w = weigh(s.clone())
+            if not w.requires_grad:  # a constant
+                return w, torch.zeros_like(dw)
+            (ds,) = torch.autograd.grad(w, s, dw)
         return w.detach(), ds
 
     return TileActivation(weigh, differentiate)

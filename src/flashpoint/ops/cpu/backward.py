@@ -99,9 +99,8 @@ class _Backward:
             share.add_(torch.bmm(k_rows.mT, ds).view(share.shape))
         if dk is not None and dv is not None:
             where = (group.batch, group.kv_heads, slice(j0, j1))
-            shape = (group.samples, group.heads, j1 - j0, -1)
-            self.dk[where] = dk.mul_(tiles.scale).view(shape)
-            self.dv[where] = dv.view(shape)
+            self.dk[where] = dk.mul_(tiles.scale).view(self.dk[where].shape)
+            self.dv[where] = dv.view(self.dv[where].shape)
 
     def _normalized_gradient(self, group: Group, tile: Tile, normalizer: float | Tensor) -> Tensor:
         """g of the tile's queries: [size, stacked rows, Dv]."""
@@ -109,7 +108,8 @@ class _Backward:
         if isinstance(normalizer, Tensor) and normalizer.shape[2] > 1:
             normalizer = normalizer[:, :, tile.i0 : tile.i1]
         g = (do * normalizer).to(self.tiles.dtype)
-        return g.reshape(group.size, -1, g.shape[-1]).contiguous()
+        rows = self.plan.stack * (tile.i1 - tile.i0)
+        return g.reshape(group.size, rows, g.shape[-1]).contiguous()
 
     def _weights_and_gradient(
         self,

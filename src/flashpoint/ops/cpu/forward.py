@@ -26,7 +26,7 @@ def forward(
     if 0 < q.numel() * k.numel() <= SMALL and q.dtype in _NUMPY_DTYPES:
         unbiased = bias is None and terms.bias == 0.0
         sees_all = mask is key_lengths is terms.left is terms.right is None
-        if unbiased and sees_all:
+        if unbiased and sees_all and not (q.is_neg() or k.is_neg() or v.is_neg()):
             return _attend_small(q, k, v, terms)
     plan = Plan(q, k, key_lengths, terms)
     o = q.new_empty(*q.shape[:3], v.shape[3])
@@ -36,7 +36,7 @@ def forward(
     for group in plan.groups():
         for i0, i1 in plan.query_ranges():
             rows = _attend_rows(q, k, v, tiles, group, i0, i1)
-            rows = rows.view(group.samples, group.heads * plan.stack, i1 - i0, -1)
+            rows = rows.view(group.samples, group.heads * plan.stack, i1 - i0, v.shape[3])
             o[group.batch, group.q_heads, i0:i1] = rows.mul_(tiles.normalizer(group, i0, i1))
     return o
 

@@ -55,7 +55,8 @@ class Plan:
     def __init__(self, q: Tensor, k: Tensor, key_lengths: Tensor | None, terms: Terms) -> None:
         self.num_samples, q_heads, self.num_queries, _ = q.shape
         self.num_heads, self.num_keys = k.shape[1], k.shape[2]
-        self.stack = q_heads // self.num_heads if self.num_heads else 1
+        self.stack = max(1, q_heads // max(1, self.num_heads))
+        self.is_empty = q.numel() == 0 or k.numel() == 0
         self.key_lengths = None if key_lengths is None else read_key_lengths(key_lengths, k)
         self.left, self.right = terms.left, terms.right
         self.shift = self.num_keys - self.num_queries
@@ -75,11 +76,6 @@ class Plan:
         """Scores in the largest tile."""
         per_head = self.stack * self.tile_queries * self.tile_keys
         return per_head * min(self.group_size, self.num_samples * self.num_heads)
-
-    @property
-    def is_empty(self) -> bool:
-        """True where no query or no key exists, or no head."""
-        return not (self.num_samples and self.num_heads and self.num_queries and self.num_keys)
 
     def groups(self) -> Iterator[Group]:
         """All heads, in groups; one sample at a time where samples differ in their keys."""
