@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+from contextlib import suppress
 from functools import partial
 
 import pytest
@@ -12,7 +13,7 @@ from implementations import IMPLEMENTATIONS, device_of
 from results import assert_same, evaluate
 from torch import nn
 
-from flashpoint import Activation, InputError, attention
+from flashpoint import Activation, InputError, UnsupportedError, attention
 from flashpoint.ops.spec import ACTIVATIONS, BUILTIN
 
 implementations = pytest.mark.parametrize("impl", IMPLEMENTATIONS)
@@ -128,6 +129,19 @@ def test_stated_derivative_is_honoured(impl):
         weights, slopes = weights_and_slopes(impl, [-1.0, 0.0, 2.0], straight_through, by=by)
         assert weights.tolist() == [0.0, 0.0, 1.0]
         assert slopes.tolist() == [0.5, 0.5, 0.5]
+
+
+@implementations
+def test_parameter_inside_an_activation_is_learned_or_refused(impl):
+    slope = torch.tensor([0.2], dtype=torch.float64, device=device_of(impl), requires_grad=True)
+    learned = Activation("prelu", lambda s: F.prelu(s, slope))
+    call = partial(attention, **make_qkv(impl), activation=learned)
+    with torch.no_grad():
+        assert_same({"o": call(impl=impl)}, {"o": call(impl="reference")})
+    (expected,) = torch.autograd.grad(call(impl="reference").sum(), slope)
+    with suppress(UnsupportedError):
+        (found,) = torch.autograd.grad(call(impl=impl).sum(), slope)
+        assert_same({"dslope": found}, {"dslope": expected})
 
 
 CONSTANTS = {
@@ -258,3 +272,10 @@ def test_activation_without_functions_is_refused(arguments, pieces):
         Activation(*arguments)
     for piece in pieces:
         assert piece in str(caught.value)
+
+
+@implementations
+def test_activation_that_changes_the_shape_is_refused(impl):
+    summed = Activation("summed", lambda s: s.sum(-1, keepdim=True))
+    with pytest.raises(InputError, match="must be pointwise"):
+        attention(**make_qkv(impl), activation=summed, impl=impl)

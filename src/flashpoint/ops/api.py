@@ -102,8 +102,8 @@ def attention_varlen(
     q: Float[Tensor, "Tq Hq D"],
     k: Float[Tensor, "Tk Hkv D"],
     v: Float[Tensor, "Tk Hkv Dv"],
-    cu_seqlens_q: Int[Tensor, " B+1"],
-    cu_seqlens_k: Int[Tensor, " B+1"],
+    cu_seqlens_q: Int[Tensor, " ends"],
+    cu_seqlens_k: Int[Tensor, " ends"],
     max_seqlen_q: int,
     max_seqlen_k: int,
     *,
@@ -216,8 +216,7 @@ def _check_scored(
 
 
 def _outside_autocast(device_type: str) -> AbstractContextManager[Any]:
-    available = torch.amp.is_autocast_available(device_type)
-    return torch.autocast(device_type, enabled=False) if available else nullcontext()
+    return nullcontext() if device_type == "meta" else torch.autocast(device_type, enabled=False)
 
 
 def _readable(index: Tensor) -> bool:

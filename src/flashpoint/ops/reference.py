@@ -35,8 +35,8 @@ def attention_varlen(
     v: Float[Tensor, "Tk Hkv Dv"],
     bias: Tensor | None,
     mask: Tensor | None,
-    cu_seqlens_q: Int[Tensor, " B+1"],
-    cu_seqlens_k: Int[Tensor, " B+1"],
+    cu_seqlens_q: Int[Tensor, " ends"],
+    cu_seqlens_k: Int[Tensor, " ends"],
     max_seqlen_q: int,
     max_seqlen_k: int,
     terms: Terms,
@@ -118,7 +118,7 @@ def _pad(packed: Float[Tensor, "T H D"], cu_seqlens: Tensor, length: int) -> Ten
 
 def _activate(scores: Tensor, activation: Activation) -> Tensor:
     if activation.derivative is None:
-        return activation.forward(scores)
+        return activation.weights_of(scores)
     weights = _WithDerivative.apply(scores, activation)
     assert isinstance(weights, Tensor)
     return weights
@@ -131,7 +131,7 @@ class _WithDerivative(torch.autograd.Function):
 
     @staticmethod
     def forward(scores: Tensor, activation: Activation) -> Tensor:
-        return activation.forward(scores.clone())  # it may write to its argument or return it
+        return activation.weights_of(scores.clone())  # it may write to its argument or return it
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:

@@ -64,6 +64,16 @@ class Activation:
         object.__setattr__(self, "key", self.name if builtin else f"{self.name}#{next(_serial)}")
         ACTIVATIONS[self.key] = self
 
+    def weights_of(self, scores: Tensor) -> Tensor:
+        """h(scores); a function that is not pointwise is told so."""
+        weights = self.forward(scores)
+        if weights.shape != scores.shape:
+            raise InputError(
+                f"activation {self.name!r} made {list(weights.shape)} of scores "
+                f"{list(scores.shape)}; it must be pointwise and keep the shape."
+            )
+        return weights
+
     def __reduce__(self) -> tuple[type["Activation"], tuple[object, ...]]:
         """A copy, also in another process, registers itself anew."""
         return Activation, (self.name, self.forward, self.derivative, self.degree)

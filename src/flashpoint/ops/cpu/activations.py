@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from flashpoint.errors import UnsupportedError
 from flashpoint.ops.spec import ACTIVATIONS, Activation
 
 aten = torch.ops.aten
@@ -113,9 +114,17 @@ def _recording() -> Generator[None]:
 def _from_functions(activation: Activation) -> TileActivation:
     def weigh(s: Tensor) -> Tensor:
         # A user's function may return anything of the right shape, an expanded constant too.
-        return activation.forward(s).to(s.dtype).contiguous()
+        w = activation.weights_of(s)
+        if w.requires_grad and not s.requires_grad:
+            raise UnsupportedError(
+                f"activation {activation.name!r} has parameters that want gradients, which only "
+                "impl='reference' gives them."
+            )
+        return w.to(s.dtype).contiguous()
 
     def differentiate(s: Tensor, dw: Tensor) -> tuple[Tensor, Tensor]:
+        with _recording():
+            weigh(s[:1, :1, :1].clone())  # refuses parameters, which forward could not see
         # Copies of s, since a user's function may write to its argument.
         if activation.derivative is not None:
             return weigh(s.clone()), dw * activation.derivative(s).to(dw.dtype)

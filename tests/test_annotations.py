@@ -1,0 +1,34 @@
+"""The shapes written in signatures hold at run time, checked by beartype in a fresh process."""
+
+import subprocess
+import sys
+
+CALLS = """
+from jaxtyping import install_import_hook
+
+with install_import_hook("flashpoint.ops", "beartype.beartype"):
+    from flashpoint.ops.api import attention, attention_varlen
+import torch
+
+q = torch.randn(2, 4, 5, 8, requires_grad=True)
+k, v = torch.randn(2, 2, 7, 8), torch.randn(2, 2, 7, 6)
+lengths = torch.tensor([3, 7])
+mask, bias = torch.rand(2, 1, 1, 7), torch.randn(4, 5, 7)
+packed = torch.randn(9, 2, 8)
+ends = torch.tensor([0, 3, 9])
+for impl in ("reference", "cpu"):
+    attention(q, k, v, impl=impl).sum().backward()
+    attention(q, k, v, causal=True, key_lengths=lengths, mask=mask, bias=bias, impl=impl)
+    attention(q, k, v, length="keys", window=(2, None), bias=1, activation="gelu", impl=impl)
+    attention_varlen(packed, packed, packed, ends, ends, 6, 6, causal=True, impl=impl)
+try:
+    attention(q, k[..., :5], v)
+except Exception as error:
+    assert "TypeCheckError" in type(error).__name__, error
+else:
+    raise AssertionError("the hook checks nothing")
+"""
+
+
+def test_annotated_shapes_hold_at_run_time():
+    subprocess.run([sys.executable, "-c", CALLS], check=True)
