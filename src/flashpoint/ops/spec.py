@@ -115,7 +115,7 @@ class Terms(NamedTuple):
         return 1.0, self.gain * scale**degree
 
 
-def length_power(n: float, alpha: float) -> float:
+def length_power(n: int | float, alpha: float) -> float:
     """n ** -alpha, infinite where Python would raise."""
     try:
         return float(n) ** -alpha

@@ -11,8 +11,8 @@ memory, and the fifth yields dq transposed, which is turned once at the end.
 import torch
 from torch import Tensor
 
-from flashpoint.ops.cpu.scores import ScoreTiles, accumulate_, hide_, product_into
-from flashpoint.ops.cpu.tiling import Group, Plan, Tile
+from flashpoint.ops.cpu.scores import ScoreTiles, hide_, product_into
+from flashpoint.ops.cpu.tiling import Group, Tile
 from flashpoint.ops.spec import Terms
 
 
@@ -30,13 +30,12 @@ def backward(
 ) -> list[Tensor]:
     """dq, dk, dv, then dbias and dmask if needed, each in its input's shape and dtype."""
     grads = [x.new_zeros(x.shape) for x in (q, k, v)]
-    plan = Plan(q, k, key_lengths, terms)
-    tiles = ScoreTiles(q, plan, bias, mask, terms)
+    tiles = ScoreTiles(q, k, bias, mask, key_lengths, terms, is_backward=True)
     dbias = _zeros(bias, tiles.sums_dtype) if need_dbias else None
     dmask = _zeros(mask, tiles.sums_dtype) if need_dmask else None
-    if not plan.is_empty:
+    if not tiles.plan.is_empty:
         work = _Backward((do, q, k, v), tiles, (grads[0], grads[1], grads[2]), dbias, dmask)
-        for group in plan.groups():
+        for group in tiles.plan.groups():
             work.run(group)
     if bias is not None and dbias is not None:
         grads.append(dbias.to(bias.dtype))
@@ -70,46 +69,45 @@ class _Backward:
         """Write the gradients of one group of heads."""
         plan, scale = self.plan, self.tiles.scale
         normalizer = self.tiles.normalizer(group, 0, plan.num_queries)
-        dq_shape = (group.size, self.q.shape[3], plan.stack, plan.num_queries)
-        dq = self.q.new_zeros(dq_shape, dtype=self.tiles.sums_dtype)  # transposed
+        dq: dict[int, Tensor] = {}  # by a tile's first query, transposed: [size, D, stacked rows]
         for j0, j1 in plan.key_ranges(group):
             self._run_keys(group, j0, j1, normalizer, dq)
-        target = self.dq[group.batch, group.q_heads]
-        target.copy_(dq.mul_(scale).permute(0, 2, 3, 1).reshape(target.shape))
+        for i0, part in dq.items():
+            part = part if scale == 1.0 else part.mul_(scale)
+            target = self.dq[group.batch, group.q_heads, i0 : i0 + plan.tile_queries]
+            target.copy_(part.mT.reshape(target.shape))
 
     def _run_keys(
-        self, group: Group, j0: int, j1: int, normalizer: float | Tensor, dq: Tensor
+        self, group: Group, j0: int, j1: int, normalizer: float | Tensor, dq: dict[int, Tensor]
     ) -> None:
         """Finish dk and dv of keys [j0, j1) and add their share to dq."""
         tiles = self.tiles
+        k_rows, v_rows = (tiles.keys(x, group, j0, j1) for x in (self.k, self.v))
+        k_columns = k_rows.mT.contiguous()
         dk: Tensor | None = None
         dv: Tensor | None = None
         for tile in self.plan.tiles_of_keys(j0, j1):
-            k_rows, v_rows = tiles.keys(self.k, group, tile), tiles.keys(self.v, group, tile)
             q_rows = tiles.queries(self.q, group, tile.i0, tile.i1)
             g_rows = self._normalized_gradient(group, tile, normalizer)
             w, ds = self._weights_and_gradient(q_rows, k_rows, v_rows, g_rows, group, tile)
-            if dk is None or dv is None:
-                dk = torch.bmm(ds, q_rows).to(tiles.sums_dtype)
-                dv = torch.bmm(w, g_rows).to(tiles.sums_dtype)
-            else:
-                accumulate_(dk, ds, q_rows)
-                accumulate_(dv, w, g_rows)
-            share = dq[..., tile.i0 : tile.i1]
-            share.add_(torch.bmm(k_rows.mT, ds).view(share.shape))
+            dv = tiles.accumulate(dv, w, g_rows)
+            dk = tiles.accumulate(dk, ds, q_rows)
+            dq[tile.i0] = tiles.accumulate(dq.get(tile.i0), k_columns, ds)
         if dk is not None and dv is not None:
             where = (group.batch, group.kv_heads, slice(j0, j1))
-            self.dk[where] = dk.mul_(tiles.scale).view(self.dk[where].shape)
+            dk = dk if tiles.scale == 1.0 else dk.mul_(tiles.scale)
+            self.dk[where] = dk.view(self.dk[where].shape)
             self.dv[where] = dv.view(self.dv[where].shape)
 
     def _normalized_gradient(self, group: Group, tile: Tile, normalizer: float | Tensor) -> Tensor:
         """g of the tile's queries: [size, stacked rows, Dv]."""
-        do = self.do[group.batch, group.q_heads, tile.i0 : tile.i1].to(self.tiles.sums_dtype)
-        if isinstance(normalizer, Tensor) and normalizer.shape[2] > 1:
+        if isinstance(normalizer, float):
+            return self.tiles.queries(self.do, group, tile.i0, tile.i1) * normalizer
+        if normalizer.shape[2] > 1:
             normalizer = normalizer[:, :, tile.i0 : tile.i1]
-        g = (do * normalizer).to(self.tiles.dtype)
+        do = self.do[group.batch, group.q_heads, tile.i0 : tile.i1] * normalizer
         rows = self.plan.stack * (tile.i1 - tile.i0)
-        return g.reshape(group.size, rows, g.shape[-1]).contiguous()
+        return do.to(self.tiles.dtype).reshape(group.size, rows, do.shape[-1]).contiguous()
 
     def _weights_and_gradient(
         self,

@@ -5,8 +5,8 @@ import torch
 from torch import Tensor
 
 from flashpoint.ops.cpu.activations import on_tiles
-from flashpoint.ops.cpu.scores import ScoreTiles, accumulate_
-from flashpoint.ops.cpu.tiling import Group, Plan
+from flashpoint.ops.cpu.scores import ScoreTiles
+from flashpoint.ops.cpu.tiling import Group
 from flashpoint.ops.spec import Terms, length_power
 
 SMALL = 2**18  # numbers in q times numbers in k, where a call costs more than its arithmetic
@@ -28,16 +28,17 @@ def forward(
         sees_all = mask is key_lengths is terms.left is terms.right is None
         if unbiased and sees_all and not (q.is_neg() or k.is_neg() or v.is_neg()):
             return _attend_small(q, k, v, terms)
-    plan = Plan(q, k, key_lengths, terms)
+    tiles = ScoreTiles(q, k, bias, mask, key_lengths, terms, is_backward=False)
+    plan = tiles.plan
     o = q.new_empty(*q.shape[:3], v.shape[3])
     if plan.is_empty:
         return o.zero_()
-    tiles = ScoreTiles(q, plan, bias, mask, terms)
     for group in plan.groups():
         for i0, i1 in plan.query_ranges():
             rows = _attend_rows(q, k, v, tiles, group, i0, i1)
             rows = rows.view(group.samples, group.heads * plan.stack, i1 - i0, v.shape[3])
-            o[group.batch, group.q_heads, i0:i1] = rows.mul_(tiles.normalizer(group, i0, i1))
+            target = o[group.batch, group.q_heads, i0:i1]
+            torch.mul(rows, tiles.normalizer(group, i0, i1), out=target)
     return o
 
 
@@ -48,12 +49,9 @@ def _attend_rows(
     q_rows = tiles.queries(q, group, i0, i1)
     total: Tensor | None = None
     for tile in tiles.plan.tiles_of_queries(group, i0, i1):
-        w = tiles.weights(q_rows, tiles.keys(k, group, tile), group, tile)
-        v_rows = tiles.keys(v, group, tile)
-        if total is None:
-            total = torch.bmm(w, v_rows).to(tiles.sums_dtype)
-        else:
-            accumulate_(total, w, v_rows)
+        k_rows, v_rows = (tiles.keys(x, group, tile.j0, tile.j1) for x in (k, v))
+        w = tiles.weights(q_rows, k_rows, group, tile)
+        total = tiles.accumulate(total, w, v_rows)
     if total is None:  # none of these queries sees any key
         return q.new_zeros(group.size, q_rows.shape[1], v.shape[3], dtype=tiles.sums_dtype)
     return total

@@ -20,6 +20,7 @@ class ScoreTiles:
     """Makes one tile after another in a buffer that they share.
 
     Attributes:
+        plan: how the call is cut into tiles.
         dtype: what products are computed in. fp16 goes to fp32, since weights that are not yet
             normalized may leave its range; bf16 stays, unless a bias or a float mask asks for more
             digits.
@@ -28,9 +29,17 @@ class ScoreTiles:
     """
 
     def __init__(
-        self, q: Tensor, plan: Plan, bias: Tensor | None, mask: Tensor | None, terms: Terms
+        self,
+        q: Tensor,
+        k: Tensor,
+        bias: Tensor | None,
+        mask: Tensor | None,
+        key_lengths: Tensor | None,
+        terms: Terms,
+        *,
+        is_backward: bool,
     ) -> None:
-        self.plan, self.terms, self.bias = plan, terms, bias
+        self.terms, self.bias = terms, bias
         is_bool = mask is not None and mask.dtype == torch.bool
         self.allowed, self.factors = (mask, None) if is_bool else (None, mask)
         has_bias = bias is not None or terms.bias != 0.0
@@ -39,15 +48,22 @@ class ScoreTiles:
         coarse = q.dtype == torch.bfloat16 and not has_bias and self.factors is None
         self.dtype = torch.bfloat16 if coarse else self.sums_dtype
         self.activation = on_tiles(terms.activation)
-        self.buffer = q.new_empty(plan.area, dtype=self.dtype)
+        width = self.dtype.itemsize // 2
+        self.plan = Plan(q, k, key_lengths, terms, width, is_backward)
+        self.buffer = q.new_empty(self.plan.area, dtype=self.dtype)
 
     def queries(self, x: Tensor, group: Group, i0: int, i1: int) -> Tensor:
         """Rows of q in the products' dtype."""
-        return self.plan.take_queries(x, group, i0, i1).to(self.dtype)
+        return self._as_factor(self.plan.take_queries(x, group, i0, i1))
 
-    def keys(self, x: Tensor, group: Group, tile: Tile) -> Tensor:
+    def keys(self, x: Tensor, group: Group, j0: int, j1: int) -> Tensor:
         """Rows of k or v in the products' dtype."""
-        return self.plan.take_keys(x, group, tile.j0, tile.j1).to(self.dtype)
+        return self._as_factor(self.plan.take_keys(x, group, j0, j1))
+
+    def _as_factor(self, x: Tensor) -> Tensor:
+        """Matrices as products take them best: bf16 dense, the others as they lie."""
+        x = x.to(self.dtype)
+        return x.contiguous() if self.dtype == torch.bfloat16 else x
 
     def weights(self, q_rows: Tensor, k_rows: Tensor, group: Group, tile: Tile) -> Tensor:
         """h(scores), masked: [size, stacked rows, keys]. Valid until the next tile."""
@@ -88,6 +104,14 @@ class ScoreTiles:
             return self.gain * length_power(max(n, 1), alpha)
         return self.gain * n.clamp(min=1).to(self.sums_dtype) ** -alpha
 
+    def accumulate(self, total: Tensor | None, a: Tensor, b: Tensor) -> Tensor:
+        """total + a @ b; None is where a sum begins."""
+        if total is None:
+            return torch.bmm(a, b).to(self.sums_dtype)
+        if total.dtype == a.dtype:
+            return total.baddbmm_(a, b)
+        return total.add_(torch.bmm(a, b))
+
     def _count(self, group: Group, i0: int, i1: int) -> int | Tensor:
         """How many keys each query of [i0, i1) sees: one number, or [samples, heads, rows, 1]."""
         if self.allowed is None:
@@ -109,14 +133,6 @@ def product_into(
     if factor == 1.0:
         return torch.bmm(a, b, out=out)
     return torch.baddbmm(out, a, b, beta=0, alpha=factor, out=out)
-
-
-def accumulate_(total: Tensor, a: Tensor, b: Tensor) -> None:
-    """total += a @ b, summed in total's dtype."""
-    if total.dtype == a.dtype:
-        total.baddbmm_(a, b)
-    else:
-        total.add_(torch.bmm(a, b))
 
 
 def hide_(x: Tensor, visible: Tensor) -> None:

@@ -14,7 +14,7 @@ from flashpoint.ops.check import read_key_lengths
 from flashpoint.ops.spec import Terms
 
 ROWS = 512  # queries of all stacked heads in a tile
-KEYS = 1024
+KEYS = 1024  # in a tile of a two-byte dtype; wider ones get fewer
 AREA_PER_THREAD = 2**18  # scores that a thread works on between two barriers, for short sequences
 LARGEST_AREA = 2**22  # scores in a tile: 16 MB in fp32, whatever the number of threads
 
@@ -50,9 +50,19 @@ class Plan:
         q, k: as the operator gets them.
         key_lengths: how many keys exist, a number for each sample; None when all do.
         terms: the call's options.
+        width: of a score, in units of two bytes.
+        is_backward: two tiles are at work at a time, not one.
     """
 
-    def __init__(self, q: Tensor, k: Tensor, key_lengths: Tensor | None, terms: Terms) -> None:
+    def __init__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        key_lengths: Tensor | None,
+        terms: Terms,
+        width: int,
+        is_backward: bool,
+    ) -> None:
         self.num_samples, q_heads, self.num_queries, _ = q.shape
         self.num_heads, self.num_keys = k.shape[1], k.shape[2]
         self.stack = max(1, q_heads // max(1, self.num_heads))
@@ -60,8 +70,9 @@ class Plan:
         self.key_lengths = None if key_lengths is None else read_key_lengths(key_lengths, k)
         self.left, self.right = terms.left, terms.right
         self.shift = self.num_keys - self.num_queries
-        self.tile_queries = max(1, min(self.num_queries, ROWS // self.stack))
-        self.tile_keys = max(1, min(self.num_keys, KEYS))
+        rows = ROWS // width if is_backward else ROWS
+        self.tile_queries = max(1, min(self.num_queries, rows // self.stack))
+        self.tile_keys = max(1, min(self.num_keys, KEYS // width))
         self.group_size = self._group_size()
 
     def _group_size(self) -> int:
@@ -112,13 +123,14 @@ class Plan:
             yield Tile(i0, i1, j0, j1)
 
     def tiles_of_keys(self, j0: int, j1: int) -> Iterator[Tile]:
-        """The tiles with a query that sees some key of [j0, j1)."""
+        """The tiles with a query that sees some key of [j0, j1), cut as ``query_ranges`` does."""
         start = 0 if self.right is None else max(0, j0 - self.right - self.shift)
+        start -= start % self.tile_queries
         end = self.num_queries
         if self.left is not None:
             end = min(end, j1 + self.left - self.shift)
-        for i0, i1 in _ranges(start, end, self.tile_queries):
-            yield Tile(i0, i1, j0, j1)
+        for i0, _ in _ranges(start, end, self.tile_queries):
+            yield Tile(i0, min(i0 + self.tile_queries, self.num_queries), j0, j1)
 
     def key_ranges(self, group: Group) -> Iterator[tuple[int, int]]:
         """The keys that exist for the group's samples, in ranges that fit a tile."""
@@ -159,7 +171,7 @@ class Plan:
             x = x[group.batch, group.q_heads, i0:i1]
         elif group.samples != self.num_samples or group.heads != self.num_heads:
             x = x[group.batch, group.q_heads]
-        return x.reshape(group.size, self.stack * (i1 - i0), x.shape[-1]).contiguous()
+        return x.reshape(group.size, self.stack * (i1 - i0), x.shape[-1])
 
     def take_keys(self, x: Tensor, group: Group, j0: int, j1: int) -> Tensor:
         """The group's rows [j0, j1) of [B, Hkv, Lk, *] as matrices [size, keys, *]."""
@@ -167,7 +179,7 @@ class Plan:
             x = x[group.batch, group.kv_heads, j0:j1]
         elif group.samples != self.num_samples or group.heads != self.num_heads:
             x = x[group.batch, group.kv_heads]
-        return x.reshape(group.size, j1 - j0, x.shape[-1]).contiguous()
+        return x.reshape(group.size, j1 - j0, x.shape[-1])
 
     def take_scores(self, x: Tensor, group: Group, tile: Tile) -> Tensor:
         """The tile of a tensor that broadcasts to [B, Hq, Lq, Lk], as [B, Hkv, stack, Lq, Lk]."""
