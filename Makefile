@@ -20,8 +20,8 @@ lint: $(STAMP) ## check style, import directions and types
 	$(BIN)/lint-imports --no-logo
 	PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(BIN)/pyright
 
-bench: $(STAMP) ## time the operator beside PyTorch's attention on the CPU
-	@$(BIN)/flashpoint bench --device cpu
+bench: $(STAMP) ## time the operator beside PyTorch's attention; BENCH=--quick for a short run
+	@$(BIN)/flashpoint bench --device cpu --threads 2 $(BENCH)
 
 clean: ## remove .venv, caches and build products
 	rm -rf .venv build dist .hypothesis .import_linter_cache .pytest_cache .ruff_cache

@@ -4,6 +4,9 @@ Every message says what was given, the rule with the actual numbers, and what to
 line prints these errors as one line; any other exception is a bug and keeps its traceback.
 """
 
+import difflib
+from collections.abc import Iterable
+
 
 class FlashpointError(Exception):
     """Base of every error that Flashpoint raises on purpose; catch it to catch them all."""
@@ -21,6 +24,17 @@ class InputError(FlashpointError, ValueError):
 
 class UnsupportedError(FlashpointError, NotImplementedError):
     """The request is valid, but not served here: by this implementation, device or install."""
+
+
+def hint(name: object, known: Iterable[str]) -> str:
+    """The nearest known names as a question, or nothing; with a space behind it.
+
+    Example:
+        >>> hint("rellu", ("relu", "gelu"))
+        "Did you mean 'relu' or 'gelu'? "
+    """
+    near = difflib.get_close_matches(str(name)[:60], list(known), n=2)
+    return f"Did you mean {' or '.join(map(repr, near))}? " if near else ""
 
 
 def describe(value: object) -> str:

@@ -68,7 +68,7 @@ def test_incomplete_extras_come_with_their_command(findings):
     assert {"vision", "text", "hf", "report", "study", "onnx", "dev"} <= extras.keys()
     assert "pytest" in extras["dev"]["installed"]
     for name, extra in extras.items():
-        command = f'pip install "flashpoint[{name}]"' if extra["missing"] else None
+        command = f'pip install -e ".[{name}]"' if extra["missing"] else None
         assert extra["install"] == command
 
 

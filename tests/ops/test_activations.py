@@ -279,3 +279,27 @@ def test_activation_that_changes_the_shape_is_refused(impl):
     summed = Activation("summed", lambda s: s.sum(-1, keepdim=True))
     with pytest.raises(InputError, match="must be pointwise"):
         attention(**make_qkv(impl), activation=summed, impl=impl)
+
+
+@pytest.mark.parametrize(
+    ("degree", "message"), [(1, "degree is not 1"), ("2", "an integer or None")]
+)
+def test_wrong_degree_is_refused(degree, message):
+    with pytest.raises(InputError, match=message):
+        Activation("mine", torch.sigmoid, degree=degree)
+
+
+@implementations
+def test_derivative_that_changes_the_shape_is_refused(impl):
+    mine = Activation("mine", torch.tanh, lambda s: s.sum())
+    tensors = {name: t.requires_grad_() for name, t in make_qkv(impl).items()}
+    with pytest.raises(InputError, match="must be pointwise"):
+        attention(**tensors, activation=mine, impl=impl).sum().backward()
+
+
+def test_unknown_key_in_a_graph_says_what_to_do():
+    q = torch.randn(1, 1, 3, 4)
+    with pytest.raises(InputError, match="before loading an exported program"):
+        torch.ops.flashpoint.attention(
+            q, q, q, None, None, None, "gone#7", 1.0, "keys", 1.0, None, 0.0, None, None
+        )

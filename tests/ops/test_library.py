@@ -7,10 +7,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 from implementations import FAST, IMPLEMENTATIONS, device_of
+from torch.autograd import forward_ad
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
-from flashpoint import attention, attention_varlen
+from flashpoint import UnsupportedError, attention, attention_varlen
 
 every_impl = pytest.mark.parametrize("impl", IMPLEMENTATIONS)
 every_fast = pytest.mark.parametrize("impl", FAST)
@@ -42,6 +43,14 @@ def test_attention_passes_opcheck_on_permuted_inputs(impl, case):
         "lengths": (q, k, v, None, None, lengths, *terms("sigmoid", length="keys")),
         "window": (q, k, v, None, None, None, *terms("relu2", left=3, right=1)),
     }[case]
+    torch.library.opcheck(torch.ops.flashpoint.attention.default, args)
+
+
+@every_fast
+def test_small_inputs_with_swapped_axes_pass_opcheck(impl):
+    q = torch.randn(3, 2, 4, 8, device=device_of(impl)).transpose(0, 1)
+    assert attention(q, q, q, impl=impl).is_contiguous()
+    args = (q, q, q, None, None, None, *terms())
     torch.library.opcheck(torch.ops.flashpoint.attention.default, args)
 
 
@@ -189,6 +198,46 @@ def test_autocast_computes_in_its_dtype_like_sdpa(impl, dtype):
 
 
 @every_fast
+def test_operator_itself_follows_autocast(impl):
+    q, k, v = qkv(impl, 2, 3, 17, 8)
+    with torch.autocast(q.device.type, torch.bfloat16):
+        o = torch.ops.flashpoint.attention(q, k, v, None, None, None, *terms())
+        expected = attention(q, k, v, impl=impl)
+    assert o.dtype == torch.bfloat16
+    torch.testing.assert_close(o, expected, rtol=0, atol=0)
+    assert torch.autograd.grad(o.float().sum(), q)[0].dtype == torch.float32
+
+
+@every_fast
+@pytest.mark.parametrize("length", [4, 200])
+def test_forward_mode_is_refused_not_lost(impl, length):
+    q, k, v = qkv(impl, 1, 2, length, 8, grad=False)
+
+    def call(q):
+        return attention(q, k, v, impl=impl)
+
+    with pytest.raises(UnsupportedError, match="forward-mode"):
+        torch.func.jvp(call, (q,), (q,))
+    with forward_ad.dual_level(), pytest.raises(UnsupportedError, match="forward-mode"):
+        call(forward_ad.make_dual(q, q))
+
+
+@every_fast
+def test_vmap_is_refused_with_advice(impl):
+    q, k, v = qkv(impl, 2, 2, 9, 8, grad=False)
+    with pytest.raises(UnsupportedError, match="Fold the axis into the batch"):
+        torch.func.vmap(lambda q, k, v: attention(q[None], k[None], v[None], impl=impl))(q, k, v)
+
+
+@every_fast
+@pytest.mark.filterwarnings("ignore")
+def test_traced_call_follows_its_inputs(impl):
+    q, k, v = qkv(impl, 1, 2, 4, 8, grad=False)
+    traced = torch.jit.trace(lambda q, k, v: attention(q, k, v, impl=impl), (q, k, v))
+    torch.testing.assert_close(traced(k, v, q), attention(k, v, q, impl=impl))
+
+
+@every_fast
 def test_flops_are_two_products_forward_and_five_backward(impl):
     q, k, v = qkv(impl, 2, 4, 32, 16)
     product = 2 * 2 * 4 * 32 * 32 * 16
@@ -207,6 +256,10 @@ def test_varlen_flops_count_each_sequence(impl):
     with FlopCounterMode(display=False) as counter:
         attention_varlen(q, q, q, ends, ends, 6, 6, impl=impl)
     assert counter.get_total_flops() == 4 * 2 * 8 * (3 * 3 + 6 * 6)
+    q, ends = q.to("meta"), ends.to("meta")
+    with FlopCounterMode(display=False) as counter:
+        attention_varlen(q, q, q, ends, ends, 6, 6, impl=impl)
+    assert counter.get_total_flops() == 4 * 2 * 8 * 2 * (6 * 6)  # all that can be known
 
 
 @every_fast

@@ -5,6 +5,7 @@ import torch
 from implementations import FAST
 from numerics import SHAPES, assert_exact, make_inputs
 
+from flashpoint import Activation
 from flashpoint.ops.spec import BUILTIN
 
 DTYPES = {
@@ -86,3 +87,19 @@ def test_activation_and_option_match_reference(impl, activation, name):
 def test_scale_matches_reference(impl, activation, scale):
     inputs = make_inputs(SHAPES["ragged"], seed=3)
     assert_exact(impl, torch.float64, inputs, activation=activation, scale=scale)
+
+
+@every_fast
+@pytest.mark.parametrize("activation", BUILTIN)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bf16", "fp16"])
+def test_large_scores_match_reference(impl, activation, dtype):
+    inputs = make_inputs(SHAPES["ragged"], seed=4)
+    inputs["q"] = inputs["q"] * 4  # scores of standard deviation 4, far beyond relu6's kink
+    assert_exact(impl, dtype, inputs, activation=activation)
+
+
+@every_fast
+def test_kink_of_a_users_activation_matches_reference(impl):
+    inputs = make_inputs(SHAPES["ragged"], seed=5)
+    clipped = Activation("clipped", torch.nn.functional.hardtanh)
+    assert_exact(impl, torch.bfloat16, inputs, activation=clipped)

@@ -4,12 +4,11 @@ Axes: B batch, H heads, L length of queries and keys, D head dim. This module im
 that the command line can check its arguments first.
 """
 
-import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from flashpoint.errors import InputError
+from flashpoint.errors import InputError, describe, hint
 
 Mode: TypeAlias = Literal["forward", "recording", "training"]
 """forward: nothing recorded; recording: the graph is recorded; training: forward and backward."""
@@ -95,6 +94,6 @@ def choose(name: str, known: Iterable[str], what: str) -> str:
     names = list(known)
     if name in names:
         return name
-    close = difflib.get_close_matches(name, names, n=1)
-    hint = f"Did you mean {close[0]!r}? " if close else ""
-    raise InputError(f"unknown {what} {name!r}. {hint}Known: {', '.join(names)}.")
+    raise InputError(
+        f"unknown {what} {describe(name)}. {hint(name, names)}Known: {', '.join(names)}."
+    )

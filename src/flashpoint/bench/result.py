@@ -1,6 +1,7 @@
 """What a measurement leaves behind: plain data that goes to JSON and back."""
 
 import json
+import math
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
@@ -76,7 +77,7 @@ class Result:
 
     def to_json(self) -> str:
         """The file's text."""
-        return json.dumps({"format": FORMAT, **asdict(self)}, indent=2) + "\n"
+        return json.dumps({"format": FORMAT, **_finite(asdict(self))}, indent=2) + "\n"
 
     @classmethod
     def from_json(cls, text: str) -> Self:
@@ -91,6 +92,17 @@ class Result:
             environment=Environment(**data["environment"]),
             rows=tuple(_row(row) for row in data["rows"]),
         )
+
+
+def _finite(value: Any) -> Any:
+    """The same with words for infinities and NaN, for which JSON has no numbers."""
+    if isinstance(value, dict):
+        return {key: _finite(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(inner) for inner in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value
 
 
 def _row(data: dict[str, Any]) -> Row:
@@ -108,8 +120,9 @@ def _row(data: dict[str, Any]) -> Row:
 def _measurement(data: dict[str, Any]) -> Measurement:
     """A measurement out of its JSON object."""
     rest = dict(data)
-    timing, peak = rest.pop("timing"), rest.pop("peak")
+    timing, peak, error = (rest.pop(name) for name in ("timing", "peak", "relative_error"))
     return Measurement(
+        relative_error=None if error is None else float(error),
         timing=Timing(**timing) if timing else None,
         peak=Peak(**peak) if peak else None,
         **rest,

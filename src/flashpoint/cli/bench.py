@@ -28,7 +28,7 @@ class ModeChoice(StrEnum):
 
 
 Device: TypeAlias = Annotated[
-    str | None, typer.Option(help="cpu or cuda.", show_default="cuda if there is one, else cpu")
+    str | None, typer.Option(help="cpu; cuda comes with GPU kernels.", show_default="cpu")
 ]
 SuiteName: TypeAlias = Annotated[
     str | None, typer.Option(help="Named set of shapes.", show_default="cpu")
@@ -109,11 +109,9 @@ def bench(
 
 def _find_device(name: str | None) -> str:
     """The device to measure on; only the CPU has suites so far."""
-    import torch
-
     from flashpoint.bench.cases import choose
 
-    device = name or ("cuda" if torch.cuda.is_available() else "cpu")
+    device = name or "cpu"
     if choose(device, ("cpu", "cuda"), "device") == "cuda":
         raise UnsupportedError("GPU suites come with the GPU kernels; for now, pass --device cpu.")
     return device

@@ -133,7 +133,7 @@ def _find_extras() -> list[Extra]:
     for name, members in packages.items():
         installed = {member: found for member in members if (found := _version(member))}
         missing = [member for member in members if member not in installed]
-        install = f'pip install "flashpoint[{name}]"' if missing else None
+        install = f'pip install -e ".[{name}]"' if missing else None
         extras.append(Extra(name, installed, missing, install))
     return extras
 
@@ -174,7 +174,10 @@ def _find_driver() -> str:
     if not (command := shutil.which("nvidia-smi")):
         return "unknown"
     query = [command, "--query-gpu=driver_version", "--format=csv,noheader"]
-    answer = subprocess.run(query, capture_output=True, text=True, check=False, timeout=10)
+    try:
+        answer = subprocess.run(query, capture_output=True, text=True, check=False, timeout=10)
+    except subprocess.TimeoutExpired:
+        return "unknown"
     lines = answer.stdout.split()
     return lines[0] if answer.returncode == 0 and lines else "unknown"
 

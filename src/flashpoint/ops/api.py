@@ -27,6 +27,7 @@ from flashpoint.ops.implementations import Impl, choose
 from flashpoint.ops.spec import Activation, Terms, find_activation, length_power
 
 Number = int | float
+BIAS_ADVICE = " Pass a number, or a tensor; to hide keys, pass a mask."
 Window = tuple[int | None, int | None]
 
 
@@ -59,7 +60,8 @@ def attention(
             ``Activation`` of your own.
         alpha: exponent of the length, any real number.
         length: n_i. "visible": how many keys query i may see, so that a sample's result never
-            depends on its padding; "keys": Lk; or a number, so that shards of the keys add up.
+            depends on its padding; "keys": Lk; or a number, so that shards of the keys add up
+            (torch.compile makes a graph for each number).
         scale: s, the factor on the scores. None means ``D ** -0.5``.
         bias: b, a number or a tensor that broadcasts to [B, Hq, Lq, Lk]; a tensor has a gradient.
         mask: m, broadcasts likewise. Bool: True may look. Float: multiplies the weight, does not
@@ -194,7 +196,7 @@ def _parse(
     check_length(length)
     if scale is not None:
         scale = check_number("scale", scale)
-    number = 0.0 if bias is None else check_number("bias", bias, " To hide keys, pass a mask.")
+    number = 0.0 if bias is None else check_number("bias", bias, BIAS_ADVICE)
     check_flag("causal", causal)
     if causal:
         right = 0

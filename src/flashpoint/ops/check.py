@@ -5,6 +5,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -27,7 +28,7 @@ def check_inputs(q: Tensor, k: Tensor, v: Tensor, axes: Axes) -> tuple[Tensor, T
         kinds = ", ".join(type(t).__name__ for t in (q, k, v))
         raise InputError(f"q, k and v must be tensors. Got {kinds}.")
     if torch._C._is_any_autocast_enabled():
-        q, k, v = _cast_for_autocast(q, k, v)
+        q, k, v = cast_for_autocast(q, k, v)
     q_shape, k_shape, v_shape, rank = q.shape, k.shape, v.shape, len(axes[0])
     if not (len(q_shape) == len(k_shape) == len(v_shape) == rank):
         _explain_rank(q, k, v, axes)
@@ -53,7 +54,7 @@ def check_inputs(q: Tensor, k: Tensor, v: Tensor, axes: Axes) -> tuple[Tensor, T
     return q, k, v
 
 
-def _cast_for_autocast(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def cast_for_autocast(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """As torch does for SDPA: to autocast's dtype, but fp64 is left alone."""
     kind = q.device.type
     if kind == "meta" or not torch.is_autocast_enabled(kind):
@@ -96,7 +97,7 @@ def _explain_shapes(q: Sequence[int], k: Sequence[int], v: Sequence[int], axes: 
 
 def check_number(name: str, value: Any, advice: str = "") -> float:
     """A finite real number, as a float."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    if isinstance(value, bool) or not isinstance(value, (int, float, np.number)):
         raise InputError(f"{name} must be a number. Got {describe(value)}.{advice}")
     try:
         number = float(value)

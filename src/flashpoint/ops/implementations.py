@@ -1,11 +1,10 @@
 """Who can compute the operator here, and why the others cannot."""
 
-import difflib
 from typing import Literal, NamedTuple
 
 import torch
 
-from flashpoint.errors import InputError, UnsupportedError, describe
+from flashpoint.errors import InputError, UnsupportedError, describe, hint
 
 Impl = Literal["auto", "reference", "cpu", "triton"]
 
@@ -38,9 +37,9 @@ def choose(impl: str, q: torch.Tensor) -> str:
     if impl == "reference":
         return impl
     if not isinstance(impl, str) or impl not in _NAMES:
-        near = difflib.get_close_matches(str(impl)[:60], _NAMES, n=1)
-        hint = f"Did you mean {near[0]!r}? " if near else ""
-        raise InputError(f"impl={describe(impl)} is unknown. {hint}Known: {', '.join(_NAMES)}.")
+        raise InputError(
+            f"impl={describe(impl)} is unknown. {hint(impl, _NAMES)}Known: {', '.join(_NAMES)}."
+        )
     if impl == "triton":
         raise UnsupportedError(f"impl='triton' cannot serve: {_NO_TRITON}.")
     if not (q.is_cpu or q.is_meta):

@@ -11,11 +11,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C import _get_tracing_state
+from torch.autograd import forward_ad
 from torch.compiler import is_compiling
 from torch.nn import Parameter
 from torch.utils.flop_counter import register_flop_formula
 
 from flashpoint.errors import UnsupportedError
+from flashpoint.ops.check import cast_for_autocast
 from flashpoint.ops.cpu.backward import backward
 from flashpoint.ops.cpu.forward import forward
 from flashpoint.ops.cpu.varlen import backward_varlen, forward_varlen
@@ -64,6 +67,8 @@ class Operator:
         self.op = getattr(torch.ops.flashpoint, name)
         self.op_backward = getattr(torch.ops.flashpoint, f"{name}_backward")
 
+        for device in ("CPU", "CUDA"):
+            torch.library.impl(f"flashpoint::{name}", f"Autocast{device}", self._run_cast)
         torch.library.register_fake(f"flashpoint::{name}", _fake)
         torch.library.register_fake(f"flashpoint::{name}_backward", _fake_backward)
         torch.library.register_autograd(
@@ -78,17 +83,25 @@ class Operator:
     ) -> Tensor:
         """The result; ``rest`` is the lengths, then the terms."""
         inputs = (q, k, v, bias, mask, *rest)
-        watched = is_compiling() or torch._C._len_torch_dispatch_stack()
+        watched = is_compiling() or torch._C._len_torch_dispatch_stack() or _get_tracing_state()
         if watched or not (q.is_cpu and _ORDINARY.issuperset(map(type, inputs[:5]))):
             return self.op(*inputs[:-1], *inputs[-1])
         if torch._C._is_any_autocast_enabled():
             with torch.autocast("cpu", enabled=False):
                 return self(*inputs)
+        if forward_ad._current_level >= 0:
+            _refuse_jvp()
         if torch._C._are_functorch_transforms_active():
             return _AttendTransformed.apply(self, *inputs)
         if torch._C._any_requires_grad(q, k, v, bias, mask):
             return _Attend.apply(self, *inputs)
         return self.run(*inputs)
+
+    def _run_cast(self, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Tensor:
+        """Autocast's part for whoever calls the operator itself."""
+        q, k, v = cast_for_autocast(q, k, v)
+        with torch.autocast(q.device.type, enabled=False):
+            return self.op(q, k, v, *rest)
 
     def _run_flat(self, *inputs: Any) -> Tensor:
         with torch.autocast("cpu", enabled=False):
@@ -135,6 +148,10 @@ class _AttendTransformed(torch.autograd.Function):
         return _backward_past_dispatcher(ctx, grads[0])
 
     @staticmethod
+    def jvp(ctx: Any, *_: Any) -> None:
+        _refuse_jvp()
+
+    @staticmethod
     def vmap(info: Any, in_dims: Any, *_: Any) -> None:
         _refuse_vmap()
 
@@ -155,6 +172,10 @@ class _AttendBackward(torch.autograd.Function):
         _refuse(ctx)
 
     @staticmethod
+    def jvp(ctx: Any, *_: Any) -> None:
+        _refuse_jvp()
+
+    @staticmethod
     def vmap(info: Any, in_dims: Any, *_: Any) -> None:
         _refuse_vmap()
 
@@ -172,6 +193,12 @@ def _backward_past_dispatcher(ctx: Any, do: Tensor) -> tuple[Tensor | None, ...]
 def _refuse(ctx: Any, *_: Any) -> None:
     raise UnsupportedError(
         "the fused operator has no second derivatives. Pass impl='reference', which has them."
+    )
+
+
+def _refuse_jvp(*_: Any) -> None:
+    raise UnsupportedError(
+        "the fused operator has no forward-mode derivatives. Pass impl='reference' for them."
     )
 
 
@@ -218,7 +245,9 @@ def _count_pairs(q: Tensor, k: Tensor, rest: tuple[Any, ...]) -> int:
     """Query-key pairs over all heads; those outside a mask count, as they do for torch's SDPA."""
     if q.dim() == 4:
         return q.shape[0] * q.shape[1] * q.shape[2] * k.shape[2]
-    cu_seqlens_q, cu_seqlens_k = rest[2], rest[3]
+    cu_seqlens_q, cu_seqlens_k, longest_q, longest_k = rest[2:6]
+    if type(cu_seqlens_q) is not Tensor or cu_seqlens_q.is_meta:  # nothing to read
+        return q.shape[1] * (cu_seqlens_q.shape[0] - 1) * longest_q * longest_k
     return q.shape[1] * int((cu_seqlens_q.diff().long() * cu_seqlens_k.diff().long()).sum())
 
 

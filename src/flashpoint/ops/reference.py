@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from flashpoint.ops.spec import ACTIVATIONS, Activation, Terms
+from flashpoint.ops.spec import Activation, Terms, registered
 
 
 def attention(
@@ -88,7 +88,7 @@ def _attend(
     if bias is not None:
         scores = scores + bias
     # Masks come after h. The inner where keeps h' away from scores that nobody sees.
-    weights = _activate(scores.where(visible, 0), ACTIVATIONS[terms.activation])
+    weights = _activate(scores.where(visible, 0), registered(terms.activation))
     if mask is not None and mask.dtype != torch.bool:
         weights = weights * mask
     weights = weights.where(visible, 0)
@@ -141,4 +141,4 @@ class _WithDerivative(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         (scores,) = ctx.saved_tensors
-        return grads[0] * ctx.activation.derivative(scores), None
+        return grads[0] * ctx.activation.slopes_of(scores), None

@@ -5,7 +5,6 @@
 Query i stands at position p = i + Lk - Lq and sees the keys p - left <= j <= p + right that exist.
 """
 
-import difflib
 import itertools
 import math
 from collections.abc import Callable
@@ -16,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from flashpoint.errors import InputError, describe
+from flashpoint.errors import InputError, describe, hint
 
 Pointwise = Callable[[Tensor], Tensor]
 
@@ -34,7 +33,8 @@ class Activation:
         derivative: h', likewise. None: autograd differentiates ``forward``.
         degree: p, if h(c x) = c**p h(x) for every c > 0, as for relu (1) and relu2 (2). Then the
             scale leaves the inner loop. None: h is not homogeneous.
-        key: the name under which compiled graphs find it again; unique in the process.
+        key: the name under which compiled graphs find it again; unique in the process, which
+            keeps it from then on. Make an Activation once, outside of compiled functions.
 
     Example:
         >>> from flashpoint import Activation, attention
@@ -60,19 +60,45 @@ class Activation:
                 f"Activation {self.name!r}: derivative must be callable or None, "
                 f"not {self.derivative!r}."
             )
+        self._check_degree()
         builtin = self.name in BUILTIN and self.name not in ACTIVATIONS
         object.__setattr__(self, "key", self.name if builtin else f"{self.name}#{next(_serial)}")
         ACTIVATIONS[self.key] = self
 
+    def _check_degree(self) -> None:
+        """A wrong degree would make wrong results: try it at a few points."""
+        if self.degree is None:
+            return
+        if isinstance(self.degree, bool) or not isinstance(self.degree, int):
+            raise InputError(
+                f"Activation {self.name!r}: degree must be an integer or None, "
+                f"not {describe(self.degree)}."
+            )
+        x = torch.tensor([-3.0, -0.5, 0.25, 1.0, 7.0], dtype=torch.float64)
+        with torch.no_grad():
+            once, twice = (self.weights_of(c * x) for c in (1.0, 2.0))
+        if not torch.allclose(twice.double(), 2.0**self.degree * once.double()):
+            raise InputError(
+                f"Activation {self.name!r}: h(2 x) is not 2**{self.degree} h(x), so its degree is "
+                f"not {self.degree}. Leave it out if h is not homogeneous."
+            )
+
     def weights_of(self, scores: Tensor) -> Tensor:
         """h(scores); a function that is not pointwise is told so."""
-        weights = self.forward(scores)
-        if weights.shape != scores.shape:
+        return self._pointwise(self.forward(scores), scores)
+
+    def slopes_of(self, scores: Tensor) -> Tensor:
+        """h'(scores) by the author's derivative."""
+        assert self.derivative is not None
+        return self._pointwise(self.derivative(scores), scores)
+
+    def _pointwise(self, values: object, scores: Tensor) -> Tensor:
+        if not isinstance(values, Tensor) or values.shape != scores.shape:
             raise InputError(
-                f"activation {self.name!r} made {list(weights.shape)} of scores "
-                f"{list(scores.shape)}; it must be pointwise and keep the shape."
+                f"activation {self.name!r} made {describe(values)} of scores "
+                f"{list(scores.shape)}; it must be pointwise and return a tensor of their shape."
             )
-        return weights
+        return values
 
     def __reduce__(self) -> tuple[type["Activation"], tuple[object, ...]]:
         """A copy, also in another process, registers itself anew."""
@@ -108,11 +134,21 @@ class Terms(NamedTuple):
     def scale_and_gain(self, head_dim: int, *, has_bias: bool) -> tuple[float, float]:
         """The same with the scale moved behind h, and so to 1, where h allows it."""
         scale = self.scale_for(head_dim)
-        degree = ACTIVATIONS[self.activation].degree
+        degree = registered(self.activation).degree
         # Far from 1 the scale stays: it may be all that keeps the scores within their range.
         if degree is None or has_bias or not 2.0**-12 <= scale <= 2.0**12:
             return scale, self.gain
         return 1.0, self.gain * scale**degree
+
+
+def registered(key: str) -> Activation:
+    """The activation under a key, as graphs and operators carry it."""
+    if key not in ACTIVATIONS:
+        raise InputError(
+            f"activation {key!r} is not known in this process. Make the Activation before it is "
+            "used: outside of compiled functions, and before loading an exported program."
+        )
+    return ACTIVATIONS[key]
 
 
 def length_power(n: int | float, alpha: float) -> float:
@@ -129,10 +165,8 @@ def find_activation(activation: str | Activation) -> Activation:
         return activation
     if isinstance(activation, str) and activation in BUILTIN:
         return ACTIVATIONS[activation]
-    near = difflib.get_close_matches(str(activation)[:60], BUILTIN, n=3, cutoff=0.5)
-    hint = f"Did you mean {' or '.join(map(repr, near))}? " if near else ""
     raise InputError(
-        f"activation={describe(activation)} is unknown. {hint}"
+        f"activation={describe(activation)} is unknown. {hint(activation, BUILTIN)}"
         f"Known: {', '.join(BUILTIN)}; or pass a flashpoint.Activation."
     )
 

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from flashpoint.errors import UnsupportedError
-from flashpoint.ops.spec import ACTIVATIONS, Activation
+from flashpoint.ops.spec import BUILTIN, Activation, registered
 
 aten = torch.ops.aten
 
@@ -25,9 +25,13 @@ class TileActivation(NamedTuple):
     differentiate_: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
+# Rounding a score moves it across a kink, except across one at zero.
+SMOOTH_IN_BF16 = frozenset(BUILTIN) - {"relu6"}
+
+
 def on_tiles(key: str) -> TileActivation:
     """The pair for an activation's key; a user's is made from the functions given."""
-    return _BUILTIN.get(key) or _from_functions(ACTIVATIONS[key])
+    return _BUILTIN.get(key) or _from_functions(registered(key))
 
 
 def _relu_(s: Tensor) -> Tensor:
@@ -127,7 +131,7 @@ def _from_functions(activation: Activation) -> TileActivation:
             weigh(s[:1, :1, :1].clone())  # refuses parameters, which forward could not see
         # Copies of s, since a user's function may write to its argument.
         if activation.derivative is not None:
-            return weigh(s.clone()), dw * activation.derivative(s).to(dw.dtype)
+            return weigh(s.clone()), dw * activation.slopes_of(s).to(dw.dtype)
         with _recording():
             s = s.detach().requires_grad_()
             w = weigh(s.clone())

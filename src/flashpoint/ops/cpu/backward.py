@@ -101,7 +101,7 @@ class _Backward:
 
     def _normalized_gradient(self, group: Group, tile: Tile, normalizer: float | Tensor) -> Tensor:
         """g of the tile's queries: [size, stacked rows, Dv]."""
-        if isinstance(normalizer, float):
+        if not isinstance(normalizer, Tensor):
             return self.tiles.queries(self.do, group, tile.i0, tile.i1) * normalizer
         if normalizer.shape[2] > 1:
             normalizer = normalizer[:, :, tile.i0 : tile.i1]

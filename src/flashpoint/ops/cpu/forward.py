@@ -77,4 +77,4 @@ def _attend_small(q: Tensor, k: Tensor, v: Tensor, terms: Terms) -> Tensor:
     o *= gain * length_power(num_keys, terms.alpha)
     if q_heads != kv_heads:
         o = o.reshape(samples, q_heads, num_queries, -1)
-    return torch.from_numpy(o)
+    return torch.from_numpy(np.ascontiguousarray(o))

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from flashpoint.ops.cpu.activations import on_tiles
+from flashpoint.ops.cpu.activations import SMOOTH_IN_BF16, on_tiles
 from flashpoint.ops.cpu.tiling import Group, Plan, Tile
 from flashpoint.ops.spec import Terms, length_power
 
@@ -22,8 +22,8 @@ class ScoreTiles:
     Attributes:
         plan: how the call is cut into tiles.
         dtype: what products are computed in. fp16 goes to fp32, since weights that are not yet
-            normalized may leave its range; bf16 stays, unless a bias or a float mask asks for more
-            digits.
+            normalized may leave its range; bf16 stays, unless a bias, a float mask or a kink away
+            from zero asks for more digits.
         sums_dtype: what products are added up in.
         factors, allowed: the mask, if it is one of numbers or one of booleans.
     """
@@ -45,7 +45,8 @@ class ScoreTiles:
         has_bias = bias is not None or terms.bias != 0.0
         self.scale, self.gain = terms.scale_and_gain(q.shape[3], has_bias=has_bias)
         self.sums_dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
-        coarse = q.dtype == torch.bfloat16 and not has_bias and self.factors is None
+        smooth = terms.activation in SMOOTH_IN_BF16
+        coarse = q.dtype == torch.bfloat16 and smooth and not has_bias and self.factors is None
         self.dtype = torch.bfloat16 if coarse else self.sums_dtype
         self.activation = on_tiles(terms.activation)
         width = self.dtype.itemsize // 2
