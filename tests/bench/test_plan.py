@@ -31,7 +31,8 @@ def test_items_are_every_dtype_and_mode_of_every_shape():
 def test_overhead_is_measured_with_and_without_a_graph():
     items = make_overhead_items(CPU.overhead, Options())
     assert [item.case.mode for item in items] == ["forward", "recording"]
-    assert all(item.is_overhead and item.limits.ratio == 3.0 for item in items)
+    assert all(item.is_overhead for item in items)
+    assert [item.limits.ratio for item in items] == [3.0, None]
 
 
 @pytest.mark.parametrize("options", [Options(causal=True), Options(activation="gelu")])

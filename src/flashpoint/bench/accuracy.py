@@ -20,6 +20,10 @@ CHUNK = 64
 WRONG_BEYOND: Mapping[str, float] = {"bf16": 3e-2, "fp16": 4e-3, "fp32": 1e-4}
 """No rounding explains a larger relative error: the result is wrong."""
 
+GRADIENT_QUANTILE = 0.95
+"""Of a gradient's errors the largest are left out: a score within rounding of relu's kink may fall
+on its other side and take one key's share with it, in the reference too."""
+
 
 @dataclass(frozen=True, slots=True)
 class Part:
@@ -32,11 +36,12 @@ class Part:
     exact: Tensor  # [rows, D] fp64
 
 
-def relative_error(got: Tensor, exact: Tensor) -> float:
-    """Largest difference over the largest exact value; infinite where ``got`` is not finite."""
-    difference = (got.detach().double() - exact).abs().max()
-    if not bool(torch.isfinite(difference)):
+def relative_error(got: Tensor, exact: Tensor, quantile: float = 1.0) -> float:
+    """Largest difference, or a quantile, over the largest exact value; Inf and NaN give Inf."""
+    differences = (got.detach().double() - exact).abs()
+    if not bool(torch.isfinite(differences).all()):
         return float("inf")
+    difference = differences.quantile(quantile)
     return (difference / exact.abs().max().clamp_min(torch.finfo(torch.float64).tiny)).item()
 
 
@@ -48,7 +53,11 @@ def case_error(case: Case, inputs: Inputs, result: object) -> float:
     elif isinstance(result, tuple):
         tensors.update(zip(("dq", "dk", "dv"), result, strict=True))
     return max(
-        relative_error(tensors[part.name][part.batch, part.head, part.rows], part.exact)
+        relative_error(
+            tensors[part.name][part.batch, part.head, part.rows],
+            part.exact,
+            1.0 if part.name == "o" else GRADIENT_QUANTILE,
+        )
         for part in exact_parts(case, inputs)
         if part.name in tensors
     )

@@ -1,7 +1,7 @@
 """What one run of the benchmark does, as plain data."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from flashpoint.bench.cases import Case, Mode
 from flashpoint.bench.suites import Entry, Limits
@@ -63,10 +63,11 @@ def make_items(
 
 
 def make_overhead_items(entry: Entry, options: Options) -> tuple[Item, ...]:
-    """The tiny shape, with nothing recorded and with the graph recorded."""
-    return tuple(
+    """The tiny shape with nothing recorded, which has a limit, and with the graph recorded."""
+    items = [
         _item(entry, OVERHEAD_DTYPE, mode, options, is_overhead=True) for mode in OVERHEAD_MODES
-    )
+    ]
+    return items[0], *(replace(item, limits=Limits()) for item in items[1:])
 
 
 def _item(

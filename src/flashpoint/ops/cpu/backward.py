@@ -29,11 +29,14 @@ def backward(
     need_dmask: bool,
 ) -> list[Tensor]:
     """dq, dk, dv, then dbias and dmask if needed, each in its input's shape and dtype."""
-    grads = [x.new_zeros(x.shape) for x in (q, k, v)]
+    grads = [x.new_empty(x.shape) for x in (q, k, v)]
     tiles = ScoreTiles(q, k, bias, mask, key_lengths, terms, is_backward=True)
     dbias = _zeros(bias, tiles.sums_dtype) if need_dbias else None
     dmask = _zeros(mask, tiles.sums_dtype) if need_dmask else None
-    if not tiles.plan.is_empty:
+    if tiles.plan.is_empty:
+        for grad in grads:
+            grad.zero_()
+    else:
         work = _Backward((do, q, k, v), tiles, (grads[0], grads[1], grads[2]), dbias, dmask)
         for group in tiles.plan.groups():
             work.run(group)
@@ -72,10 +75,18 @@ class _Backward:
         dq: dict[int, Tensor] = {}  # by a tile's first query, transposed: [size, D, stacked rows]
         for j0, j1 in plan.key_ranges(group):
             self._run_keys(group, j0, j1, normalizer, dq)
-        for i0, part in dq.items():
-            part = part if scale == 1.0 else part.mul_(scale)
-            target = self.dq[group.batch, group.q_heads, i0 : i0 + plan.tile_queries]
-            target.copy_(part.mT.reshape(target.shape))
+        for i0, i1 in plan.query_ranges():
+            target = self.dq[group.batch, group.q_heads, i0:i1]
+            if i0 in dq:
+                part = dq[i0] if scale == 1.0 else dq[i0].mul_(scale)
+                part = part.view(group.samples, group.heads, -1, plan.stack, i1 - i0)
+                stacked = target.unflatten(1, (group.heads, plan.stack))
+                stacked.copy_(part.permute(0, 1, 3, 4, 2))
+            else:  # these queries see nothing
+                target.zero_()
+        beyond = slice(plan.existing_keys(group), None)
+        for grad in (self.dk, self.dv):
+            grad[group.batch, group.kv_heads, beyond] = 0.0
 
     def _run_keys(
         self, group: Group, j0: int, j1: int, normalizer: float | Tensor, dq: dict[int, Tensor]
@@ -83,7 +94,7 @@ class _Backward:
         """Finish dk and dv of keys [j0, j1) and add their share to dq."""
         tiles = self.tiles
         k_rows, v_rows = (tiles.keys(x, group, j0, j1) for x in (self.k, self.v))
-        k_columns = k_rows.mT.contiguous()
+        k_columns = tiles.as_factor(k_rows.mT)
         dk: Tensor | None = None
         dv: Tensor | None = None
         for tile in self.plan.tiles_of_keys(j0, j1):
@@ -93,11 +104,13 @@ class _Backward:
             dv = tiles.accumulate(dv, w, g_rows)
             dk = tiles.accumulate(dk, ds, q_rows)
             dq[tile.i0] = tiles.accumulate(dq.get(tile.i0), k_columns, ds)
-        if dk is not None and dv is not None:
-            where = (group.batch, group.kv_heads, slice(j0, j1))
-            dk = dk if tiles.scale == 1.0 else dk.mul_(tiles.scale)
-            self.dk[where] = dk.view(self.dk[where].shape)
-            self.dv[where] = dv.view(self.dv[where].shape)
+        for grad, total, scale in ((self.dk, dk, tiles.scale), (self.dv, dv, 1.0)):
+            target = grad[group.batch, group.kv_heads, j0:j1]
+            if total is None:  # nobody sees these keys
+                target.zero_()
+            else:
+                total = total if scale == 1.0 else total.mul_(scale)
+                target.copy_(total.view(target.shape))
 
     def _normalized_gradient(self, group: Group, tile: Tile, normalizer: float | Tensor) -> Tensor:
         """g of the tile's queries: [size, stacked rows, Dv]."""

@@ -55,13 +55,13 @@ class ScoreTiles:
 
     def queries(self, x: Tensor, group: Group, i0: int, i1: int) -> Tensor:
         """Rows of q in the products' dtype."""
-        return self._as_factor(self.plan.take_queries(x, group, i0, i1))
+        return self.as_factor(self.plan.take_queries(x, group, i0, i1))
 
     def keys(self, x: Tensor, group: Group, j0: int, j1: int) -> Tensor:
         """Rows of k or v in the products' dtype."""
-        return self._as_factor(self.plan.take_keys(x, group, j0, j1))
+        return self.as_factor(self.plan.take_keys(x, group, j0, j1))
 
-    def _as_factor(self, x: Tensor) -> Tensor:
+    def as_factor(self, x: Tensor) -> Tensor:
         """Matrices as products take them best: bf16 dense, the others as they lie."""
         x = x.to(self.dtype)
         return x.contiguous() if self.dtype == torch.bfloat16 else x
