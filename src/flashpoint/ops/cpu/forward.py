@@ -33,28 +33,49 @@ def forward(
     o = q.new_empty(*q.shape[:3], v.shape[3])
     if plan.is_empty:
         return o.zero_()
+    # One tile of keys can go straight to its place, which spares short sequences a pass.
+    in_place = o.dtype == tiles.dtype and plan.has_one_tile
     for group in plan.groups():
         for i0, i1 in plan.query_ranges():
-            rows = _attend_rows(q, k, v, tiles, group, i0, i1)
-            rows = rows.view(group.samples, group.heads * plan.stack, i1 - i0, v.shape[3])
             target = o[group.batch, group.q_heads, i0:i1]
-            torch.mul(rows, tiles.normalizer(group, i0, i1), out=target)
+            normalizer = tiles.normalizer(group, i0, i1)
+            if in_place and not isinstance(normalizer, Tensor):
+                rows = target.view(group.size, plan.stack * (i1 - i0), v.shape[3])
+                _attend_rows(q, k, v, tiles, group, i0, i1, rows, normalizer)
+            else:
+                rows = _attend_rows(q, k, v, tiles, group, i0, i1)
+                torch.mul(rows.view(target.shape), normalizer, out=target)
     return o
 
 
 def _attend_rows(
-    q: Tensor, k: Tensor, v: Tensor, tiles: ScoreTiles, group: Group, i0: int, i1: int
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    tiles: ScoreTiles,
+    group: Group,
+    i0: int,
+    i1: int,
+    out: Tensor | None = None,
+    factor: float = 1.0,
 ) -> Tensor:
-    """sum_j w_ij v_j for queries [i0, i1): [size, stacked rows, Dv], not yet normalized."""
+    """sum_j w_ij v_j for queries [i0, i1): [size, stacked rows, Dv].
+
+    With ``out``, for a single tile, times the factor and written there.
+    """
     q_rows = tiles.queries(q, group, i0, i1)
     total: Tensor | None = None
     for tile in tiles.plan.tiles_of_queries(group, i0, i1):
         k_rows, v_rows = (tiles.keys(x, group, tile.j0, tile.j1) for x in (k, v))
         w = tiles.weights(q_rows, k_rows, group, tile)
+        if out is not None:
+            return torch.baddbmm(out, w, v_rows, beta=0, alpha=factor, out=out)
         total = tiles.accumulate(total, w, v_rows)
-    if total is None:  # none of these queries sees any key
-        return q.new_zeros(group.size, q_rows.shape[1], v.shape[3], dtype=tiles.sums_dtype)
-    return total
+    if total is not None:
+        return total
+    # None of these queries sees any key.
+    shape = (group.size, q_rows.shape[1], v.shape[3])
+    return q.new_zeros(shape, dtype=tiles.sums_dtype) if out is None else out.zero_()
 
 
 @np.errstate(all="ignore")  # Inf and NaN pass in silence, as in PyTorch

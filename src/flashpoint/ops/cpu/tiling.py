@@ -88,6 +88,11 @@ class Plan:
         per_head = self.stack * self.tile_queries * self.tile_keys
         return per_head * min(self.group_size, self.num_samples * self.num_heads)
 
+    @property
+    def has_one_tile(self) -> bool:
+        """True where all queries and keys of a group make one tile."""
+        return self.tile_queries == self.num_queries and self.tile_keys == self.num_keys
+
     def groups(self) -> Iterator[Group]:
         """All heads, in groups; one sample at a time where samples differ in their keys."""
         heads = min(self.num_heads, self.group_size)
