@@ -45,7 +45,7 @@ def describe(device: str = "cpu") -> Environment:
         else None,
         cores=os.cpu_count() or 1,
         threads=torch.get_num_threads(),
-        platform=platform.platform(),
+        platform=f"{platform.system()}-{platform.machine()}",
         python=platform.python_version(),
         torch=str(torch.__version__),
         flashpoint=flashpoint.__version__,
