@@ -12,7 +12,9 @@ CASE = Case(shape=Shape(2, 3, 10, 4), dtype="fp32", mode="forward")
 
 @pytest.mark.parametrize("text", ["1,2,3", "1,2,3,4,5", "1,2,x,4", "1,2,0,4", "1,2,-3,4", ""])
 def test_bad_shape_is_refused_with_the_rule(text):
-    with pytest.raises(InputError, match=f"shape '{text}' must be four whole numbers B,H,L,D"):
+    with pytest.raises(
+        InputError, match=f"shape '{text}' must be four positive whole numbers B,H,L,D"
+    ):
         parse_shape(text)
 
 

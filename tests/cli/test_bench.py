@@ -99,7 +99,7 @@ def test_check_names_a_wrong_result(run, tiny_suite, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--shape", "1,2,3"), "shape '1,2,3' must be four whole numbers"),
+        (("--shape", "1,2,3"), "shape '1,2,3' must be four positive whole numbers"),
         (("--dtype", "fp23"), "unknown dtype 'fp23'. Did you mean 'fp32'?"),
         (("--suite", "cpus"), "unknown suite 'cpus'. Did you mean 'cpu'?"),
         (("--device", "gpu"), "unknown device 'gpu'."),

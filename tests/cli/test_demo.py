@@ -49,7 +49,7 @@ def test_demo_fails_when_an_error_is_beyond_its_bound(run, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--shape", "8,6,197"), "shape '8,6,197' must be four whole numbers"),
+        (("--shape", "8,6,197"), "shape '8,6,197' must be four positive whole numbers"),
         (("--dtype", "float32"), "unknown dtype 'float32'."),
         (("--shape", "1,8,16384,64"), "the fp64 reference would need 17.2 GB"),
     ],

@@ -74,7 +74,9 @@ def parse_shape(text: str) -> Shape:
     parts = text.split(",")
     sizes = [int(part) for part in parts if part.strip().isdecimal()]
     if len(parts) != 4 or len(sizes) != 4 or min(sizes) < 1:
-        raise InputError(f"shape {text!r} must be four whole numbers B,H,L,D, e.g. 1,8,4096,64.")
+        raise InputError(
+            f"shape {text!r} must be four positive whole numbers B,H,L,D, e.g. 1,8,4096,64."
+        )
     return Shape(*sizes)
 
 

@@ -37,7 +37,7 @@ def on_tiles(key: str) -> TileActivation:
 def _relu_(s: Tensor) -> Tensor:
     if s.dtype != torch.bfloat16:
         return s.relu_()
-    # PyTorch's bf16 relu goes through fp32 and takes six times as long. As integers, bf16 numbers
+    # PyTorch's bf16 relu goes through fp32 and takes thrice as long. As integers, bf16 numbers
     # keep their signs: up to -128 lie the negative ones and -inf, above it the NaNs to keep.
     torch.threshold_(s.view(torch.int16), -128, 0)
     return s

@@ -33,7 +33,7 @@ def forward(
     o = q.new_empty(*q.shape[:3], v.shape[3])
     if plan.is_empty:
         return o.zero_()
-    # One tile of keys can go straight to its place, which spares short sequences a pass.
+    # A group that is one tile can go straight to its place, which spares short sequences a pass.
     in_place = o.dtype == tiles.dtype and plan.has_one_tile
     for group in plan.groups():
         for i0, i1 in plan.query_ranges():
@@ -80,7 +80,7 @@ def _attend_rows(
 
 @np.errstate(all="ignore")  # Inf and NaN pass in silence, as in PyTorch
 def _attend_small(q: Tensor, k: Tensor, v: Tensor, terms: Terms) -> Tensor:
-    """The whole call as one tile, by NumPy, whose calls cost half of PyTorch's."""
+    """The whole call as one tile, by NumPy, whose calls cost less than PyTorch's."""
     rows, keys = q.numpy(), k.numpy()
     samples, q_heads, num_queries, head_dim = rows.shape
     _, kv_heads, num_keys, _ = keys.shape
