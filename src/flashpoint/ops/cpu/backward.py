@@ -67,11 +67,16 @@ class _Backward:
         self.dbias, self.dmask = dbias, dmask
         self.tiles, self.plan = tiles, tiles.plan
         self.dw_buffer = torch.empty_like(tiles.buffer)
+        has_whole_groups = self.plan.has_one_tile and self.plan.key_lengths is None
+        self.in_place = has_whole_groups and self.dq.dtype == tiles.dtype
 
     def run(self, group: Group) -> None:
         """Write the gradients of one group of heads."""
         plan, scale = self.plan, self.tiles.scale
         normalizer = self.tiles.normalizer(group, 0, plan.num_queries)
+        if self.in_place:
+            self._run_whole(group, normalizer)
+            return
         dq: dict[int, Tensor] = {}  # by a tile's first query, transposed: [size, D, stacked rows]
         for j0, j1 in plan.key_ranges(group):
             self._run_keys(group, j0, j1, normalizer, dq)
@@ -88,6 +93,21 @@ class _Backward:
         for grad in (self.dk, self.dv):
             grad[group.batch, group.kv_heads, beyond] = 0.0
 
+    def _run_whole(self, group: Group, normalizer: float | Tensor) -> None:
+        """Write the gradients of a group that is one tile straight to their place."""
+        tiles, tile = self.tiles, Tile(0, self.plan.num_queries, 0, self.plan.num_keys)
+        q_rows = tiles.queries(self.q, group, tile.i0, tile.i1)
+        k_rows, v_rows = (tiles.keys(x, group, tile.j0, tile.j1) for x in (self.k, self.v))
+        g_rows, factor = self._gradient(group, tile, normalizer)
+        w, ds = self._weights_and_gradient(q_rows, k_rows, v_rows, g_rows, factor, group, tile)
+        for grad, heads, a, b, scale in (
+            (self.dq, group.q_heads, ds.mT, k_rows, tiles.scale),
+            (self.dk, group.kv_heads, ds, q_rows, tiles.scale),
+            (self.dv, group.kv_heads, w, g_rows, factor),
+        ):
+            out = grad[group.batch, heads].view(group.size, a.shape[1], b.shape[2])
+            torch.baddbmm(out, a, b, beta=0, alpha=scale, out=out)
+
     def _run_keys(
         self, group: Group, j0: int, j1: int, normalizer: float | Tensor, dq: dict[int, Tensor]
     ) -> None:
@@ -97,14 +117,15 @@ class _Backward:
         k_columns = tiles.as_factor(k_rows.mT)
         dk: Tensor | None = None
         dv: Tensor | None = None
+        factor = 1.0
         for tile in self.plan.tiles_of_keys(j0, j1):
             q_rows = tiles.queries(self.q, group, tile.i0, tile.i1)
-            g_rows = self._normalized_gradient(group, tile, normalizer)
-            w, ds = self._weights_and_gradient(q_rows, k_rows, v_rows, g_rows, group, tile)
+            g_rows, factor = self._gradient(group, tile, normalizer)
+            w, ds = self._weights_and_gradient(q_rows, k_rows, v_rows, g_rows, factor, group, tile)
             dv = tiles.accumulate(dv, w, g_rows)
             dk = tiles.accumulate(dk, ds, q_rows)
             dq[tile.i0] = tiles.accumulate(dq.get(tile.i0), k_columns, ds)
-        for grad, total, scale in ((self.dk, dk, tiles.scale), (self.dv, dv, 1.0)):
+        for grad, total, scale in ((self.dk, dk, tiles.scale), (self.dv, dv, factor)):
             target = grad[group.batch, group.kv_heads, j0:j1]
             if total is None:  # nobody sees these keys
                 target.zero_()
@@ -112,15 +133,18 @@ class _Backward:
                 total = total if scale == 1.0 else total.mul_(scale)
                 target.copy_(total.view(target.shape))
 
-    def _normalized_gradient(self, group: Group, tile: Tile, normalizer: float | Tensor) -> Tensor:
-        """g of the tile's queries: [size, stacked rows, Dv]."""
+    def _gradient(
+        self, group: Group, tile: Tile, normalizer: float | Tensor
+    ) -> tuple[Tensor, float]:
+        """g of the tile's queries, [size, stacked rows, Dv], short of a factor they share."""
         if not isinstance(normalizer, Tensor):
-            return self.tiles.queries(self.do, group, tile.i0, tile.i1) * normalizer
+            return self.tiles.queries(self.do, group, tile.i0, tile.i1), normalizer
         if normalizer.shape[2] > 1:
             normalizer = normalizer[:, :, tile.i0 : tile.i1]
         do = self.do[group.batch, group.q_heads, tile.i0 : tile.i1] * normalizer
         rows = self.plan.stack * (tile.i1 - tile.i0)
-        return do.to(self.tiles.dtype).reshape(group.size, rows, do.shape[-1]).contiguous()
+        do = do.to(self.tiles.dtype).reshape(group.size, rows, do.shape[-1])
+        return do.contiguous(), 1.0
 
     def _weights_and_gradient(
         self,
@@ -128,6 +152,7 @@ class _Backward:
         k_rows: Tensor,
         v_rows: Tensor,
         g_rows: Tensor,
+        factor: float,
         group: Group,
         tile: Tile,
     ) -> tuple[Tensor, Tensor]:
@@ -135,7 +160,7 @@ class _Backward:
         tiles = self.tiles
         shape = (group.size, k_rows.shape[1], q_rows.shape[1])
         s = product_into(tiles.buffer, shape, k_rows, q_rows.mT, tiles.scale)
-        dw = product_into(self.dw_buffer, shape, v_rows, g_rows.mT)
+        dw = product_into(self.dw_buffer, shape, v_rows, g_rows.mT, factor)
         tiles.add_bias_(self._grid(s, group, tile), group, tile)
         visible = tiles.visible(group, tile)
         if visible is not None:
