@@ -4,21 +4,44 @@ from dataclasses import replace
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 import flashpoint
-from flashpoint.bench.accuracy import WRONG_BEYOND, case_error, exact_parts, relative_error
+from flashpoint.bench.accuracy import WRONG_BEYOND, exact_parts, relative_error, result_error
+from flashpoint.bench.calls import make_call
 from flashpoint.bench.cases import Case, Shape
-from flashpoint.bench.providers import PROVIDERS, make_call, make_inputs
+from flashpoint.bench.inputs import make_inputs
+from flashpoint.bench.providers.registry import PROVIDERS
 
 CASE = Case(shape=Shape(2, 3, 150, 16), dtype="fp32", mode="training")
 OURS = PROVIDERS["flashpoint"]
 
 
-def whole_in_fp64(case, inputs):
+SHAPES = {
+    "one": Shape(2, 3, 1, 16),
+    "short": Shape(2, 3, 63, 16),
+    "long": Shape(2, 3, 150, 16),
+    "grouped": Shape(2, 6, 150, 16, kv_heads=3),
+    "decode": Shape(2, 6, 150, 16, kv_heads=3, queries=1),
+    "chunk": Shape(2, 3, 150, 16, queries=70),
+}
+
+
+def error_of(case, inputs, result, function="pointwise"):
+    return result_error(list(exact_parts(case, inputs, function)), result)
+
+
+def whole_in_fp64(case, inputs, function):
     q, k, v = (x.detach().double().requires_grad_() for x in (inputs.q, inputs.k, inputs.v))
-    o = flashpoint.attention(
-        q, k, v, activation=case.activation, causal=case.causal, impl="reference"
-    )
+    if function == "softmax":
+        length, queries = case.shape.length, case.shape.num_queries
+        seen = torch.ones(queries, length, dtype=torch.bool).tril(length - queries)
+        mask = seen if case.causal else None
+        o = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=True)
+    else:
+        o = flashpoint.attention(
+            q, k, v, activation=case.activation, causal=case.causal, impl="reference"
+        )
     return dict(
         zip(
             ("o", "dq", "dk", "dv"),
@@ -29,14 +52,16 @@ def whole_in_fp64(case, inputs):
 
 
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("length", [1, 63, 150])
-def test_parts_equal_the_whole(causal, length):
-    case = replace(CASE, shape=Shape(2, 3, length, 16), causal=causal, activation="silu")
+@pytest.mark.parametrize("function", ["pointwise", "softmax"])
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+def test_parts_equal_the_whole(causal, function, shape):
+    case = replace(CASE, shape=shape, causal=causal, activation="silu")
     inputs = make_inputs(case)
-    whole = whole_in_fp64(case, inputs)
-    parts = list(exact_parts(case, inputs))
-    assert {part.name for part in parts} == {"o", "dq", "dk", "dv"}
-    assert {(part.batch, part.head) for part in parts} == {(0, 0), (1, 2)}
+    whole = whole_in_fp64(case, inputs, function)
+    parts = list(exact_parts(case, inputs, function))
+    names = {"o", "dq", "dk", "dv"} if function == "pointwise" else {"o", "dq"}
+    assert {part.name for part in parts} == names
+    assert {(part.batch, part.head) for part in parts if part.name[-1] in "kv"} <= {(0, 0), (1, 2)}
     for part in parts:
         torch.testing.assert_close(
             part.exact, whole[part.name][part.batch, part.head, part.rows].detach()
@@ -44,18 +69,25 @@ def test_parts_equal_the_whole(causal, length):
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
-@pytest.mark.parametrize("mode", ["forward", "recording", "training"])
+@pytest.mark.parametrize("mode", ["forward", "recording", "backward", "training"])
 def test_right_result_is_within_rounding(dtype, mode):
     case = replace(CASE, dtype=dtype, mode=mode)
     inputs = make_inputs(case)
-    error = case_error(case, inputs, make_call(OURS, case, inputs)())
+    error = error_of(case, inputs, make_call(OURS, case, inputs)())
     assert 0 < error < WRONG_BEYOND[dtype]
 
 
 def test_small_fault_in_one_gradient_shows():
     inputs = make_inputs(CASE)
     dq, dk, dv = make_call(OURS, CASE, inputs)()
-    assert case_error(CASE, inputs, (dq, dk * 1.01, dv)) > WRONG_BEYOND["fp32"]
+    assert error_of(CASE, inputs, (dq, dk * 1.01, dv)) > WRONG_BEYOND["fp32"]
+
+
+def test_softmax_is_measured_against_softmax():
+    inputs = make_inputs(CASE)
+    gradients = make_call(PROVIDERS["sdpa"], CASE, inputs)()
+    assert 0 < error_of(CASE, inputs, gradients, "softmax") < WRONG_BEYOND["fp32"]
+    assert error_of(CASE, inputs, gradients, "pointwise") > 0.1
 
 
 def test_not_a_number_is_infinitely_wrong():

@@ -9,7 +9,12 @@ import torch
 
 from flashpoint.bench import memory
 from flashpoint.bench.cases import Case, Shape
-from flashpoint.bench.memory import measure_in_child, prepare_case
+from flashpoint.bench.memory import (
+    measure_in_child,
+    measure_kept,
+    measure_on_cuda,
+    prepare_case,
+)
 
 ONES_BYTES = 64 * 2**20
 SHAPE = Shape(1, 8, 4096, 64)
@@ -34,6 +39,28 @@ def test_process_that_dies_gets_a_reason():
     (peak,) = measure_in_child([partial(partial, os._exit, 1)])
     assert peak.extra_bytes is None
     assert peak.reason == "the measuring process died, perhaps of too little memory"
+
+
+def test_flashpoint_keeps_its_inputs_and_sdpa_the_output_too():
+    case = Case(shape=Shape(1, 2, 64, 16), dtype="fp32", mode="backward")
+    tensor_bytes, statistics_bytes = 4 * 2 * 64 * 16, 4 * 2 * 64
+    assert measure_kept("flashpoint", case) == 3 * tensor_bytes
+    assert measure_kept("sdpa_flash", case) == 4 * tensor_bytes + statistics_bytes
+
+
+def test_forward_keeps_nothing():
+    case = Case(shape=Shape(1, 2, 64, 16), dtype="fp32", mode="forward")
+    assert measure_kept("flashpoint", case) is None
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize(("mode", "least"), [("forward", 1), ("backward", 3)])
+def test_peak_on_the_gpu_is_at_least_the_result(mode, least):
+    case = Case(shape=Shape(1, 8, 1024, 64), dtype="fp32", mode=mode, device="cuda")
+    tensor_bytes = 4 * 8 * 1024 * 64
+    peak = measure_on_cuda("sdpa", case).extra_bytes
+    assert least * tensor_bytes <= peak <= 10 * tensor_bytes
 
 
 def test_other_platforms_get_a_reason(monkeypatch):

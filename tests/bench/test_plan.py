@@ -1,46 +1,84 @@
-"""The CPU suite carries the limits that Flashpoint states, and plans keep them."""
+"""A request becomes items: what a suite states, in the dtypes and modes asked for."""
 
 import pytest
 
 from flashpoint.bench.cases import Shape
-from flashpoint.bench.plan import Options, make_items, make_overhead_items
-from flashpoint.bench.suites import SUITES, Limits, stated_entry
+from flashpoint.bench.plan import Request, select_items
+from flashpoint.errors import InputError
 
-CPU = SUITES["cpu"]
-LONGEST = Shape(1, 8, 16384, 64)
-
-
-def test_cpu_suite_states_its_limits():
-    for entry in CPU.entries:
-        assert (entry.limits("bf16").ratio, entry.limits("fp32").ratio) == (0.65, 1.0)
-        slack = 64 * 10**6 if entry.shape == LONGEST else None
-        assert entry.limits("bf16").memory_slack_bytes == slack
-    assert CPU.overhead.limits("fp32").ratio == 3.0
+USUAL = ("flashpoint", "sdpa")
 
 
-def test_items_are_every_dtype_and_mode_of_every_shape():
-    items = make_items(CPU.entries, ("bf16", "fp32"), ("forward", "training"), Options())
-    assert len(items) == 4 * 2 * 2
+def select(device="cpu", dtypes=("bf16", "fp32"), **options):
+    return select_items(Request(device=device, dtypes=dtypes, **options), USUAL)
+
+
+def test_items_are_every_dtype_and_mode_of_every_shape_then_the_overhead():
+    items = select()
+    assert len(items) == 4 * 2 * 2 + 2
     assert [str(item.case) for item in items[:3]] == [
         "8, 6, 197, 64  bf16 forward",
         "8, 6, 197, 64  bf16 training",
         "8, 6, 197, 64  fp32 forward",
     ]
+    assert [item.is_overhead for item in items] == [False] * 16 + [True] * 2
+    assert [item.case.work for item in items[16:]] == ["fp32 forward", "fp32 recording"]
 
 
-def test_overhead_is_measured_with_and_without_a_graph():
-    items = make_overhead_items(CPU.overhead, Options())
-    assert [item.case.mode for item in items] == ["forward", "recording"]
-    assert all(item.is_overhead for item in items)
-    assert [item.limits.ratio for item in items] == [3.0, None]
+def test_quick_leaves_out_what_takes_long_on_the_cpu():
+    assert max(item.case.shape.length for item in select(is_quick=True)) == 4096
+    lengths = {i.case.shape.length for i in select("cuda", suite="decode", is_quick=True)}
+    assert lengths == {32768, 131072}
 
 
-@pytest.mark.parametrize("options", [Options(causal=True), Options(activation="gelu")])
-def test_limits_hold_for_relu_without_causality_only(options):
-    (item,) = make_items(CPU.entries[:1], ("bf16",), ("forward",), options)
-    assert item.limits == Limits()
+def test_one_mode_is_that_of_the_suite():
+    modes = {item.case.mode for item in select(mode="training") if not item.is_overhead}
+    assert modes == {"training"}
+    with pytest.raises(InputError, match="'decode' has no backward cases, only forward"):
+        select("cuda", suite="decode", mode="backward")
+    with pytest.raises(InputError, match="'cpu' has no backward cases, only forward, training"):
+        select(mode="backward")
+
+
+@pytest.mark.parametrize("options", [{"causal": True}, {"activation": "gelu"}])
+def test_what_is_not_stated_has_no_limits(options):
+    assert all(item.limits.is_empty for item in select(**options) if not item.is_overhead)
 
 
 def test_shape_of_a_suite_keeps_its_limits_and_another_has_none():
-    assert stated_entry(CPU, LONGEST).limits("bf16").ratio == 0.65
-    assert stated_entry(CPU, Shape(1, 1, 1, 1)).limits("bf16") == Limits()
+    stated, other = (
+        select("cuda", ("bf16",), shapes=(shape,), mode="forward", causal=True)[0]
+        for shape in (Shape(4, 16, 4096, 64), Shape(1, 1, 1, 1))
+    )
+    assert stated.limits.speed[0].must == 1.30
+    assert other.limits.is_empty
+
+
+def test_cases_that_an_option_makes_the_same_are_measured_once():
+    forward = select("cuda", ("bf16",), suite="long", mode="forward", activation="gelu")
+    cases = [item.case for item in forward]
+    assert len(cases) == len(set(cases)) == 8
+    assert {case.activation for case in cases} == {"gelu"}
+
+
+def test_shapes_are_measured_in_the_modes_of_the_device():
+    for device, modes in (("cpu", ["forward", "training"]), ("cuda", ["forward", "backward"])):
+        items = select(device, ("fp32",), shapes=(Shape(1, 2, 3, 4),))
+        assert [item.case.mode for item in items] == modes
+
+
+def test_providers_are_the_usual_and_those_of_the_suite_unless_named():
+    usual = select("cuda", ("bf16",), suite="long")
+    assert {item.providers for item in usual} == {USUAL, (*USUAL, "flex_log")}
+    named = select("cuda", ("bf16",), suite="long", providers=("plain",))
+    assert {item.providers for item in named} == {("flashpoint", "plain")}
+
+
+def test_suite_of_another_device_is_refused_with_what_to_do():
+    with pytest.raises(
+        InputError,
+        match=r"suite 'long' is for --device cuda, the device is cpu\. Pass .* for cpu: cpu\.",
+    ):
+        select(suite="long")
+    with pytest.raises(InputError, match="for cuda: vit, long, decode, all"):
+        select("cuda", suite="cpu")

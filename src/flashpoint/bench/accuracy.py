@@ -1,18 +1,21 @@
 """Relative error against fp64, on parts small enough to compute exactly at any length.
 
-A row of o and of dq depends on one query only. Outputs over disjoint keys add up, so dk and dv of
-some keys come from those keys alone. Hence a few heads, rows and keys stand for all.
+A row of o and of dq depends on one query only. Pointwise outputs over disjoint keys add up, so dk
+and dv of some keys come from those keys alone. Hence a few heads, rows and keys stand for all.
+Softmax providers are not ours: of them o and dq are checked, that nobody times a wrong result.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 import flashpoint
 from flashpoint.bench.cases import Case
-from flashpoint.bench.providers import Inputs
+from flashpoint.bench.inputs import Inputs
+from flashpoint.bench.providers.provider import Function
 
 CHUNK = 64
 """Rows, or keys, that are computed exactly: at the start, in the middle and at the end."""
@@ -36,6 +39,23 @@ class Part:
     exact: Tensor  # [rows, D] fp64
 
 
+@dataclass(frozen=True, slots=True)
+class Head:
+    """One head of k and v and the heads of q that share it, in fp64; ``index`` is in k."""
+
+    batch: int
+    index: int
+    q: Tensor  # [1, G, Lq, D]
+    k: Tensor  # [1, 1, Lk, D]
+    v: Tensor
+    do: Tensor  # [1, G, Lq, D]
+
+    @property
+    def offset(self) -> int:
+        """Position of the first query: the last one stands at the last key."""
+        return self.k.shape[2] - self.q.shape[2]
+
+
 def relative_error(got: Tensor, exact: Tensor, quantile: float = 1.0) -> float:
     """Largest difference, or a quantile, over the largest exact value; Inf and NaN give Inf."""
     differences = (got.detach().double() - exact).abs()
@@ -45,8 +65,8 @@ def relative_error(got: Tensor, exact: Tensor, quantile: float = 1.0) -> float:
     return (difference / exact.abs().max().clamp_min(torch.finfo(torch.float64).tiny)).item()
 
 
-def case_error(case: Case, inputs: Inputs, result: object) -> float:
-    """Largest relative error over the parts of what ``make_call`` has returned."""
+def result_error(parts: Sequence[Part], result: object) -> float:
+    """Largest relative error over the parts of what a call has returned."""
     tensors: dict[str, Tensor] = {}
     if isinstance(result, Tensor):
         tensors["o"] = result
@@ -58,66 +78,76 @@ def case_error(case: Case, inputs: Inputs, result: object) -> float:
             part.exact,
             1.0 if part.name == "o" else GRADIENT_QUANTILE,
         )
-        for part in exact_parts(case, inputs)
+        for part in parts
         if part.name in tensors
     )
 
 
-def exact_parts(case: Case, inputs: Inputs) -> Iterator[Part]:
-    """Parts of the first and the last head, computed in fp64 by the reference."""
-    _, _, length, _ = case.shape.sizes
-    starts = {0, max(0, (length - CHUNK) // 2), max(0, length - CHUNK)}
-    for batch, head in {(0, 0), (case.shape.batch - 1, case.shape.heads - 1)}:
-        q, k, v, do = (
-            tensor[batch, head].detach().double()[None, None]  # [1, 1, L, D]
-            for tensor in (inputs.q, inputs.k, inputs.v, inputs.do)
-        )
-        for start in starts:
-            rows = slice(start, min(start + CHUNK, length))
-            o, dq = _exact_rows(case, q, k, v, do, rows)
-            found = {"o": o, "dq": dq}
-            if case.mode == "training":
-                found["dk"], found["dv"] = _exact_keys(case, q, k, v, do, rows)
-            for name, exact in found.items():
-                yield Part(name, batch, head, rows, exact[0, 0])
+def exact_parts(case: Case, inputs: Inputs, function: Function) -> Iterator[Part]:
+    """Parts of the first and the last head, computed in fp64."""
+    for head in _outer_heads(case, inputs):
+        group = head.q.shape[1]
+        for rows in _chunks(case.shape.num_queries):
+            o, dq = _exact_rows(case, head, rows, function)
+            for name, exact in (("o", o), ("dq", dq)):
+                yield Part(name, head.batch, head.index * group, rows, exact[0, 0])
+        if function == "pointwise" and case.mode in ("backward", "training"):
+            for keys in _chunks(case.shape.length):
+                dk, dv = _exact_keys(case, head, keys)
+                for name, exact in (("dk", dk), ("dv", dv)):
+                    yield Part(name, head.batch, head.index, keys, exact[0, 0])
 
 
-def _exact_rows(
-    case: Case, q: Tensor, k: Tensor, v: Tensor, do: Tensor, rows: slice
-) -> tuple[Tensor, Tensor]:
+def _outer_heads(case: Case, inputs: Inputs) -> Iterator[Head]:
+    """The first head of k in the first sample and the last one in the last."""
+    group = case.shape.heads // case.shape.num_kv_heads
+    for batch, index in {(0, 0), (case.shape.batch - 1, case.shape.num_kv_heads - 1)}:
+        shared = slice(index * group, (index + 1) * group)
+        q, do = (t[batch, shared].detach().double()[None] for t in (inputs.q, inputs.do))
+        k, v = (t[batch, index].detach().double()[None, None] for t in (inputs.k, inputs.v))
+        yield Head(batch, index, q, k, v, do)
+
+
+def _chunks(length: int) -> list[slice]:
+    """Some rows at the start, in the middle and at the end."""
+    starts = sorted({0, max(0, (length - CHUNK) // 2), max(0, length - CHUNK)})
+    return [slice(start, min(start + CHUNK, length)) for start in starts]
+
+
+def _exact_rows(case: Case, head: Head, rows: slice, function: Function) -> tuple[Tensor, Tensor]:
     """``o`` and ``dq`` of some queries; causal ones stand at the end of the keys they see."""
-    seen = slice(0, rows.stop) if case.causal else slice(None)
-    q_rows = q[:, :, rows].clone().requires_grad_()
-    o = flashpoint.attention(
-        q_rows,
-        k[:, :, seen],
-        v[:, :, seen],
-        activation=case.activation,
-        causal=case.causal,
-        impl="reference",
-    )
-    (dq,) = torch.autograd.grad(o, q_rows, do[:, :, rows])
+    seen = slice(0, rows.stop + head.offset) if case.causal else slice(None)
+    q = head.q[:, :1, rows].clone().requires_grad_()
+    k, v = head.k[:, :, seen], head.v[:, :, seen]
+    if function == "softmax":
+        o = _softmax_attention(q, k, v, causal=case.causal)
+    else:
+        o = flashpoint.attention(
+            q, k, v, activation=case.activation, causal=case.causal, impl="reference"
+        )
+    (dq,) = torch.autograd.grad(o, q, head.do[:, :1, rows])
     return o.detach(), dq
 
 
-def _exact_keys(
-    case: Case, q: Tensor, k: Tensor, v: Tensor, do: Tensor, keys: slice
-) -> tuple[Tensor, Tensor]:
+def _softmax_attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool) -> Tensor:
+    """The definition; the last query stands at the last key."""
+    scores = q @ k.mT * q.shape[-1] ** -0.5
+    if causal:
+        hidden = torch.ones_like(scores, dtype=torch.bool).triu(k.shape[2] - q.shape[2] + 1)
+        scores = scores.masked_fill(hidden, float("-inf"))
+    return F.softmax(scores, dim=-1) @ v
+
+
+def _exact_keys(case: Case, head: Head, keys: slice) -> tuple[Tensor, Tensor]:
     """``dk`` and ``dv`` of some keys; the normalizer 1/n of every query is put into ``do``."""
-    length = q.shape[-2]
-    rows = torch.arange(length, device=q.device)
-    visible = rows + 1 if case.causal else torch.full_like(rows, length)
-    mask = rows[:, None] >= rows[keys] if case.causal else None  # [L, keys]
-    k_part = k[:, :, keys].clone().requires_grad_()
-    v_part = v[:, :, keys].clone().requires_grad_()
+    length = head.k.shape[2]
+    key = torch.arange(length, device=head.k.device)
+    position = torch.arange(head.offset, length, device=head.k.device)  # of each query
+    visible = position + 1 if case.causal else torch.full_like(position, length)
+    mask = position[:, None] >= key[keys] if case.causal else None  # [Lq, keys]
+    k, v = (t[:, :, keys].clone().requires_grad_() for t in (head.k, head.v))
     o = flashpoint.attention(
-        q,
-        k_part,
-        v_part,
-        activation=case.activation,
-        length=1,
-        mask=mask,
-        impl="reference",
+        head.q, k, v, activation=case.activation, length=1, mask=mask, impl="reference"
     )
-    dk, dv = torch.autograd.grad(o, (k_part, v_part), do / visible[:, None])
+    dk, dv = torch.autograd.grad(o, (k, v), head.do / visible[:, None])
     return dk, dv

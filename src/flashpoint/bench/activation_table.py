@@ -11,7 +11,7 @@ from rich.text import Text
 from flashpoint.bench.activations import FACTOR, ActivationRow, Deviation
 from flashpoint.bench.cases import Shape
 from flashpoint.bench.environment import Environment
-from flashpoint.bench.table import format_seconds
+from flashpoint.bench.formats import format_seconds
 
 _NEXT = (
     ("flashpoint doctor", "what is installed and what works here"),

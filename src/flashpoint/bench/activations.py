@@ -9,9 +9,12 @@ from torch import Tensor
 
 import flashpoint
 from flashpoint.bench.accuracy import relative_error
+from flashpoint.bench.calls import make_call
 from flashpoint.bench.cases import Case, Shape
-from flashpoint.bench.providers import PROVIDERS, Inputs, make_call, make_inputs
-from flashpoint.bench.timing import Budget, Timing, interleave, timer_for
+from flashpoint.bench.device import timer_for
+from flashpoint.bench.inputs import Inputs, make_inputs
+from flashpoint.bench.providers.registry import PROVIDERS
+from flashpoint.bench.timing import Budget, Timing, interleave, start
 from flashpoint.errors import InputError
 from flashpoint.ops.spec import BUILTIN
 
@@ -76,10 +79,12 @@ def _measure(case: Case) -> ActivationRow:
     output, *gradients = _deviations(case, inputs)
     forward = replace(case, mode="forward")
     plain_inputs = make_inputs(forward)
+    timer = timer_for(case.device)
     calls = {
         name: make_call(PROVIDERS[name], forward, plain_inputs) for name in ("flashpoint", "sdpa")
     }
-    timings = interleave(calls, BUDGET, timer_for(case.device))
+    started = {name: start(call, timer)[0] for name, call in calls.items()}
+    timings = interleave(started, BUDGET, timer)
     return ActivationRow(
         activation=case.activation,
         dtype=case.dtype,

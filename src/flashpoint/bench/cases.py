@@ -1,40 +1,77 @@
 """What is measured, as plain data: a shape, a dtype, a mode and the options of the operator.
 
-Axes: B batch, H heads, L length of queries and keys, D head dim. This module imports no torch, so
-that the command line can check its arguments first.
+Axes: B batch, H heads, L length, D head dim. This module imports no torch, so that the command
+line can check its arguments first.
 """
 
-from collections.abc import Iterable
+import math
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from flashpoint.errors import InputError, describe, hint
 
-Mode: TypeAlias = Literal["forward", "recording", "training"]
-"""forward: nothing recorded; recording: the graph is recorded; training: forward and backward."""
+Mode: TypeAlias = Literal["forward", "backward", "training", "recording"]
+"""forward: nothing recorded; backward: alone, after a forward that is done; training: forward and
+backward; recording: forward with the graph recorded."""
 
 DTYPES = ("bf16", "fp16", "fp32")
+ITEM_BYTES: Mapping[str, int] = {"bf16": 2, "fp16": 2, "fp32": 4}
 
-BACKWARD_FLOPS = 2.5
-"""Five matrix products in backward for every two in forward."""
+PASSES: Mapping[Mode, float] = {"forward": 1, "recording": 1, "backward": 2.5, "training": 3.5}
+"""Matrix products over forward's two: backward has five."""
+
+MEMORY_BOUND_QUERIES = 16
+"""With no more queries than this the time is that of reading k and v."""
+
+_SIZE = r"(?P<{}>0*[1-9]\d*)".format
+_SHAPE = re.compile(
+    f"{_SIZE('b')},{_SIZE('h')}(?:/{_SIZE('k')})?,(?:{_SIZE('q')}:)?{_SIZE('l')},{_SIZE('d')}"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """B, H, L, D of q, k and v alike."""
+    """B, H, L, D, where k and v may have fewer heads and q another length.
+
+    Attributes:
+        length: of k and v.
+        kv_heads: of k and v; None: as many as q has.
+        queries: length of q; None: that of k and v.
+    """
 
     batch: int
     heads: int
     length: int
     dim: int
+    kv_heads: int | None = None
+    queries: int | None = None
 
     @property
-    def sizes(self) -> tuple[int, int, int, int]:
-        """The four sizes in the order of the tensor's axes."""
-        return self.batch, self.heads, self.length, self.dim
+    def num_kv_heads(self) -> int:
+        """Heads of k and v."""
+        return self.kv_heads or self.heads
+
+    @property
+    def num_queries(self) -> int:
+        """Length of q."""
+        return self.queries or self.length
+
+    @property
+    def q_sizes(self) -> tuple[int, int, int, int]:
+        """Of q, o and their gradients, in the order of the axes."""
+        return self.batch, self.heads, self.num_queries, self.dim
+
+    @property
+    def kv_sizes(self) -> tuple[int, int, int, int]:
+        """Of k, v and their gradients, in the order of the axes."""
+        return self.batch, self.num_kv_heads, self.length, self.dim
 
     def __str__(self) -> str:
-        return ", ".join(str(size) for size in self.sizes)
+        heads = f"{self.heads}" if self.kv_heads is None else f"{self.heads}/{self.kv_heads}"
+        length = f"{self.length}" if self.queries is None else f"{self.queries}:{self.length}"
+        return f"{self.batch}, {heads}, {length}, {self.dim}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,39 +93,78 @@ class Case:
     @property
     def flops(self) -> float:
         """Floating-point operations of the matrix products: 4 B H L^2 D forward, causal half."""
-        forward = 4.0 * self.shape.batch * self.shape.heads * self.shape.length**2 * self.shape.dim
-        passes = 1 + BACKWARD_FLOPS if self.mode == "training" else 1
-        return forward * passes / (2 if self.causal else 1)
+        batch, heads, queries, dim = self.shape.q_sizes
+        seen = self.shape.length - queries / 2 if self.causal else self.shape.length
+        return 4.0 * batch * heads * queries * seen * dim * PASSES[self.mode]
+
+    @property
+    def bytes_moved(self) -> int:
+        """What has to be read and written at least: each tensor once in each pass."""
+        q, kv = (math.prod(sizes) for sizes in (self.shape.q_sizes, self.shape.kv_sizes))
+        forward, backward = 2 * q + 2 * kv, 3 * q + 4 * kv
+        elements = {"backward": backward, "training": forward + backward}.get(self.mode, forward)
+        return elements * ITEM_BYTES[self.dtype]
+
+    @property
+    def matrix_bytes(self) -> int:
+        """One Lq x Lk matrix of all heads."""
+        batch, heads, queries, _ = self.shape.q_sizes
+        return batch * heads * queries * self.shape.length * ITEM_BYTES[self.dtype]
+
+    @property
+    def is_memory_bound(self) -> bool:
+        """Whether so few queries read each key that bytes, not products, decide."""
+        return self.shape.num_queries <= MEMORY_BOUND_QUERIES < self.shape.length
+
+    @property
+    def work(self) -> str:
+        """Everything but the shape, in words; relu goes without saying."""
+        activation = "" if self.activation == "relu" else self.activation
+        words = (self.dtype, "causal" if self.causal else "", activation, self.mode)
+        return " ".join(word for word in words if word)
 
     def __str__(self) -> str:
-        return f"{self.shape}  {self.dtype} {self.mode}"
+        return f"{self.shape}  {self.work}"
 
 
 def parse_shape(text: str) -> Shape:
-    """Read ``B,H,L,D``.
+    """Read ``B,H,L,D``; ``H/K`` gives k and v K heads, ``Q:L`` gives q Q positions.
 
     Example:
         >>> parse_shape("1,8,4096,64")
-        Shape(batch=1, heads=8, length=4096, dim=64)
+        Shape(batch=1, heads=8, length=4096, dim=64, kv_heads=None, queries=None)
+        >>> str(parse_shape("1,32/8,1:4096,128"))
+        '1, 32/8, 1:4096, 128'
     """
-    parts = text.split(",")
-    sizes = [int(part) for part in parts if part.strip().isdecimal()]
-    if len(parts) != 4 or len(sizes) != 4 or min(sizes) < 1:
+    found = _SHAPE.fullmatch("".join(text.split()))
+    if not found:
         raise InputError(
-            f"shape {text!r} must be four positive whole numbers B,H,L,D, e.g. 1,8,4096,64."
+            f"shape {text!r} must be four positive whole numbers B,H,L,D, e.g. 1,8,4096,64, or "
+            "B,H/K,Q:L,D for K heads of k and v and Q queries, e.g. 1,32/8,1:4096,128."
         )
-    return Shape(*sizes)
+    batch, heads, length, dim = (int(found[name]) for name in "bhld")
+    kv_heads, queries = (int(found[name]) if found[name] else None for name in "kq")
+    if kv_heads and heads % kv_heads:
+        raise InputError(f"shape {text!r}: {heads} heads are no multiple of {kv_heads} kv heads.")
+    if queries and queries > length:
+        raise InputError(f"shape {text!r}: {queries} queries are more than {length} keys.")
+    return Shape(batch, heads, length, dim, kv_heads, queries)
+
+
+def parse_names(text: str, known: Iterable[str], what: str) -> tuple[str, ...]:
+    """Read known names with commas between, each at most once.
+
+    Example:
+        >>> parse_names("bf16,fp32", DTYPES, "dtype")
+        ('bf16', 'fp32')
+    """
+    names = list(known)
+    return tuple(dict.fromkeys(choose(part.strip(), names, what) for part in text.split(",")))
 
 
 def parse_dtypes(text: str) -> tuple[str, ...]:
-    """Read names of dtypes with commas between, each at most once.
-
-    Example:
-        >>> parse_dtypes("bf16,fp32")
-        ('bf16', 'fp32')
-    """
-    names = [part.strip() for part in text.split(",")]
-    return tuple(dict.fromkeys(choose(name, DTYPES, "dtype") for name in names))
+    """Read names of dtypes with commas between."""
+    return parse_names(text, DTYPES, "dtype")
 
 
 def choose(name: str, known: Iterable[str], what: str) -> str:

@@ -1,49 +1,79 @@
-"""Compare a row with what its suite promises."""
+"""Compare a row with what is promised for it."""
 
-from typing import Literal, TypeAlias
+from collections.abc import Iterator
 
 from flashpoint.bench.accuracy import WRONG_BEYOND
-from flashpoint.bench.result import Row
+from flashpoint.bench.limits import SpeedLimit
+from flashpoint.bench.result import OURS, Row
 
-Promise: TypeAlias = Literal["error", "ratio", "memory"]
+KEPT_RIVAL = "sdpa_flash"
+"""Whose bytes kept for backward ours are compared with."""
 
 
-def broken_promises(row: Row) -> dict[Promise, str]:
+def broken_promises(row: Row) -> dict[str, str]:
     """For every promise that the row breaks, a clause with the two numbers.
 
-    A wrong result breaks a promise too, with limits or without. What was not measured breaks none.
+    A wrong result, or none, breaks a promise too, with limits or without. A limit whose rivals
+    were asked for and gave nothing right cannot be kept; rivals nobody asked for break none.
     """
-    clauses: dict[Promise, str | None] = {
-        "error": _wrong(row),
-        "ratio": _slow(row),
-        "memory": _large(row),
-    }
-    return {promise: clause for promise, clause in clauses.items() if clause}
+    return dict(_clauses(row))
 
 
-def _wrong(row: Row) -> str | None:
-    """Error beyond what rounding explains."""
-    error, bound = row.of("flashpoint").relative_error, WRONG_BEYOND[row.case.dtype]
-    if error is None or error <= bound:
+def _clauses(row: Row) -> Iterator[tuple[str, str]]:
+    """Name of the promise and what is wrong."""
+    ours = row.of(OURS)
+    if ours.skipped:
+        yield "error", f"there is no result: {ours.skipped}"
+    elif row.is_wrong(ours):
+        bound = WRONG_BEYOND[row.case.dtype]
+        yield "error", f"relative error {ours.relative_error:.1e} is beyond rounding ({bound:.0e})"
+    for limit in row.limits.speed:
+        if clause := _slow(row, limit):
+            yield speed_name(limit), clause
+    if clause := _large(row):
+        yield "memory", clause
+    if clause := _kept(row):
+        yield "kept", clause
+
+
+def speed_name(limit: SpeedLimit) -> str:
+    """What tells one limit on the speed-up from another."""
+    return f"speed against {' and '.join(limit.rivals)}"
+
+
+def _slow(row: Row, limit: SpeedLimit) -> str | None:
+    """Speed-up below its limit, or none to be had."""
+    if row.of(OURS).timing is None:
         return None
-    return f"relative error {error:.1e} is beyond rounding ({bound:.0e})"
-
-
-def _slow(row: Row) -> str | None:
-    """Ratio of times beyond its limit."""
-    ratio, limit = row.ratio, row.limits.ratio
-    if ratio is None or limit is None or ratio <= limit:
+    rivals, speedup = ", ".join(limit.rivals), row.speedup(limit.rivals)
+    if speedup is None:
+        asked = any(found.provider in limit.rivals for found in row.measurements)
+        return f"nothing to compare with: no right result of {rivals}" if asked else None
+    if speedup >= limit.must:
         return None
-    return f"time is {ratio:.2f}x SDPA's, limit {limit:.2f}x"
+    best = row.best_of(limit.rivals)
+    return f"{speedup:.2f}x as fast as {best and best.provider}, limit {limit.must:.2f}x"
 
 
 def _large(row: Row) -> str | None:
     """Peak extra memory beyond SDPA's and the slack."""
-    ours, theirs = row.of("flashpoint").extra_bytes, row.of("sdpa").extra_bytes
+    ours, theirs = row.of(OURS).extra_bytes, row.of("sdpa").extra_bytes
     slack = row.limits.memory_slack_bytes
     if ours is None or theirs is None or slack is None or ours <= theirs + slack:
         return None
     return (
         f"peak extra memory is {ours / 1e6:.0f} MB, limit {(theirs + slack) / 1e6:.0f} MB "
         f"(SDPA's {theirs / 1e6:.0f} MB and {slack / 1e6:.0f} MB)"
+    )
+
+
+def _kept(row: Row) -> str | None:
+    """Bytes kept for backward beyond a share of SDPA's."""
+    ours, theirs = row.of(OURS).kept_bytes, row.of(KEPT_RIVAL).kept_bytes
+    share = row.limits.kept_share
+    if ours is None or theirs is None or share is None or ours <= share * theirs:
+        return None
+    return (
+        f"{ours / 1e6:.1f} MB are kept for backward, {ours / theirs:.2f}x those of {KEPT_RIVAL} "
+        f"({theirs / 1e6:.1f} MB), limit {share:.2f}x"
     )

@@ -5,6 +5,7 @@ import platform
 import subprocess
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from importlib import metadata
 from pathlib import Path
 
 import torch
@@ -18,7 +19,7 @@ class Environment:
 
     Attributes:
         device: name of the CPU or GPU.
-        driver: version of the GPU's driver; None on the CPU.
+        driver, cuda, cudnn, triton: versions that count on a GPU; None on the CPU.
         commit: of the checkout that Flashpoint runs from, with "-dirty" where files differ from
             it; None outside a checkout.
         time_utc: start of the measurement, ISO 8601.
@@ -34,15 +35,16 @@ class Environment:
     flashpoint: str
     commit: str | None
     time_utc: str
+    cuda: str | None = None
+    cudnn: str | None = None
+    triton: str | None = None
 
 
 def describe(device: str = "cpu") -> Environment:
     """Look at this process and machine."""
+    is_gpu = device == "cuda"
     return Environment(
-        device=torch.cuda.get_device_name(device) if device.startswith("cuda") else cpu_name(),
-        driver=_output("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
-        if device.startswith("cuda")
-        else None,
+        device=torch.cuda.get_device_name() if is_gpu else cpu_name(),
         cores=os.cpu_count() or 1,
         threads=torch.get_num_threads(),
         platform=f"{platform.system()}-{platform.machine()}",
@@ -51,7 +53,27 @@ def describe(device: str = "cpu") -> Environment:
         flashpoint=flashpoint.__version__,
         commit=checkout_commit(Path(__file__)),
         time_utc=datetime.now(UTC).isoformat(timespec="seconds"),
+        **(_gpu_versions() if is_gpu else {"driver": None}),
     )
+
+
+def _gpu_versions() -> dict[str, str | None]:
+    """What runs below torch."""
+    query = ("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
+    return {
+        "driver": _output(*query),
+        "cuda": torch.version.cuda,
+        "cudnn": str(torch.backends.cudnn.version() or "") or None,
+        "triton": _version("triton"),
+    }
+
+
+def _version(package: str) -> str | None:
+    """The installed version of a package, or None."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def cpu_name() -> str:

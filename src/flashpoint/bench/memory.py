@@ -1,6 +1,8 @@
-"""Peak extra memory of one call: the high-water mark of resident memory less what was there.
+"""Peak extra memory of one call: the high-water mark less what was there before.
 
-Measured in a fresh process, where nothing freed earlier can be reused unseen. Linux only.
+On the CPU that of resident memory, in a fresh process, where nothing freed earlier can be reused
+unseen (Linux only); on a GPU that of PyTorch's allocator. Besides, the bytes that forward keeps
+for backward.
 """
 
 import ctypes
@@ -16,9 +18,13 @@ from pathlib import Path
 from typing import TypeAlias
 
 import torch
+from torch import Tensor
 
-from flashpoint.bench.cases import Case, Shape
-from flashpoint.bench.providers import PROVIDERS, Provider, make_forward, make_inputs
+from flashpoint.bench.calls import make_forward
+from flashpoint.bench.cases import Case
+from flashpoint.bench.inputs import make_inputs
+from flashpoint.bench.providers.provider import Provider
+from flashpoint.bench.providers.registry import PROVIDERS
 from flashpoint.bench.timing import Call
 
 Prepare: TypeAlias = Callable[[], Call]
@@ -37,13 +43,46 @@ class Peak:
     reason: str | None = None
 
 
-def measure_case(provider: str, cases: Sequence[Case], threads: int) -> list[Peak]:
+def measure_on_cpu(provider: str, cases: Sequence[Case], threads: int) -> list[Peak]:
     """Peaks of one provider on several cases, all in one fresh process.
 
-    A forward case gives the peak of forward; a training case that of backward alone, over what
-    forward has left behind.
+    A forward case gives the peak of forward; a backward or training case that of backward alone,
+    over what forward has left behind.
     """
     return measure_in_child([partial(prepare_case, provider, case, threads) for case in cases])
+
+
+def measure_on_cuda(provider: str, case: Case) -> Peak:
+    """The same of one case on the GPU; the provider has been warmed."""
+    try:
+        call = _pending_call(PROVIDERS[provider], case)
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        call()
+        torch.cuda.synchronize()
+        return Peak(torch.cuda.max_memory_allocated() - before)
+    except torch.OutOfMemoryError:
+        torch.cuda.empty_cache()
+        return Peak(None, "the GPU has too little memory")
+
+
+def measure_kept(provider: str, case: Case) -> int | None:
+    """Bytes of the distinct storages that forward saves for backward; None of a forward case."""
+    if case.mode == "forward":
+        return None
+    forward = make_forward(PROVIDERS[provider], case, make_inputs(case))
+    storages: dict[int, int] = {}
+
+    def note(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        storages[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        output = forward()
+    del output  # held until here, so that no storage was freed and its address used again
+    return sum(storages.values())
 
 
 def measure_in_child(prepares: Sequence[Prepare]) -> list[Peak]:
@@ -60,10 +99,11 @@ def measure_in_child(prepares: Sequence[Prepare]) -> list[Peak]:
 
 
 def prepare_case(provider: str, case: Case, threads: int) -> Call:
-    """Warm the provider on a short length, then make ready what ``measure_case`` measures."""
+    """Warm the provider on a short length, then make ready what is to be measured."""
     torch.set_num_threads(threads)
-    length = min(_WARM_LENGTH, case.shape.length)
-    small = Shape(case.shape.batch, case.shape.heads, length, case.shape.dim)
+    shape = case.shape
+    queries = None if shape.queries is None else min(_WARM_LENGTH, shape.queries)
+    small = replace(shape, length=min(_WARM_LENGTH, shape.length), queries=queries)
     _pending_call(PROVIDERS[provider], replace(case, shape=small))()
     return _pending_call(PROVIDERS[provider], case)
 
@@ -72,10 +112,10 @@ def _pending_call(provider: Provider, case: Case) -> Call:
     """Forward, or backward of a forward that is done."""
     inputs = make_inputs(case)
     forward = make_forward(provider, case, inputs)
-    if case.mode != "training":
+    if case.mode not in ("backward", "training"):
         return forward
-    output, leaves = forward(), (inputs.q, inputs.k, inputs.v)
-    return lambda: torch.autograd.grad(output, leaves, inputs.do)
+    output = forward()
+    return lambda: torch.autograd.grad(output, inputs.leaves, inputs.do)
 
 
 def _measure_all(prepares: Sequence[Prepare]) -> list[Peak]:

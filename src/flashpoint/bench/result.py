@@ -1,19 +1,17 @@
-"""What a measurement leaves behind: plain data that goes to JSON and back."""
+"""What a measurement leaves behind: plain data."""
 
-import json
-import math
-from dataclasses import asdict, dataclass
-from typing import Any, Self
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
-from flashpoint.bench.cases import Case, Shape
+from flashpoint.bench.accuracy import WRONG_BEYOND
+from flashpoint.bench.cases import Case
 from flashpoint.bench.environment import Environment
+from flashpoint.bench.limits import Limits
 from flashpoint.bench.memory import Peak
-from flashpoint.bench.suites import Limits
+from flashpoint.bench.suites import BEST_SDPA
 from flashpoint.bench.timing import Timing
-from flashpoint.errors import InputError
 
-FORMAT = 1
-"""Number of the layout of the file; a reader refuses others."""
+OURS = "flashpoint"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -22,8 +20,10 @@ class Measurement:
 
     Attributes:
         skipped: why there is no timing, or None.
-        relative_error: against fp64; None for providers that compute another function.
-        peak: extra memory of forward, or of backward alone in training; None if not asked for.
+        relative_error: against fp64.
+        peak: extra memory of forward, or of backward alone in backward and training; None if not
+            asked for.
+        kept_bytes: what forward keeps for backward; None if not asked for, or nothing is kept.
     """
 
     provider: str
@@ -31,6 +31,7 @@ class Measurement:
     skipped: str | None = None
     relative_error: float | None = None
     peak: Peak | None = None
+    kept_bytes: int | None = None
 
     @property
     def extra_bytes(self) -> int | None:
@@ -52,78 +53,55 @@ class Row:
     measurements: tuple[Measurement, ...]
 
     def of(self, provider: str) -> Measurement:
-        """The measurement of one provider."""
-        return next(found for found in self.measurements if found.provider == provider)
+        """The measurement of one provider; an empty one where it was not asked for."""
+        empty = Measurement(provider=provider)
+        return next((found for found in self.measurements if found.provider == provider), empty)
+
+    def is_wrong(self, measurement: Measurement) -> bool:
+        """Whether rounding cannot explain its error."""
+        error = measurement.relative_error
+        return error is not None and not error <= WRONG_BEYOND[self.case.dtype]
+
+    def best_of(self, rivals: tuple[str, ...]) -> Measurement | None:
+        """The fastest of those that gave a right result."""
+        right = (found for found in map(self.of, rivals) if not self.is_wrong(found))
+        timed = [(found.timing.median_s, found) for found in right if found.timing]
+        return min(timed, key=lambda pair: pair[0])[1] if timed else None
+
+    def speedup(self, rivals: tuple[str, ...]) -> float | None:
+        """The median time of the best rival over Flashpoint's."""
+        ours, best = self.of(OURS).timing, self.best_of(rivals)
+        return best.timing.median_s / ours.median_s if ours and best and best.timing else None
 
     @property
-    def ratio(self) -> float | None:
-        """Flashpoint's median time over SDPA's."""
-        ours, theirs = self.of("flashpoint").timing, self.of("sdpa").timing
-        return ours.median_s / theirs.median_s if ours and theirs else None
+    def best_sdpa(self) -> tuple[str, ...]:
+        """The providers of softmax attention to beat on the case's device."""
+        return BEST_SDPA[self.case.device]
 
-    @property
-    def gflops_per_s(self) -> float | None:
-        """Rate of Flashpoint's matrix products."""
-        timing = self.of("flashpoint").timing
-        return self.case.flops / timing.median_s / 1e9 if timing else None
+    def flops_per_s(self, provider: str = OURS) -> float | None:
+        """Rate of a provider's matrix products."""
+        timing = self.of(provider).timing
+        return self.case.flops / timing.median_s if timing else None
+
+    def bytes_per_s(self, provider: str = OURS) -> float | None:
+        """Rate at which the tensors of the case pass by."""
+        timing = self.of(provider).timing
+        return self.case.bytes_moved / timing.median_s if timing else None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Result:
-    """A whole file: where and when, and the rows."""
+    """A whole file: where and when, and the rows.
+
+    Attributes:
+        matrix_flops_per_s: of one large matrix product on the same device, by dtype.
+    """
 
     environment: Environment
     rows: tuple[Row, ...]
+    matrix_flops_per_s: Mapping[str, float] = field(default_factory=dict[str, float])
 
-    def to_json(self) -> str:
-        """The file's text."""
-        return json.dumps({"format": FORMAT, **_finite(asdict(self))}, indent=2) + "\n"
-
-    @classmethod
-    def from_json(cls, text: str) -> Self:
-        """Read what ``to_json`` has written."""
-        data = json.loads(text)
-        if data.get("format") != FORMAT:
-            raise InputError(
-                f"the file's format is {data.get('format')!r}, this version reads {FORMAT}. "
-                "Measure again with `flashpoint bench --json FILE`."
-            )
-        return cls(
-            environment=Environment(**data["environment"]),
-            rows=tuple(_row(row) for row in data["rows"]),
-        )
-
-
-def _finite(value: Any) -> Any:
-    """The same with words for infinities and NaN, for which JSON has no numbers."""
-    if isinstance(value, dict):
-        return {key: _finite(inner) for key, inner in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(inner) for inner in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return value
-
-
-def _row(data: dict[str, Any]) -> Row:
-    """A row out of its JSON object."""
-    case = dict(data["case"])
-    shape = Shape(**case.pop("shape"))
-    return Row(
-        case=Case(shape=shape, **case),
-        limits=Limits(**data["limits"]),
-        is_overhead=data["is_overhead"],
-        measurements=tuple(_measurement(found) for found in data["measurements"]),
-    )
-
-
-def _measurement(data: dict[str, Any]) -> Measurement:
-    """A measurement out of its JSON object."""
-    rest = dict(data)
-    timing, peak, error = (rest.pop(name) for name in ("timing", "peak", "relative_error"))
-    return Measurement(
-        relative_error=None if error is None else float(error),
-        timing=Timing(**timing) if timing else None,
-        peak=Peak(**peak) if peak else None,
-        **rest,
-    )
+    def matrix_share(self, row: Row, provider: str = OURS) -> float | None:
+        """A provider's rate over that of the large product."""
+        rate, most = row.flops_per_s(provider), self.matrix_flops_per_s.get(row.case.dtype)
+        return rate / most if rate and most else None

@@ -2,21 +2,32 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache, partial
 from itertools import groupby
 from typing import TypeAlias
 
 import torch
 
 from flashpoint.bench import memory
-from flashpoint.bench.accuracy import case_error
+from flashpoint.bench.accuracy import Part, exact_parts, result_error
+from flashpoint.bench.calls import make_rotating_call
 from flashpoint.bench.cases import Case
+from flashpoint.bench.device import num_input_sets, own_stream, timer_for
 from flashpoint.bench.environment import describe
+from flashpoint.bench.failure import Refused, attempt
+from flashpoint.bench.inputs import Inputs, make_inputs
+from flashpoint.bench.matrix_rate import measure_matrix_rate
 from flashpoint.bench.plan import Item, Plan
-from flashpoint.bench.providers import PROVIDERS, make_call, make_inputs
-from flashpoint.bench.result import Measurement, Result, Row
-from flashpoint.bench.timing import Budget, interleave, timer_for
+from flashpoint.bench.providers.provider import Function, Provider
+from flashpoint.bench.providers.registry import PROVIDERS
+from flashpoint.bench.result import OURS, Measurement, Result, Row
+from flashpoint.bench.timing import Budget, Started, Timer, interleave, start
 
-MEMORY_PROVIDERS = ("flashpoint", "sdpa")
+CPU_MEMORY_PROVIDERS = (OURS, "sdpa")
+"""A fresh process for each takes seconds."""
+
+KEPT_PROVIDERS = (OURS, "sdpa", "sdpa_flash", "sdpa_cudnn")
+"""Those that run without a compiler, which would trace the count too."""
 
 Report: TypeAlias = Callable[[int, str], None]
 """Is told how many items are done and what is measured next."""
@@ -24,74 +35,105 @@ Report: TypeAlias = Callable[[int, str], None]
 
 def measure(plan: Plan, report: Report) -> Result:
     """Time, check and weigh every item of the plan."""
+    device = plan.items[0].case.device
     threads_before = torch.get_num_threads()
     torch.set_num_threads(plan.threads)
     try:
-        environment = describe(plan.items[0].case.device)
-        rows: list[Row] = []
-        for _, group in groupby(plan.items, key=lambda item: (item.case.shape, item.case.dtype)):
-            rows += _measure_group(list(group), plan, report, len(rows))
-        return Result(environment=environment, rows=tuple(rows))
+        with own_stream(device):
+            environment = describe(device)
+            rates: dict[str, float] = {}
+            for dtype in dict.fromkeys(item.case.dtype for item in plan.items):
+                report(0, f"{dtype}: rate of a large matrix product")
+                rates[dtype] = measure_matrix_rate(device, dtype)
+            rows: list[Row] = []
+            for _, group in groupby(plan.items, key=lambda i: (i.case.shape, i.case.dtype)):
+                rows += _measure_group(list(group), plan, report, len(rows))
+        return Result(environment=environment, rows=tuple(rows), matrix_flops_per_s=rates)
     finally:
         torch.set_num_threads(threads_before)
 
 
 def _measure_group(items: list[Item], plan: Plan, report: Report, done: int) -> list[Row]:
-    """The modes of one shape and dtype; their memory is measured in shared processes."""
+    """The cases of one shape and dtype; on the CPU their memory is measured together."""
     rows: list[Row] = []
+    has_memory = plan.has_memory and not items[0].is_overhead
     for item in items:
-        report(done + len(rows), f"{item.case}: time")
-        rows.append(
-            Row(
-                case=item.case,
-                limits=item.limits,
-                is_overhead=item.is_overhead,
-                measurements=tuple(measure_case(item.case, plan.budget)),
-            )
-        )
-    if not plan.has_memory or items[0].is_overhead:
+        row = measure_item(item, plan.budget, partial(report, done + len(rows)))
+        rows.append(_weigh(row) if has_memory else row)
+    if not has_memory or items[0].case.device != "cpu":
         return rows
-    for provider in MEMORY_PROVIDERS:
+    for provider in CPU_MEMORY_PROVIDERS:
         what = f"{items[0].case.shape}  {items[0].case.dtype}: memory of {provider}"
         report(done + len(rows), what)
-        peaks = memory.measure_case(provider, [item.case for item in items], plan.threads)
-        rows = [_with_peak(row, provider, peak) for row, peak in zip(rows, peaks, strict=True)]
+        peaks = memory.measure_on_cpu(provider, [item.case for item in items], plan.threads)
+        for index, peak in enumerate(peaks):
+            rows[index] = _with(rows[index], provider, lambda m, peak=peak: replace(m, peak=peak))
     return rows
 
 
-def measure_case(case: Case, budget: Budget) -> list[Measurement]:
-    """Time every provider that serves the case, in turns, and check the pointwise ones."""
-    inputs = make_inputs(case)
-    refusals = {name: provider.refusal(case) for name, provider in PROVIDERS.items()}
-    calls = {
-        name: make_call(provider, case, inputs)
-        for name, provider in PROVIDERS.items()
-        if refusals[name] is None
-    }
-    errors: dict[str, float] = {}
+def measure_item(item: Item, budget: Budget, report: Callable[[str], None]) -> Row:
+    """Start every provider that serves the case, check it, and time them in turns."""
+    case, timer = item.case, timer_for(item.case.device)
+    providers = [PROVIDERS[name] for name in item.providers]
+    if any(provider.compiles for provider in providers):
+        torch.compiler.reset()  # else torch gives up after a few shapes
+    input_sets = [make_inputs(case, seed) for seed in range(num_input_sets(case))]
 
-    def inspect(name: str, result: object) -> None:
-        if PROVIDERS[name].is_pointwise:
-            errors[name] = case_error(case, inputs, result)
+    @cache
+    def parts_of(function: Function) -> list[Part]:
+        return list(exact_parts(case, input_sets[0], function))
 
-    timings = interleave(calls, budget, timer_for(case.device), inspect)
-    return [
-        Measurement(
-            provider=name,
-            timing=timings.get(name),
-            skipped=refusals[name],
-            relative_error=errors.get(name),
-        )
-        for name in PROVIDERS
-    ]
+    started: dict[str, Started] = {}
+    found: dict[str, Measurement] = {}
+    for provider in providers:
+        report(f"{case}: {'compile' if provider.compiles else 'start'} {provider.name}")
+        try:
+            started[provider.name], result = _start(provider, case, input_sets, timer)
+        except Refused as refused:
+            found[provider.name] = Measurement(provider=provider.name, skipped=str(refused))
+            continue
+        error = result_error(parts_of(provider.function), result)
+        found[provider.name] = Measurement(provider=provider.name, relative_error=error)
+        del result
+    report(f"{case}: time")
+    for name, timing in interleave(started, budget, timer).items():
+        found[name] = replace(found[name], timing=timing)
+    return Row(
+        case=case,
+        limits=item.limits,
+        is_overhead=item.is_overhead,
+        measurements=tuple(found.values()),
+    )
 
 
-def _with_peak(row: Row, provider: str, peak: memory.Peak) -> Row:
-    """The row with the memory of one provider filled in."""
+def _start(
+    provider: Provider, case: Case, input_sets: list[Inputs], timer: Timer
+) -> tuple[Started, object]:
+    """Make the call and call it once, or say why that is refused."""
+    if reason := provider.refusal(case):
+        raise Refused(reason)
+    compiles = provider.compiles or case.device != "cpu"
+    return attempt(
+        lambda: start(make_rotating_call(provider, case, input_sets), timer, compiles=compiles),
+        is_ours=provider.name == OURS,
+    )
+
+
+def _weigh(row: Row) -> Row:
+    """The row with what Flashpoint and SDPA keep for backward, and on a GPU with all peaks."""
+    on_gpu = row.case.device == "cuda"
+    for name in [found.provider for found in row.measurements if found.timing]:
+        kept = memory.measure_kept(name, row.case) if name in KEPT_PROVIDERS else None
+        peak = memory.measure_on_cuda(name, row.case) if on_gpu else None
+        row = _with(row, name, lambda m, k=kept, p=peak: replace(m, kept_bytes=k, peak=p))
+    return row
+
+
+def _with(row: Row, provider: str, change: Callable[[Measurement], Measurement]) -> Row:
+    """The row with the measurement of one provider changed."""
     return replace(
         row,
         measurements=tuple(
-            replace(found, peak=peak) if found.provider == provider else found
-            for found in row.measurements
+            change(found) if found.provider == provider else found for found in row.measurements
         ),
     )

@@ -1,74 +1,177 @@
-"""Named sets of shapes, each with the limits that Flashpoint promises next to it."""
+"""Named sets of cases, each with the limits that Flashpoint promises next to it."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from flashpoint.bench.cases import Shape
+from flashpoint.bench.cases import Case, Mode, Shape
+from flashpoint.bench.limits import Limits, SpeedLimit
 
 LONG = 8192
-"""Quick runs leave out lengths beyond this one."""
+"""Quick runs on the CPU leave out lengths beyond this one."""
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Limits:
-    """What one measurement has to keep; None promises nothing.
-
-    Attributes:
-        ratio: Flashpoint's median time over SDPA's, at most.
-        memory_slack_bytes: Flashpoint's peak extra memory over SDPA's peak, at most.
-    """
-
-    ratio: float | None = None
-    memory_slack_bytes: int | None = None
+BEST_SDPA: Mapping[str, tuple[str, ...]] = {"cpu": ("sdpa",), "cuda": ("sdpa_cudnn", "sdpa_flash")}
+"""The softmax attention to beat on each device: the fastest of these."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Entry:
-    """A shape of a suite and what is promised at it, forward and training alike.
+    """One case of a suite but for its dtype, and what is promised for it.
 
     Attributes:
-        ratios: for each dtype the largest promised ratio of times.
+        limits: what is promised, by dtype.
+        providers: to be measured besides the usual ones.
+        overhead_dtype: of a shape so small that the time is the cost of calling; such a case is
+            measured in this dtype alone. None: an ordinary case.
     """
 
     shape: Shape
-    ratios: Mapping[str, float] = field(default_factory=dict[str, float])
-    memory_slack_bytes: int | None = None
+    mode: Mode
+    activation: str = "relu"
+    causal: bool = False
+    limits: Mapping[str, Limits] = field(default_factory=dict[str, Limits])
+    providers: tuple[str, ...] = ()
+    overhead_dtype: str | None = None
 
-    def limits(self, dtype: str) -> Limits:
-        """The promise for one dtype."""
-        return Limits(ratio=self.ratios.get(dtype), memory_slack_bytes=self.memory_slack_bytes)
+    def describes(self, case: Case) -> bool:
+        """Whether ``case`` is this one in some dtype."""
+        theirs = (case.shape, case.mode, case.activation, case.causal)
+        return theirs == (self.shape, self.mode, self.activation, self.causal)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Suite:
-    """Shapes to time, and one tiny shape in fp32 whose time is the overhead of a call.
+    """Entries for one kind of device; those of one shape stand together."""
 
-    Limits hold for relu without causality.
-    """
-
+    device: str
     entries: tuple[Entry, ...]
-    overhead: Entry
+
+    @property
+    def modes(self) -> tuple[Mode, ...]:
+        """Those that occur, in order; calling overhead is none of its own."""
+        return tuple(dict.fromkeys(e.mode for e in self.entries if e.overhead_dtype is None))
 
 
-_CPU_RATIOS = {"bf16": 0.65, "fp32": 1.0}
+def stated_limits(case: Case) -> Limits:
+    """What the suites of the case's device promise for it, if anything."""
+    for suite in SUITES.values():
+        if suite.device == case.device:
+            for entry in suite.entries:
+                if entry.describes(case) and case.dtype in entry.limits:
+                    return entry.limits[case.dtype]
+    return Limits()
+
+
+def _cpu_entries() -> Iterator[Entry]:
+    """Relu without causality, forward and training alike, and the overhead of a call."""
+    for shape in (Shape(8, 6, 197, 64), *(Shape(1, 8, n, 64) for n in (1024, 4096, 16384))):
+        slack = 64 * 10**6 if shape.length > LONG else None
+        limits = {
+            dtype: Limits(speed=(_beat_sdpa("cpu", 1 / ratio),), memory_slack_bytes=slack)
+            for dtype, ratio in (("bf16", 0.65), ("fp32", 1.0))
+        }
+        for mode in ("forward", "training"):
+            yield Entry(shape=shape, mode=mode, limits=limits)
+    tiny = Shape(1, 1, 16, 16)
+    limits = {"fp32": Limits(speed=(_beat_sdpa("cpu", 1 / 3.0),))}
+    yield Entry(shape=tiny, mode="forward", limits=limits, overhead_dtype="fp32")
+    yield Entry(shape=tiny, mode="recording", overhead_dtype="fp32")
+
+
+def _beat_sdpa(device: str, must: float, aim: float | None = None) -> SpeedLimit:
+    """A speed-up over the best softmax attention of a device."""
+    return SpeedLimit(rivals=BEST_SDPA[device], must=must, aim=aim)
+
+
+BEAT_FLEX = SpeedLimit(rivals=("flex_log",), must=4, aim=5)
+"""For relu at any shape where FlexAttention's log trick is measured."""
+
+KEPT_SHARE = 0.78
+"""q, k and v against q, k, v, o and the statistics of softmax."""
+
+
+def _gpu_entry(
+    shape: Shape,
+    mode: Mode,
+    must: float | None = None,
+    aim: float | None = None,
+    *,
+    activation: str = "relu",
+    causal: bool = False,
+    providers: tuple[str, ...] = (),
+) -> Entry:
+    """A case of full rows in bf16; with ``must`` given, all its promises."""
+    limits: dict[str, Limits] = {}
+    if must is not None:
+        speed = (_beat_sdpa("cuda", must, aim),)
+        limits["bf16"] = Limits(
+            speed=(*speed, BEAT_FLEX) if activation == "relu" else speed,
+            kept_share=KEPT_SHARE if mode == "backward" else None,
+        )
+    return Entry(
+        shape=shape,
+        mode=mode,
+        activation=activation,
+        causal=causal,
+        limits=limits,
+        providers=providers,
+    )
+
+
+def _long_entries() -> Iterator[Entry]:
+    """Lengths 1k, 4k and 16k with the same number of tokens, head dims 64 and 128."""
+    k1, k4, k16 = Shape(16, 16, 1024, 64), Shape(4, 16, 4096, 64), Shape(1, 16, 16384, 64)
+    flex = ("flex_log",)
+    yield _gpu_entry(k1, "forward", 1.15, 1.4)
+    yield _gpu_entry(k1, "backward", 1.05, 1.2)
+    yield _gpu_entry(k4, "forward", 1.40, 1.6, providers=flex)
+    yield _gpu_entry(k4, "backward", 1.10, 1.35, providers=flex)
+    yield _gpu_entry(k4, "forward", 1.30, 1.5, causal=True)
+    yield _gpu_entry(k4, "backward", 1.0, 1.3, causal=True)
+    for activation in ("relu2", "sigmoid", "silu"):
+        yield _gpu_entry(k4, "forward", 1.2, 1.4, activation=activation)
+    yield _gpu_entry(k16, "forward", 1.40, 1.6)
+    yield _gpu_entry(k16, "backward", 1.10, 1.35)
+
+    k1, k4, k16 = Shape(16, 8, 1024, 128), Shape(4, 8, 4096, 128), Shape(1, 8, 16384, 128)
+    yield _gpu_entry(k1, "forward", 1.0, 1.15)
+    yield _gpu_entry(k1, "backward")
+    yield _gpu_entry(k4, "forward", 1.10, 1.25, providers=flex)
+    yield _gpu_entry(k4, "backward", 1.0, 1.15)
+    yield _gpu_entry(k4, "forward", 1.08, 1.2, causal=True)
+    yield _gpu_entry(k4, "backward", 1.0, 1.15, causal=True)
+    yield _gpu_entry(k16, "forward", 1.15, 1.25)
+    yield _gpu_entry(k16, "backward", 1.0, 1.2)
+
+
+def _decode_entries() -> Iterator[Entry]:
+    """One query over a long cache, 4 query heads to a key head."""
+    limits = {"bf16": Limits(speed=(_beat_sdpa("cuda", 1.1, 1.4),))}
+    for batch in (1, 16):
+        for length in (32768, 131072):
+            shape = Shape(batch, 32, length, 128, kv_heads=8, queries=1)
+            yield Entry(shape=shape, mode="forward", limits=limits)
+
+
+def _vit_entries() -> Iterator[Entry]:
+    """Windows, small and base models at usual resolutions; no limits yet."""
+    for sizes in (
+        (1024, 6, 49, 64),
+        (512, 6, 196, 64),
+        (256, 12, 197, 64),
+        (128, 12, 577, 64),
+        (128, 6, 784, 64),
+    ):
+        for mode in ("forward", "backward"):
+            yield Entry(shape=Shape(*sizes), mode=mode)
+
+
+_VIT, _LONG, _DECODE = tuple(_vit_entries()), tuple(_long_entries()), tuple(_decode_entries())
 
 SUITES: Mapping[str, Suite] = {
-    "cpu": Suite(
-        entries=(
-            Entry(shape=Shape(8, 6, 197, 64), ratios=_CPU_RATIOS),
-            Entry(shape=Shape(1, 8, 1024, 64), ratios=_CPU_RATIOS),
-            Entry(shape=Shape(1, 8, 4096, 64), ratios=_CPU_RATIOS),
-            Entry(
-                shape=Shape(1, 8, 16384, 64),
-                ratios=_CPU_RATIOS,
-                memory_slack_bytes=64 * 10**6,
-            ),
-        ),
-        overhead=Entry(shape=Shape(1, 1, 16, 16), ratios={"fp32": 3.0}),
-    ),
+    "cpu": Suite(device="cpu", entries=tuple(_cpu_entries())),
+    "vit": Suite(device="cuda", entries=_VIT),
+    "long": Suite(device="cuda", entries=_LONG),
+    "decode": Suite(device="cuda", entries=_DECODE),
+    "all": Suite(device="cuda", entries=_VIT + _LONG + _DECODE),
 }
-
-
-def stated_entry(suite: Suite, shape: Shape) -> Entry:
-    """The suite's entry at ``shape``, or one that promises nothing."""
-    return next((entry for entry in suite.entries if entry.shape == shape), Entry(shape=shape))
+DEFAULT_SUITE: Mapping[str, str] = {"cpu": "cpu", "cuda": "all"}

@@ -1,5 +1,6 @@
-"""Results as a table for the terminal, 80 columns wide or more."""
+"""Results as tables for the terminal, 80 columns wide or more."""
 
+from collections.abc import Iterator
 from itertools import groupby
 
 from rich.box import SIMPLE_HEAD
@@ -7,124 +8,112 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from flashpoint.bench.check import broken_promises
+from flashpoint.bench.check import KEPT_RIVAL, broken_promises, speed_name
 from flashpoint.bench.environment import Environment
-from flashpoint.bench.result import Measurement, Result, Row
-from flashpoint.bench.timing import Timing
-
-_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
-_LEGEND = (
-    "Times are medians, with the 20th to 80th percentile below. Ratio: flashpoint over SDPA, with "
-    "its limit below. Error: of flashpoint, relative to fp64. Memory: peak of forward, or of "
-    "backward alone in training, over what was there before; SDPA's below."
+from flashpoint.bench.formats import (
+    format_bytes,
+    format_or_dash,
+    format_range,
+    format_seconds,
+    three_digits,
 )
+from flashpoint.bench.limits import SpeedLimit
+from flashpoint.bench.result import OURS, Measurement, Result, Row
+
+_LEGEND = (
+    "Times are medians, with the 20th to 80th percentile below. Speed-up: SDPA's time over "
+    "flashpoint's, with its limit below, or the aim where that is reached. Error: of flashpoint, "
+    "relative to fp64. Memory: peak of forward, or of backward alone, over what was there before; "
+    "SDPA's below. FLOP/s: of the matrix products, with their share of one large product's below; "
+    "GB/s: of q, k, v and o, where reading them decides."
+)
+_OTHERS_PER_TABLE = 2
 
 
 def render(result: Result) -> RenderableType:
-    """What was measured and where, the table, and how to read it."""
-    table = Table(
-        box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, pad_edge=False, header_style="bold"
+    """What was measured and where, the tables, and how to read them."""
+    return Group(
+        _title(result),
+        Text(),
+        _main_table(result),
+        *_other_tables(result),
+        Text(),
+        *_notes(result),
     )
-    table.add_column("B, H, L, D", no_wrap=True)
-    for heading in ("flashpoint", "SDPA", "ratio", "plain", "GFLOP/s", "error", "memory"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for _, group in groupby(result.rows, key=lambda row: row.case.shape):
-        for row in group:
-            table.add_row(*_cells(row))
-        table.add_section()
-    return Group(_title(result), Text(), table, Text(), *_notes(result))
-
-
-def _title(result: Result) -> Text:
-    """What is compared, then where."""
-    case = result.rows[0].case
-    causal = "causal " if case.causal else ""
-    compared = f"{causal}{case.activation} attention beside softmax attention (SDPA)"
-    return Text.assemble((compared, "bold"), "\n", describe_environment(result.environment))
 
 
 def describe_environment(environment: Environment) -> Text:
     """Machine and versions on a line each."""
     machine = f"{environment.device}, {environment.cores} cores, {environment.threads} threads"
+    return Text(f"{machine}\n{describe_versions(environment)}", style="dim")
+
+
+def describe_versions(environment: Environment) -> str:
+    """Flashpoint with its commit, and everything below it."""
     commit = f" ({environment.commit})" if environment.commit else ""
-    versions = (
-        f"flashpoint {environment.flashpoint}{commit}, torch {environment.torch}, "
-        f"Python {environment.python}"
+    others = {
+        "torch": environment.torch,
+        "Triton": environment.triton,
+        "CUDA": environment.cuda,
+        "cuDNN": environment.cudnn,
+        "driver": environment.driver,
+        "Python": environment.python,
+    }
+    known = [f"{name} {version}" for name, version in others.items() if version]
+    return f"flashpoint {environment.flashpoint}{commit}, {', '.join(known)}"
+
+
+def _title(result: Result) -> Text:
+    """What is compared, where, and what the device reaches in a product."""
+    rates = ", ".join(
+        f"{dtype} {rate / 1e12:.{0 if rate > 1e13 else 2}f} TFLOP/s"
+        for dtype, rate in result.matrix_flops_per_s.items()
     )
-    return Text(f"{machine}\n{versions}", style="dim")
+    product = Text(f"\nOne large matrix product: {rates}" if rates else "", style="dim")
+    compared = "Pointwise attention beside softmax attention (SDPA)"
+    place = describe_environment(result.environment)
+    return Text.assemble((compared, "bold"), "\n", place, product)
 
 
-def format_seconds(seconds: float) -> str:
-    """Three digits and a unit.
-
-    Example:
-        >>> format_seconds(0.01234)
-        '12.3 ms'
-    """
-    size, unit = _unit(seconds)
-    return f"{_three_digits(seconds / size)} {unit}"
-
-
-def format_range(timing: Timing) -> str:
-    """The 20th to 80th percentile in the unit of the median.
-
-    Example:
-        >>> format_range(Timing(median_s=1.5, p20_s=1.25, p80_s=2, rounds=3, repeats=1))
-        '1.25-2.00'
-    """
-    size, _ = _unit(timing.median_s)
-    return f"{_three_digits(timing.p20_s / size)}-{_three_digits(timing.p80_s / size)}"
+def _main_table(result: Result) -> Table:
+    """Flashpoint beside the best softmax attention."""
+    table = _empty_table()
+    on_cpu = result.rows[0].case.device == "cpu"
+    rate = "GFLOP/s" if on_cpu else "TFLOP/s"
+    for heading in (OURS, "SDPA", "speed-up", rate, "error", "memory"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for _, group in groupby(result.rows, key=lambda row: row.case.shape):
+        for row in group:
+            table.add_row(*_cells(result, row))
+        table.add_section()
+    return table
 
 
-def _unit(seconds: float) -> tuple[float, str]:
-    """The largest unit of which there is at least one, else microseconds."""
-    return next((unit for unit in _UNITS if seconds >= unit[0]), _UNITS[-1])
+def _empty_table() -> Table:
+    """With the column of the cases only."""
+    table = Table(
+        box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, pad_edge=False, header_style="bold"
+    )
+    table.add_column("B, H, L, D", no_wrap=True)
+    return table
 
 
-def _three_digits(value: float) -> str:
-    """``1.23``, ``12.3``, ``123``, ``1234``."""
-    return f"{value:.{2 if value < 9.995 else 1 if value < 99.95 else 0}f}"
-
-
-def _cells(row: Row) -> list[Text]:
+def _cells(result: Result, row: Row) -> list[Text]:
     """One row: the numbers, and a second line with what they are to be read against."""
     broken = broken_promises(row)
-    ours, theirs, plain = row.of("flashpoint"), row.of("sdpa"), row.of("plain").timing
-    limits = row.limits
-    work = f"{row.case.dtype} {row.case.mode}"
-    title = "call overhead" if row.is_overhead else str(row.case.shape)
-    sign = ">" if "ratio" in broken else "<="
-    limit = "" if limits.ratio is None else f"{sign}{limits.ratio:.2f}"
-    rate = None if row.is_overhead else row.gflops_per_s
+    ours, best = row.of(OURS), row.best_of(row.best_sdpa)
     return [
-        _cell(title, work),
+        _cell("call overhead" if row.is_overhead else str(row.case.shape), row.case.work),
         _time_cell(ours),
-        _time_cell(theirs),
+        _sdpa_cell(row, best),
+        _speed_cell(row, broken),
+        _rate_cell(result, row),
         _cell(
-            _or_dash(row.ratio, ".2f"), limit, _color("ratio" in broken, limits.ratio is not None)
+            format_or_dash(ours.relative_error, ".0e"),
+            style="bold red" if "error" in broken else "",
         ),
-        _cell("-" if plain is None else format_seconds(plain.median_s)),
-        _cell(_or_dash(rate, ".0f")),
-        _cell(_or_dash(ours.relative_error, ".0e"), "", "red" if "error" in broken else ""),
-        _memory_cell(row, "memory" in broken),
+        _memory_cell(row, best, "memory" in broken),
     ]
-
-
-def _memory_cell(row: Row, is_broken: bool) -> Text:
-    """Flashpoint's peak extra memory, SDPA's below."""
-    ours, theirs = row.of("flashpoint").extra_bytes, row.of("sdpa").extra_bytes
-    if ours is None:
-        return _cell("-")
-    has_limit = row.limits.memory_slack_bytes is not None
-    below = "" if theirs is None else _format_bytes(theirs)
-    return _cell(_format_bytes(ours), below, _color(is_broken, has_limit))
-
-
-def _format_bytes(size: int) -> str:
-    """Tenths of few megabytes, whole ones of many, tenths of gigabytes."""
-    if size >= 999.5e6:
-        return f"{size / 1e9:.1f} GB"
-    return f"{size / 1e6:.{0 if size >= 9.95e6 else 1}f} MB"
 
 
 def _time_cell(measurement: Measurement) -> Text:
@@ -135,28 +124,123 @@ def _time_cell(measurement: Measurement) -> Text:
     return _cell(format_seconds(timing.median_s), format_range(timing))
 
 
+def _sdpa_cell(row: Row, best: Measurement | None) -> Text:
+    """Median of the best SDPA with its range, or with its name where it is one of several."""
+    if best is None or best.timing is None:
+        return _cell("-")
+    if len(row.best_sdpa) == 1:
+        return _time_cell(best)
+    return _cell(format_seconds(best.timing.median_s), best.provider.removeprefix("sdpa_"))
+
+
+def _speed_cell(row: Row, broken: dict[str, str]) -> Text:
+    """The speed-up over the best SDPA; below it the limit, or the aim where that is reached."""
+    speedup = row.speedup(row.best_sdpa)
+    limit = next((found for found in row.limits.speed if found.rivals == row.best_sdpa), None)
+    text = format_or_dash(speedup, ".2f") + ("" if speedup is None else "x")
+    if limit is None or speedup is None:
+        return _cell(text)
+    is_broken = speed_name(limit) in broken
+    return _cell(text, _bar(limit, speedup), "bold red" if is_broken else "green")
+
+
+def _bar(limit: SpeedLimit, speedup: float) -> str:
+    """The highest of limit and aim that is reached, else the limit that is missed."""
+    if limit.aim is not None and speedup >= limit.aim:
+        return f">={limit.aim:.2f}"
+    return f"{'>=' if speedup >= limit.must else '<'}{limit.must:.2f}"
+
+
+def _rate_cell(result: Result, row: Row) -> Text:
+    """FLOP/s and its share of a product's, or bytes where those decide."""
+    flops, moved = row.flops_per_s(), row.bytes_per_s()
+    if row.is_overhead or flops is None or moved is None:
+        return _cell("-")
+    if row.case.is_memory_bound:
+        return _cell(three_digits(moved / 1e9), "GB/s")
+    share = result.matrix_share(row)
+    size = 1e9 if row.case.device == "cpu" else 1e12
+    return _cell(three_digits(flops / size), "" if share is None else f"{share:.0%}")
+
+
+def _memory_cell(row: Row, best: Measurement | None, is_broken: bool) -> Text:
+    """Flashpoint's peak extra memory, SDPA's below."""
+    ours, theirs = row.of(OURS).extra_bytes, best.extra_bytes if best else None
+    if ours is None:
+        return _cell("-")
+    has_limit = row.limits.memory_slack_bytes is not None
+    below = "" if theirs is None else format_bytes(theirs)
+    style = "bold red" if is_broken else "green" if has_limit else ""
+    return _cell(format_bytes(ours), below, style)
+
+
+def _other_tables(result: Result) -> Iterator[RenderableType]:
+    """The times of all other providers, and how much faster Flashpoint is."""
+    shown = (OURS, *result.rows[0].best_sdpa)
+    names = [found.provider for row in result.rows for found in row.measurements if found.timing]
+    others = [name for name in dict.fromkeys(names) if name not in shown]
+    if not others:
+        return
+    yield Text("\nOther providers, and the speed-up over each", style="bold")
+    for first in range(0, len(others), _OTHERS_PER_TABLE):
+        part = others[first : first + _OTHERS_PER_TABLE]
+        table = _empty_table()
+        for name in part:
+            table.add_column(name, justify="right", no_wrap=True)
+        for row in result.rows:
+            if any(row.of(name).timing for name in part):
+                title = "call overhead" if row.is_overhead else str(row.case.shape)
+                cells = (_other_cell(row, name) for name in part)
+                table.add_row(Text.assemble(title, (f"  {row.case.work}", "dim")), *cells)
+        yield table
+
+
+def _other_cell(row: Row, name: str) -> Text:
+    """Median, and the speed-up over it with its limit."""
+    found = row.of(name)
+    if found.timing is None:
+        return Text("-")
+    speedup = row.speedup((name,))
+    factor = "wrong" if row.is_wrong(found) else format_or_dash(speedup, ".2f") + "x"
+    limit = next((stated for stated in row.limits.speed if stated.rivals == (name,)), None)
+    bar = f" {_bar(limit, speedup)}" if limit is not None and speedup is not None else ""
+    return Text.assemble(format_seconds(found.timing.median_s), (f"  {factor}{bar}", "dim"))
+
+
 def _cell(first: str, second: str = "", style: str = "") -> Text:
     """Two lines, the second one dim."""
     return Text.assemble((first, style), "\n", (second, "dim"))
 
 
-def _color(is_broken: bool, has_limit: bool) -> str:
-    """Green within a limit, red beyond it."""
-    return "bold red" if is_broken else "green" if has_limit else ""
-
-
-def _or_dash(value: float | None, form: str) -> str:
-    """A number, or a dash where there is none."""
-    return "-" if value is None else format(value, form)
-
-
 def _notes(result: Result) -> list[Text]:
     """How to read the table, and each reason for a dash once."""
-    notes = {_LEGEND: None}
+    notes = [_LEGEND, *_kept_note(result)]
+    cases: dict[str, list[Row]] = {}
     for row in result.rows:
-        for found in row.measurements:
-            if found.skipped:
-                notes[f"No {found.provider} at {row.case.shape}: {found.skipped}."] = None
-            if found.peak and found.peak.reason:
-                notes[f"No memory of {found.provider}: {found.peak.reason}."] = None
+        for reason in _reasons(row):
+            cases.setdefault(reason, []).append(row)
+    for reason, rows in cases.items():
+        shapes = dict.fromkeys(str(row.case.shape) for row in rows)
+        where = next(iter(shapes)) if len(shapes) == 1 else f"{len(shapes)} shapes"
+        notes.append(f"{reason} ({where}).")
     return [Text(note, style="dim") for note in notes]
+
+
+def _reasons(row: Row) -> Iterator[str]:
+    """Why there is no number, or one that does not count."""
+    for found in row.measurements:
+        if found.skipped:
+            yield f"No {found.provider}: {found.skipped}"
+        if found.peak and found.peak.reason:
+            yield f"No memory of {found.provider}: {found.peak.reason}"
+        if found.provider != OURS and row.is_wrong(found):
+            yield f"{found.provider} is wrong, its error is {found.relative_error:.1e}"
+
+
+def _kept_note(result: Result) -> Iterator[str]:
+    """What is kept for backward, over what SDPA keeps."""
+    pairs = [(row.of(OURS).kept_bytes, row.of(KEPT_RIVAL).kept_bytes) for row in result.rows]
+    shares = sorted(ours / theirs for ours, theirs in pairs if ours and theirs)
+    if shares:
+        span = " to ".join(dict.fromkeys(f"{share:.2f}" for share in (shares[0], shares[-1])))
+        yield f"Bytes kept for backward, over those of {KEPT_RIVAL}: {span}."

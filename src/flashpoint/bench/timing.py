@@ -5,13 +5,12 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
-
-from flashpoint.errors import UnsupportedError
+from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 Call: TypeAlias = Callable[[], object]
-Timer: TypeAlias = Callable[[Call, int], float]
-"""Seconds that the given number of calls takes, until their results exist."""
+Method: TypeAlias = Literal["clock", "events", "graph"]
+"""How a sample was timed. clock: the clock read before and after the calls; events: CUDA events
+before and after their launches; graph: the same around the replay of a graph of the calls."""
 
 MIN_ROUNDS = 2
 MIN_SAMPLE_S = 5e-3
@@ -28,6 +27,7 @@ class Timing:
 
     Attributes:
         repeats: calls within one sample.
+        method: how a sample was timed.
     """
 
     median_s: float
@@ -35,6 +35,7 @@ class Timing:
     p80_s: float
     rounds: int
     repeats: int
+    method: Method = "clock"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,55 +46,96 @@ class Budget:
     seconds: float
 
 
-def time_on_cpu(call: Call, repeats: int) -> float:
-    """Time calls whose results exist when they return."""
-    start = time.perf_counter()
-    for _ in range(repeats):
-        call()
-    return time.perf_counter() - start
+class Sampler(NamedTuple):
+    """``repeats`` calls made ready; ``measure`` gives the seconds of them all."""
+
+    measure: Callable[[], float]
+    repeats: int
+    method: Method
 
 
-def timer_for(device: str) -> Timer:
-    """The timer that waits for ``device`` to finish."""
-    if device != "cpu":
-        raise UnsupportedError(f"timing on device {device!r} is not available. Pass 'cpu'.")
-    return time_on_cpu
+class Timer(Protocol):
+    """Waits until results exist."""
+
+    def seconds_of(self, call: Call) -> float:
+        """Time one call."""
+        ...
+
+    def prepare(self, call: Call, repeats: int) -> Sampler:
+        """Make ready to time calls in a row, as often as wanted."""
+        ...
 
 
-def interleave(
-    calls: Mapping[str, Call],
-    budget: Budget,
-    timer: Timer,
-    inspect: Callable[[str, object], None] | None = None,
-) -> dict[str, Timing]:
+class CpuTimer:
+    """For calls whose results exist when they return."""
+
+    def seconds_of(self, call: Call) -> float:
+        """Time one call."""
+        return self.prepare(call, 1).measure()
+
+    def prepare(self, call: Call, repeats: int) -> Sampler:
+        """Nothing needs to be made ready."""
+
+        def measure() -> float:
+            start = time.perf_counter()
+            for _ in range(repeats):
+                call()
+            return time.perf_counter() - start
+
+        return Sampler(measure, repeats, "clock")
+
+
+class Started(NamedTuple):
+    """A call that has been made once, and what that took."""
+
+    call: Call
+    first_s: float
+
+
+def start(call: Call, timer: Timer, *, compiles: bool = False) -> tuple[Started, object]:
+    """Make the first call; gives its result too.
+
+    Args:
+        compiles: the first call makes kernels before it runs, so that the second one is timed.
+    """
+    if compiles:
+        result = call()
+        return Started(call, timer.seconds_of(call)), result
+    results: list[object] = []
+    seconds = timer.seconds_of(lambda: results.append(call()))
+    return Started(call, seconds), results[0]
+
+
+def interleave(started: Mapping[str, Started], budget: Budget, timer: Timer) -> dict[str, Timing]:
     """Warm every call, then time them in turns.
 
     Args:
-        calls: what to time, by name.
+        started: what to time, by name.
         budget: at least ``MIN_ROUNDS`` are run, whatever the seconds.
-        timer: see ``timer_for``.
-        inspect: is given the first result of each call, outside the timed part.
+        timer: that of the device.
     """
-    samples: dict[str, list[float]] = {name: [] for name in calls}
-    repeats: dict[str, int] = {}
-    for name, call in calls.items():
-        first_s = _warm(name, call, timer, inspect)
+    samples: dict[str, list[float]] = {name: [] for name in started}
+    samplers: dict[str, Sampler] = {}
+    for name, (call, first_s) in started.items():
         if first_s >= SELF_WARMING_S:
             samples[name].append(first_s)
-        repeats[name] = _repeats(call, timer, first_s)
+        samplers[name] = timer.prepare(call, _repeats(call, timer, first_s))
     spent_s = sum(sum(values) for values in samples.values())
     first = 1 if all(samples.values()) else 0
     for turn in range(first, max(budget.rounds, MIN_ROUNDS)):
         if turn >= MIN_ROUNDS and spent_s >= budget.seconds:
             break
-        for name in _order(list(calls), turn):
-            seconds = timer(calls[name], repeats[name])
-            samples[name].append(seconds / repeats[name])
+        for name in _order(list(samplers), turn):
+            seconds = samplers[name].measure()
+            samples[name].append(seconds / samplers[name].repeats)
             spent_s += seconds
-    return {name: summarize(samples[name], repeats[name]) for name in calls}
+    return {
+        name: summarize(samples[name], sampler.repeats, sampler.method)
+        for name, sampler in samplers.items()
+    }
 
 
-def summarize(samples: Sequence[float], repeats: int) -> Timing:
+def summarize(samples: Sequence[float], repeats: int, method: Method = "clock") -> Timing:
     """Percentiles of two samples or more, with straight lines between neighbours."""
     p20_s, _, _, p80_s = statistics.quantiles(samples, n=5, method="inclusive")
     return Timing(
@@ -102,18 +144,8 @@ def summarize(samples: Sequence[float], repeats: int) -> Timing:
         p80_s=p80_s,
         rounds=len(samples),
         repeats=repeats,
+        method=method,
     )
-
-
-def _warm(
-    name: str, call: Call, timer: Timer, inspect: Callable[[str, object], None] | None
-) -> float:
-    """Time the first call, and show its result."""
-    results: list[object] = []
-    seconds = timer(lambda: results.append(call()), 1)
-    if inspect is not None:
-        inspect(name, results[0])
-    return seconds
 
 
 def _repeats(call: Call, timer: Timer, first_s: float) -> int:
@@ -122,7 +154,7 @@ def _repeats(call: Call, timer: Timer, first_s: float) -> int:
         return 1
     fastest_s, spent_s = math.inf, 0.0
     for _ in range(MAX_WARM_CALLS):
-        seconds = timer(call, 1)
+        seconds = timer.seconds_of(call)
         fastest_s, spent_s = min(fastest_s, seconds), spent_s + seconds
         if spent_s >= WARM_S:
             break
@@ -131,6 +163,6 @@ def _repeats(call: Call, timer: Timer, first_s: float) -> int:
 
 def _order(names: list[str], turn: int) -> list[str]:
     """Rotate every round and turn around every cycle, so that nobody always follows the same."""
-    start = turn % len(names)
+    start = turn % max(1, len(names))
     order = names[start:] + names[:start]
-    return order[::-1] if turn // len(names) % 2 else order
+    return order[::-1] if turn // max(1, len(names)) % 2 else order

@@ -1,69 +1,99 @@
 """``flashpoint bench``: time, memory and error beside PyTorch's attention on this machine."""
 
 import sys
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from flashpoint.errors import InputError, UnsupportedError
+from flashpoint.errors import InputError
 
 if TYPE_CHECKING:
-    from flashpoint.bench.cases import Mode
-    from flashpoint.bench.plan import Item, Options, Plan
+    from flashpoint.bench.plan import Plan, Request
     from flashpoint.bench.result import Result
-    from flashpoint.bench.timing import Budget
 
 STDOUT = Path("-")
-ROUNDS, SECONDS = 20, 6.0
+ROUNDS = {"cpu": 20, "cuda": 50}
+SECONDS = {"cpu": 6.0, "cuda": 1.5}
+QUICK_ROUNDS, QUICK_SECONDS = 5, 1.0
+DTYPES = {"cpu": "bf16,fp32", "cuda": "bf16"}
 
 
 class ModeChoice(StrEnum):
     """What ``--mode`` takes."""
 
     FORWARD = "forward"
+    BACKWARD = "backward"
     TRAINING = "training"
     BOTH = "both"
 
 
 Device: TypeAlias = Annotated[
-    str | None, typer.Option(help="cpu; cuda comes with GPU kernels.", show_default="cpu")
+    str | None, typer.Option(help="cpu or cuda.", show_default="cuda if there is one")
 ]
 SuiteName: TypeAlias = Annotated[
-    str | None, typer.Option(help="Named set of shapes.", show_default="cpu")
+    str | None,
+    typer.Option(help="cpu; on cuda vit, long, decode or all.", show_default="cpu, or all"),
 ]
 Shapes: TypeAlias = Annotated[
     list[str] | None,
-    typer.Option(metavar="B,H,L,D", help="Measure this shape, not a suite; may be repeated."),
+    typer.Option(
+        metavar="B,H,L,D",
+        help="Measure this shape, not a suite; may be repeated. H/K: K heads of k and v; "
+        "Q:L: Q queries.",
+    ),
 ]
-Dtypes: TypeAlias = Annotated[str, typer.Option(help="Any of bf16,fp16,fp32.")]
+Dtypes: TypeAlias = Annotated[
+    str | None, typer.Option(help="Any of bf16,fp16,fp32.", show_default="bf16,fp32; on cuda bf16")
+]
 ModeOption: TypeAlias = Annotated[
-    ModeChoice, typer.Option(help="training: forward and backward together.")
+    ModeChoice,
+    typer.Option(help="backward: alone; training: with forward; both: what the suite has."),
 ]
-ActivationName: TypeAlias = Annotated[str, typer.Option(help="What stands in softmax's place.")]
-Causal: TypeAlias = Annotated[bool, typer.Option("--causal", help="Hide later keys.")]
+ActivationName: TypeAlias = Annotated[
+    str | None,
+    typer.Option(help="What stands in softmax's place.", show_default="the suite's, relu"),
+]
+Causal: TypeAlias = Annotated[bool, typer.Option("--causal", help="Hide later keys, everywhere.")]
+Providers: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAMES",
+        help="Whom to measure besides flashpoint: all, or any of sdpa, sdpa_cudnn, sdpa_flash, "
+        "sdpa_efficient, sdpa_math, flex_softmax, flex_log, plain, plain_compiled.",
+        show_default="sdpa and plain; on cuda sdpa_cudnn and sdpa_flash",
+    ),
+]
 Threads: TypeAlias = Annotated[
     int | None, typer.Option(min=1, help="Threads of torch.", show_default="torch's choice")
 ]
 Rounds: TypeAlias = Annotated[
-    int | None, typer.Option(min=2, help="Most rounds for a row.", show_default=str(ROUNDS))
+    int | None, typer.Option(min=2, help="Most rounds for a row.", show_default="20; on cuda 50")
 ]
 Seconds: TypeAlias = Annotated[
     float | None,
     typer.Option(
-        min=0, help="No new round for a row after this time.", show_default=f"{SECONDS:g}"
+        min=0, help="No new round for a row after this time.", show_default="6; on cuda 1.5"
     ),
 ]
 NoMemory: TypeAlias = Annotated[bool, typer.Option("--no-memory", help="Leave memory out.")]
 Quick: TypeAlias = Annotated[
-    bool, typer.Option("--quick", help="Fewer rounds, and no length beyond 8192.")
+    bool, typer.Option("--quick", help="Fewer rounds, and on the CPU no length beyond 8192.")
 ]
 JsonFile: TypeAlias = Annotated[
     Path | None, typer.Option("--json", metavar="FILE", help="Write the result; - is stdout.")
 ]
+PlotFile: TypeAlias = Annotated[
+    Path | None, typer.Option("--plot", metavar="FILE", help="Draw the rates: png, svg or pdf.")
+]
+FromFile: TypeAlias = Annotated[
+    Path | None,
+    typer.Option("--from", metavar="FILE", help="Show this result of --json, measure nothing."),
+]
 Check: TypeAlias = Annotated[
-    bool, typer.Option("--check", help="Exit with 1 if a limit of the suite is exceeded.")
+    bool, typer.Option("--check", help="Exit with 1 if a limit of the suite is missed.")
 ]
 
 
@@ -71,108 +101,156 @@ def bench(
     device: Device = None,
     suite: SuiteName = None,
     shape: Shapes = None,
-    dtype: Dtypes = "bf16,fp32",
+    dtype: Dtypes = None,
     mode: ModeOption = ModeChoice.BOTH,
-    activation: ActivationName = "relu",
+    activation: ActivationName = None,
     causal: Causal = False,
+    providers: Providers = None,
     threads: Threads = None,
     rounds: Rounds = None,
     seconds: Seconds = None,
     no_memory: NoMemory = False,
     quick: Quick = False,
     json_file: JsonFile = None,
+    plot_file: PlotFile = None,
+    from_file: FromFile = None,
     check: Check = False,
 ) -> None:
     """Measure Flashpoint beside PyTorch's softmax attention: time, memory and error."""
-    import torch
+    _refuse_files(json_file, plot_file)
+    if from_file is not None:
+        from flashpoint.bench.result_file import read
 
-    from flashpoint.bench.cases import parse_dtypes
-    from flashpoint.bench.plan import Options, Plan
-    from flashpoint.ops.spec import find_activation
-
-    options = Options(
-        activation=find_activation(activation).name, causal=causal, device=_find_device(device)
-    )
-    modes: tuple[Mode, ...] = ("forward", "training") if mode == "both" else (mode.value,)
-    plan = Plan(
-        items=_select_items(suite, shape or [], quick, parse_dtypes(dtype), modes, options),
-        budget=_find_budget(rounds, seconds, quick),
-        has_memory=not no_memory,
-        threads=threads or torch.get_num_threads(),
-    )
-    _refuse_early(plan, json_file, check)
-    result = _measure(plan)
-    _publish(result, json_file)
+        _refuse_measuring(device=device, suite=suite, shape=shape, providers=providers)
+        result = read(from_file)
+    else:
+        request = _read_request(
+            _find_device(device),
+            suite=suite,
+            shapes=shape or [],
+            dtypes=dtype,
+            mode=mode,
+            activation=activation,
+            providers=providers,
+        )
+        request = replace(request, causal=causal, is_quick=quick)
+        plan = _make_plan(request, rounds, seconds, threads, has_memory=not no_memory)
+        _refuse_idle_check(plan, check)
+        result = _measure(plan)
+    _publish(result, json_file, plot_file)
     if check:
         _exit_if_broken(result)
 
 
 def _find_device(name: str | None) -> str:
-    """The device to measure on; only the CPU has suites so far."""
+    """The device asked for if it is here, else the GPU if there is one."""
     from flashpoint.bench.cases import choose
+    from flashpoint.bench.device import DEVICES, default_device, require
 
-    device = name or "cpu"
-    if choose(device, ("cpu", "cuda"), "device") == "cuda":
-        raise UnsupportedError("GPU suites come with the GPU kernels; for now, pass --device cpu.")
+    device = choose(name, DEVICES, "device") if name else default_device()
+    require(device)
     return device
 
 
-def _find_budget(rounds: int | None, seconds: float | None, quick: bool) -> "Budget":
-    """What was asked for, and the usual for the rest."""
-    from flashpoint.bench.timing import Budget
+def _read_request(
+    device: str,
+    *,
+    suite: str | None,
+    shapes: list[str],
+    dtypes: str | None,
+    mode: ModeChoice,
+    activation: str | None,
+    providers: str | None,
+) -> "Request":
+    """What the words of the command line mean."""
+    from flashpoint.bench.cases import parse_dtypes, parse_names, parse_shape
+    from flashpoint.bench.plan import Request
+    from flashpoint.bench.providers.registry import PROVIDERS
+    from flashpoint.ops.spec import find_activation
 
-    usual = Budget(rounds=5, seconds=1.0) if quick else Budget(rounds=ROUNDS, seconds=SECONDS)
-    return Budget(
-        rounds=usual.rounds if rounds is None else rounds,
-        seconds=usual.seconds if seconds is None else seconds,
+    names = ",".join(PROVIDERS) if providers == "all" else providers
+    return Request(
+        device=device,
+        suite=suite,
+        shapes=tuple(parse_shape(text) for text in shapes),
+        dtypes=parse_dtypes(dtypes or DTYPES[device]),
+        mode=None if mode is ModeChoice.BOTH else mode.value,
+        activation=find_activation(activation).name if activation else None,
+        providers=parse_names(names, PROVIDERS, "provider") if names else None,
     )
 
 
-def _select_items(
-    suite: str | None,
-    shapes: list[str],
-    quick: bool,
-    dtypes: tuple[str, ...],
-    modes: "tuple[Mode, ...]",
-    options: "Options",
-) -> "tuple[Item, ...]":
-    """The items of a suite with its overhead rows, or of the shapes given."""
-    from flashpoint.bench.cases import choose, parse_shape
-    from flashpoint.bench.plan import make_items, make_overhead_items
-    from flashpoint.bench.suites import LONG, SUITES, stated_entry
+def _make_plan(
+    request: "Request",
+    rounds: int | None,
+    seconds: float | None,
+    threads: int | None,
+    *,
+    has_memory: bool,
+) -> "Plan":
+    """What was asked for, and the usual for the rest."""
+    import torch
 
-    if suite is not None and shapes:
-        raise InputError("--suite and --shape exclude each other. Pass one of them.")
-    chosen = SUITES[choose(suite or "cpu", SUITES, "suite")]
-    if shapes:
-        entries = [stated_entry(chosen, parse_shape(text)) for text in shapes]
-        return make_items(entries, dtypes, modes, options)
-    entries = [entry for entry in chosen.entries if not (quick and entry.shape.length > LONG)]
-    overhead = make_overhead_items(chosen.overhead, options)
-    return make_items(entries, dtypes, modes, options) + overhead
+    from flashpoint.bench.plan import Plan, select_items
+    from flashpoint.bench.providers.registry import USUAL
+    from flashpoint.bench.timing import Budget
+
+    device, quick = request.device, request.is_quick
+    usual_rounds = QUICK_ROUNDS if quick else ROUNDS[device]
+    usual_seconds = QUICK_SECONDS if quick else SECONDS[device]
+    budget = Budget(
+        rounds=usual_rounds if rounds is None else rounds,
+        seconds=usual_seconds if seconds is None else seconds,
+    )
+    return Plan(
+        items=select_items(request, USUAL[device]),
+        budget=budget,
+        has_memory=has_memory,
+        threads=threads or torch.get_num_threads(),
+    )
 
 
-def _refuse_early(plan: "Plan", json_file: Path | None, check: bool) -> None:
-    """Refuse a check that could not fail and a result that could not be written."""
-    if check and all(item.limits.ratio is None for item in plan.items):
-        raise InputError(
-            "--check has nothing to check: limits are stated for the shapes of a suite, with relu "
-            "and without --causal. Leave out --check or --shape, --activation and --causal."
-        )
+def _refuse_files(json_file: Path | None, plot_file: Path | None) -> None:
+    """Refuse files that could not be written, before anything is measured."""
     if json_file is not None and json_file != STDOUT:
-        _require_writable(json_file)
+        _require_writable(json_file, "--json")
+    if plot_file is not None:
+        from flashpoint.bench.plot import require_drawable
+
+        require_drawable(plot_file)
+        _require_writable(plot_file, "--plot")
 
 
-def _require_writable(file: Path) -> None:
+def _require_writable(file: Path, option: str) -> None:
     """Open the file for writing, and leave no trace if it was not there."""
     existed = file.exists()
     try:
         with file.open("a"):
             pass
     except OSError as error:
-        raise InputError(f"cannot write --json {file}: {error.strerror}.") from error
+        raise InputError(f"cannot write {option} {file}: {error.strerror}.") from error
     if not existed:
         file.unlink()
+
+
+def _refuse_measuring(**options: object) -> None:
+    """With --from nothing is measured: refuse what says otherwise."""
+    for name, value in options.items():
+        if value:
+            raise InputError(
+                f"--from shows a stored result and measures nothing, but --{name} is given. "
+                "Leave out one of them."
+            )
+
+
+def _refuse_idle_check(plan: "Plan", check: bool) -> None:
+    """Refuse a check that could not fail."""
+    if check and all(item.limits.is_empty for item in plan.items):
+        raise InputError(
+            "--check has nothing to check: limits are stated for cases of the suites cpu, long "
+            "and decode. Leave out --check, or what makes them other cases: --shape, --dtype, "
+            "--activation, --causal."
+        )
 
 
 def _measure(plan: "Plan") -> "Result":
@@ -203,21 +281,26 @@ def _measure(plan: "Plan") -> "Result":
         )
 
 
-def _publish(result: "Result", json_file: Path | None) -> None:
-    """Show the table and write the file; with JSON on stdout the table goes to stderr."""
+def _publish(result: "Result", json_file: Path | None, plot_file: Path | None) -> None:
+    """Show the table and write the files; with JSON on stdout the table goes to stderr."""
     from rich.console import Console
 
+    from flashpoint.bench.result_file import to_json
     from flashpoint.bench.table import render
 
     Console(stderr=json_file == STDOUT).print(render(result))
     if json_file == STDOUT:
-        sys.stdout.write(result.to_json())
+        sys.stdout.write(to_json(result))
     elif json_file is not None:
-        json_file.write_text(result.to_json())
+        json_file.write_text(to_json(result))
+    if plot_file is not None:
+        from flashpoint.bench.plot import draw
+
+        draw(result, plot_file)
 
 
 def _exit_if_broken(result: "Result") -> None:
-    """Name every limit that is exceeded on stderr and exit with 1 if there is one."""
+    """Name every limit that is missed on stderr and exit with 1 if there is one."""
     from flashpoint.bench.check import broken_promises
 
     broken = [

@@ -1,0 +1,66 @@
+"""Timing on a GPU: events on the stream, and graphs where launches would decide.
+
+The caches are flushed before every sample. That takes the GPU longer than Python needs to launch
+the first call, so the start event is followed by work at once, not by a wait for the host.
+"""
+
+from collections.abc import Callable
+
+import torch
+
+from flashpoint.bench.timing import Call, Sampler
+
+FLUSH_BYTES = 256 * 1024**2
+"""Several times the L2 cache of any GPU so far."""
+GRAPH_BELOW_S = 2e-3
+"""Calls no longer than this are replayed from a graph; in longer ones launches are hidden."""
+MAX_GRAPH_CALLS = 256
+
+
+class CudaTimer:
+    """Times what is launched on the current stream, which must not be the default one."""
+
+    def __init__(self) -> None:
+        self._flushed = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device="cuda")
+
+    def seconds_of(self, call: Call) -> float:
+        """Time one call by events."""
+        return self._time(call)
+
+    def prepare(self, call: Call, repeats: int) -> Sampler:
+        """Capture short calls in a graph; where that fails, launch them one after the other."""
+        if self._time(call) < GRAPH_BELOW_S:
+            num_calls = min(repeats, MAX_GRAPH_CALLS)
+            graph = capture(call, num_calls)
+            if graph is not None:
+                graph.replay()
+                return Sampler(lambda: self._time(graph.replay), num_calls, "graph")
+
+        def launch_all() -> None:
+            for _ in range(repeats):
+                call()
+
+        return Sampler(lambda: self._time(launch_all), repeats, "events")
+
+    def _time(self, launch: Callable[[], object]) -> float:
+        """Seconds between the events before and after, with cold caches."""
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        self._flushed.zero_()
+        begin.record()
+        launch()
+        end.record()
+        end.synchronize()
+        return begin.elapsed_time(end) / 1e3
+
+
+def capture(call: Call, num_calls: int) -> torch.cuda.CUDAGraph | None:
+    """A graph of the calls in a row, or None where one of them cannot be captured."""
+    graph = torch.cuda.CUDAGraph()
+    try:
+        with torch.cuda.graph(graph, stream=torch.cuda.current_stream()):
+            for _ in range(num_calls):
+                call()
+    except RuntimeError:
+        torch.cuda.synchronize()
+        return None
+    return graph
