@@ -3,6 +3,7 @@
 import math
 
 import torch
+from implementations import device_of
 from torch import Tensor
 
 import flashpoint
@@ -34,14 +35,25 @@ def make_inputs(shape: tuple[int, ...], seed: int = 0) -> dict[str, Tensor]:
     }
 
 
-def run(impl: str, dtype: torch.dtype, inputs: dict[str, Tensor], **options) -> dict[str, Tensor]:
-    """The output o and the gradient of every input; float tensors among the options count too."""
-    leaves = {name: t.to(dtype).requires_grad_() for name, t in inputs.items() if name != "do"}
-    for name, value in options.items():
-        if isinstance(value, Tensor) and value.is_floating_point():
-            leaves[name] = value.to(dtype).requires_grad_()
+def run(
+    impl: str,
+    dtype: torch.dtype,
+    inputs: dict[str, Tensor],
+    device: torch.device | None = None,
+    **options,
+) -> dict[str, Tensor]:
+    """The output o and the gradient of every input; float tensors among the options count too.
+
+    All is moved to ``device`` first, by default the one that ``impl`` serves.
+    """
+    device = device_of(impl) if device is None else device
+    options = {n: x.to(device) if isinstance(x, Tensor) else x for n, x in options.items()}
+    differentiated = {name: t for name, t in inputs.items() if name != "do"} | {
+        name: x for name, x in options.items() if isinstance(x, Tensor) and x.is_floating_point()
+    }
+    leaves = {name: t.to(device, dtype).requires_grad_() for name, t in differentiated.items()}
     o = flashpoint.attention(**{**options, **leaves}, impl=impl)
-    grads = torch.autograd.grad(o, list(leaves.values()), inputs["do"].to(dtype))
+    grads = torch.autograd.grad(o, list(leaves.values()), inputs["do"].to(device, dtype))
     named = {f"d{name}": grad for name, grad in zip(leaves, grads, strict=True)}
     return {"o": o.detach(), **named}
 
@@ -70,8 +82,8 @@ def assert_exact(impl: str, dtype: torch.dtype, inputs: dict[str, Tensor], **opt
     In fp64 nothing more exact is at hand, so that root is the whole budget, in epsilons.
     """
     got = run(impl, dtype, inputs, **options)
-    exact = run("reference", torch.float64, inputs, **options)
-    plain = run("reference", dtype, inputs, **options)
+    exact = run("reference", torch.float64, inputs, device_of(impl), **options)
+    plain = run("reference", dtype, inputs, device_of(impl), **options)
     group = inputs["q"].shape[1] / max(inputs["k"].shape[1], 1)
     terms = max(group * inputs["q"].shape[2], inputs["k"].shape[2], 16)
     for name, value in got.items():

@@ -1,9 +1,13 @@
 """What a call gives: its output and every gradient by name, and their comparison."""
 
+import math
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
+
+# of rounding over a few dozen terms, relative to the largest value
+TOLERANCES = {torch.float64: 1e-12, torch.float32: 1e-5}
 
 
 def evaluate(call: Callable[..., Tensor], **tensors: Tensor) -> dict[str, Tensor]:
@@ -18,16 +22,30 @@ def evaluate(call: Callable[..., Tensor], **tensors: Tensor) -> dict[str, Tensor
 
 
 def assert_same(
-    got: dict[str, Tensor], expected: dict[str, Tensor], tolerance: float = 1e-12
+    got: dict[str, Tensor], expected: dict[str, Tensor], tolerance: float | None = None
 ) -> None:
-    """Equal up to rounding: ``tolerance`` is relative to the largest value of each tensor."""
+    """Equal up to rounding: ``tolerance`` is relative to the largest value of each tensor.
+
+    None means that of the results' dtype; results in fp16 or bf16 must be equal. Rounding grows
+    with the root of a sum's length, and gradients of a broadcast bias or mask are long sums.
+    """
     assert got.keys() == expected.keys()
     for name, value in got.items():
         largest = expected[name].abs().max().item() if value.numel() else 0.0
+        relative = TOLERANCES.get(value.dtype, 0.0) if tolerance is None else tolerance
+        relative *= math.sqrt(_num_terms(name, expected))
         torch.testing.assert_close(
             value,
             expected[name],
             rtol=0.0,
-            atol=tolerance * max(1.0, largest),
+            atol=relative * max(1.0, largest),
             msg=lambda text, name=name: f"{name}: {text}",
         )
+
+
+def _num_terms(name: str, results: dict[str, Tensor]) -> float:
+    """How many pairs of a query and a key share an element of a bias or mask."""
+    if name not in ("dbias", "dmask") or not {"o", "dk"} <= results.keys():
+        return 1.0
+    pairs = math.prod(results["o"].shape[:-1]) * results["dk"].shape[-2]
+    return max(1.0, pairs / max(results[name].numel(), 1))

@@ -4,8 +4,12 @@ import subprocess
 import sys
 
 CALLS = """
+import os
+from importlib.util import find_spec
+
 from jaxtyping import TypeCheckError, install_import_hook
 
+os.environ["TRITON_INTERPRET"] = "1"
 with install_import_hook("flashpoint.ops", "beartype.beartype"):
     from flashpoint.ops.api import attention, attention_varlen
 import torch
@@ -16,7 +20,7 @@ lengths = torch.tensor([3, 7])
 mask, bias = torch.rand(2, 1, 1, 7), torch.randn(4, 5, 7)
 packed = torch.randn(9, 2, 8)
 ends = torch.tensor([0, 3, 9])
-for impl in ("reference", "cpu"):
+for impl in ("reference", "cpu", *(["triton"] if find_spec("triton") else [])):
     attention(q, k, v, impl=impl).sum().backward()
     attention(q, k, v, causal=True, key_lengths=lengths, mask=mask, bias=bias, impl=impl)
     attention(q, k, v, length="keys", window=(2, None), bias=1, activation="gelu", impl=impl)

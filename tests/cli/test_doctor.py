@@ -1,6 +1,10 @@
 """``flashpoint doctor`` reports what is here and notices an implementation that is wrong."""
 
 import json
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
 from types import SimpleNamespace
 
 import pytest
@@ -48,6 +52,7 @@ def test_gpus_are_described(monkeypatch):
     monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
     monkeypatch.setattr("torch.cuda.get_device_properties", lambda index: device)
     monkeypatch.setattr("shutil.which", lambda name: None)
+    monkeypatch.setattr("flashpoint.ops.implementations.survey", list)  # nothing to run there
     gpu = {"name": "Big GPU", "capability": "9.0", "memory_gib": 80.0, "driver": "unknown"}
     assert json.loads(run_doctor("--json").stdout)["gpus"] == [gpu]
 
@@ -56,9 +61,26 @@ def test_available_implementations_are_exact(findings):
     rows = {row["name"]: row for row in findings["implementations"]}
     assert rows["reference"]["available"]
     assert rows["cpu"]["available"]
+    assert rows["triton"]["available"] == (find_spec("triton") is not None)
     for row in rows.values():
         assert row["detail"]
         assert row["verdict"] == ("exact" if row["available"] else "")
+
+
+@pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
+@pytest.mark.parametrize("value", ["0", "1"])
+def test_triton_without_a_gpu_is_interpreted_or_missing(value):
+    environment = os.environ | {"TRITON_INTERPRET": value, "CUDA_VISIBLE_DEVICES": ""}
+    command = [sys.executable, "-m", "flashpoint", "doctor", "--json"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    triton = json.loads(done.stdout)["implementations"][2]
+    assert triton["available"] == (value == "1")
+    lines = {
+        "0": "no CUDA device is visible; TRITON_INTERPRET=1 runs the kernels on the CPU, slowly",
+        "1": "fused kernels; interpreted on the CPU, for tests",
+    }
+    assert triton["detail"] == lines[value]
+    assert triton["verdict"] == {"0": "", "1": "exact"}[value]
 
 
 def test_incomplete_extras_come_with_their_command(findings):

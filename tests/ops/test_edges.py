@@ -6,7 +6,19 @@ from functools import partial
 import pytest
 import torch
 import torch.nn.functional as F
-from implementations import FAST, IMPLEMENTATIONS, bf16_products_mix_rows, device_of
+from implementations import (
+    FAST,
+    IMPLEMENTATIONS,
+    IN_PYTHON,
+    bf16_products_mix_rows,
+    device_of,
+    interpreted,
+    is_interpreted,
+    on_gpu,
+    placed,
+    serves,
+    widest_dtype,
+)
 from numerics import assert_exact, assert_within_budget, make_inputs, run
 from results import assert_same, evaluate
 
@@ -17,9 +29,10 @@ ALPHAS = (-0.5, 0.0, 0.5, 1.0, 2.0)
 NAN, INF = float("nan"), float("inf")
 
 
-def make_qkv(impl, shape, dtype=torch.float64, seed=0):
+def make_qkv(impl, shape, dtype=None, seed=0):
     """q, k, v of B, Hq, Hkv, Lq, Lk, D, Dv, where the implementation wants them."""
     inputs = make_inputs(shape, seed)
+    dtype = widest_dtype(impl) if dtype is None else dtype
     return {name: inputs[name].to(device_of(impl), dtype) for name in "qkv"}
 
 
@@ -45,10 +58,16 @@ SMALLEST = {
 @pytest.mark.parametrize("options", [{}, {"causal": True, "length": "keys"}, {"window": (1, 0)}])
 @pytest.mark.parametrize("shape", SMALLEST.values(), ids=SMALLEST)
 @pytest.mark.parametrize("impl", IMPLEMENTATIONS)
+@interpreted(lambda shape, options: shape != SMALLEST["many heads for one"] and not options)
+@on_gpu(
+    lambda shape, options: (
+        not options and (0 in shape or shape in (SMALLEST["one of each"], SMALLEST["one query"]))
+    )
+)
 def test_smallest_shapes_have_output_and_gradients(impl, shape, options):
     B, Hq, _, Lq, Lk, _, Dv = shape
     tensors = make_qkv(impl, shape)
-    tensors["bias"] = torch.ones(Lq, Lk, dtype=torch.float64, device=device_of(impl))
+    tensors["bias"] = torch.ones(Lq, Lk, dtype=widest_dtype(impl), device=device_of(impl))
     for names in ("qkv", ["q", "k", "v", "bias"]):
         inputs = {name: tensors[name] for name in names}
         got = evaluate(partial(attention, activation="sigmoid", impl=impl, **options), **inputs)
@@ -86,13 +105,14 @@ BLIND = {
 @pytest.mark.parametrize(("options", "rows"), BLIND.values(), ids=BLIND)
 @pytest.mark.parametrize("activation", BUILTIN)
 @pytest.mark.parametrize("impl", IMPLEMENTATIONS)
+@interpreted(lambda activation: activation == "sigmoid")
+@on_gpu(lambda activation, options: activation == "sigmoid" and options is not BLIND["window"][0])
 def test_row_that_sees_nothing_is_zero_with_zero_gradients(impl, activation, options, rows):
-    device = device_of(impl)
-    options = {n: x.to(device) if isinstance(x, torch.Tensor) else x for n, x in options.items()}
-    tensors = make_qkv(impl, (2, 4, 2, 6, 3, 4, 5))
-    tensors["bias"] = torch.ones(6, 3, dtype=torch.float64, device=device)
+    options = placed(impl, options)
+    tensors = make_qkv(impl, (2, 2, 1, 6, 3, 4, 5))
+    tensors["bias"] = torch.ones(6, 3, dtype=widest_dtype(impl), device=device_of(impl))
     leaves = {name: t.requires_grad_() for name, t in tensors.items()}
-    for alpha in ALPHAS:
+    for alpha in (0.5, 1.0) if impl == "triton" else ALPHAS:
         o = attention(**leaves, **options, activation=activation, alpha=alpha, impl=impl)
         assert o.isfinite().all()
         assert not o[:, :, rows].any()
@@ -122,8 +142,10 @@ LAYOUTS = {
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("impl", IMPLEMENTATIONS)
+@interpreted(lambda causal: causal)
+@on_gpu(lambda causal, layout: causal and layout in (spread, LAYOUTS["offset"]))
 def test_strides_change_nothing(impl, causal, layout):
-    tensors = make_qkv(impl, (2, 4, 2, 7, 9, 4, 5))
+    tensors = make_qkv(impl, (2, 2, 1, 7, 9, 4, 5))
     tensors["bias"] = tensors["q"] @ tensors["k"].repeat_interleave(2, 1).mT
     tensors["mask"] = tensors["bias"].cos()
     call = partial(attention, activation="silu", causal=causal, impl=impl)
@@ -136,7 +158,7 @@ def test_strides_change_nothing(impl, causal, layout):
 @pytest.mark.parametrize("impl", IMPLEMENTATIONS)
 def test_expanded_inputs_are_as_their_copies(impl):
     small = make_qkv(impl, (1, 1, 1, 7, 1, 4, 5))
-    sizes = {"q": (3, 4, 7, 4), "k": (3, 2, 6, 4), "v": (3, 2, 6, 5), "bias": (3, 4, 7, 6)}
+    sizes = {"q": (3, 2, 7, 4), "k": (3, 1, 6, 4), "v": (3, 1, 6, 5), "bias": (3, 2, 7, 6)}
     small["bias"] = small["q"][..., :1]
     expanded = {name: small[name].expand(size) for name, size in sizes.items()}
     mask = (small["bias"] > -1).expand(sizes["bias"])
@@ -151,6 +173,7 @@ def test_expanded_inputs_are_as_their_copies(impl):
 
 
 @pytest.mark.parametrize("impl", IMPLEMENTATIONS)
+@on_gpu(lambda: False)
 def test_inputs_may_be_one_tensor(impl):
     q, kv, _ = make_qkv(impl, (2, 4, 4, 7, 7, 4, 4)).values()
     call = partial(attention, activation="softplus", impl=impl)
@@ -166,6 +189,8 @@ def test_inputs_may_be_one_tensor(impl):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 @pytest.mark.parametrize("activation", BUILTIN)
 @pytest.mark.parametrize("impl", IMPLEMENTATIONS)
+@interpreted(lambda activation: activation in ("relu", "gelu"))
+@on_gpu(lambda activation, dtype: activation == "relu" and dtype == torch.bfloat16)
 def test_call_changes_no_input_and_repeats_bit_by_bit(impl, activation, dtype):
     tensors = make_qkv(impl, (1, 2, 1, 40, 130, 8, 8), dtype)
     tensors["mask"] = tensors["q"][..., :1].cos()
@@ -182,7 +207,7 @@ def test_call_changes_no_input_and_repeats_bit_by_bit(impl, activation, dtype):
 @pytest.mark.parametrize(
     ("activation", "size", "value"), [("relu", 300.0, 2.0**-12), ("relu2", 30.0, 2.0**-8)]
 )
-@pytest.mark.parametrize("impl", IMPLEMENTATIONS)
+@pytest.mark.parametrize("impl", IN_PYTHON)  # which compute fp16 in fp32; see test_triton.py
 def test_scores_beyond_fp16_cost_no_digits(impl, activation, size, value):
     inputs = make_inputs((1, 2, 1, 40, 60, 64, 16))
     factors = {"q": size, "k": size, "v": value, "do": 2.0**-14}
@@ -191,8 +216,7 @@ def test_scores_beyond_fp16_cost_no_digits(impl, activation, size, value):
     assert scores.max() > {"relu": 65504, "relu2": 256}[activation]
     exact = run("reference", torch.float64, inputs, activation=activation)
     assert exact["o"].abs().max() > 1e-2
-    placed = {name: t.detach().to(device_of(impl)) for name, t in inputs.items()}
-    got = run(impl, torch.float16, placed, activation=activation)
+    got = run(impl, torch.float16, inputs, activation=activation)
     for name, value in got.items():
         assert_within_budget(name, value.cpu(), exact[name], plain=exact[name].half())
 
@@ -205,6 +229,8 @@ def skip_where_products_mix_rows(impl, dtype):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("activation", BUILTIN)
 @pytest.mark.parametrize("impl", IMPLEMENTATIONS)
+@interpreted(lambda activation: activation in ("relu", "silu"))
+@on_gpu(lambda activation, dtype: activation == "relu" and dtype == torch.bfloat16)
 def test_nan_in_a_query_stays_in_its_row(impl, activation, dtype):
     skip_where_products_mix_rows(impl, dtype)
     tensors = make_qkv(impl, (2, 4, 2, 50, 70, 8, 8), dtype)
@@ -221,12 +247,21 @@ def test_nan_in_a_query_stays_in_its_row(impl, activation, dtype):
 @pytest.mark.parametrize("name", ["k", "v"])  # SDPA gives zeros for a NaN in few queries
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("impl", IMPLEMENTATIONS)
+@interpreted(lambda name, causal: name == "v" or causal)
+@on_gpu(lambda dtype, length: dtype == torch.bfloat16 and length == 600)
 def test_nan_propagates_as_in_sdpa(impl, dtype, name, causal, length):
     tensors = make_qkv(impl, (1, 2, 2, length, length, 8, 8), dtype)
     tensors[name][0, 1, length // 2, 3] = NAN
     ours = attention(**tensors, causal=causal, impl=impl)
-    theirs = F.scaled_dot_product_attention(**_named_for_sdpa(tensors), is_causal=causal)
-    assert torch.equal(ours.isnan(), theirs.isnan())
+    on_cpu = {name: t.cpu() for name, t in tensors.items()}
+    theirs = F.scaled_dot_product_attention(**_named_for_sdpa(on_cpu), is_causal=causal)
+    if impl != "triton":
+        assert torch.equal(ours.isnan(), theirs.isnan())
+        return
+    # its tiles are smaller, so that fewer queries meet a key that they do not see
+    seeing = slice(length // 2 if causal else 0, None)
+    assert torch.equal(ours.cpu().isnan()[:, :, seeing], theirs.isnan()[:, :, seeing])
+    assert not (ours.cpu().isnan() & ~theirs.isnan()).any()
 
 
 def _named_for_sdpa(tensors):
@@ -240,16 +275,19 @@ POISONS = {"inf": (INF, INF), "minus inf": (-INF, -INF), "inf - inf": (INF, -INF
 @pytest.mark.parametrize("activation", BUILTIN)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("impl", FAST)
+@interpreted(lambda activation, poison: activation in ("relu", "gelu") or poison == (INF, INF))
+@on_gpu(lambda activation, dtype: activation in ("relu", "sigmoid") and dtype == torch.bfloat16)
 def test_inf_and_nan_spread_as_in_the_reference(impl, dtype, activation, poison):
     skip_where_products_mix_rows(impl, dtype)
     for name in "qkv":
         for options in ({}, {"causal": True}, {"bias": 0.5}):
             tensors = make_qkv(impl, (1, 2, 1, 30, 40, 8, 8), dtype)
             tensors[name][0, 0, 3, 2], tensors[name][0, 0, 3, 4] = poison
-            got, expected = (
-                evaluate(partial(attention, activation=activation, impl=who, **options), **tensors)
-                for who in (impl, "reference")
-            )
+            call = partial(attention, activation=activation, **options)
+            got = evaluate(partial(call, impl=impl), **tensors)
+            if impl == "triton":  # PyTorch's gelu of infinity is NaN in fp32, on CPUs with AVX
+                tensors = {name: t.double() for name, t in tensors.items()}
+            expected = evaluate(partial(call, impl="reference"), **tensors)
             for kind in (torch.isnan, torch.isposinf, torch.isneginf):
                 assert torch.equal(kind(got["o"]), kind(expected["o"])), (name, options, kind)
             for grad in ("dq", "dk", "dv"):
@@ -260,12 +298,12 @@ def test_inf_and_nan_spread_as_in_the_reference(impl, dtype, activation, poison)
 @pytest.mark.parametrize("poison", [NAN, INF, -INF])
 @pytest.mark.parametrize("activation", BUILTIN)
 @pytest.mark.parametrize("impl", IMPLEMENTATIONS)
+@interpreted(lambda activation: activation == "softplus")
+@on_gpu(lambda activation: activation == "softplus")
 def test_nothing_comes_of_keys_that_do_not_exist(impl, activation, poison):
     lengths = torch.tensor([3, 0, 7], device=device_of(impl))
-    tensors = make_qkv(impl, (3, 4, 2, 5, 7, 4, 4))
-    tensors["bias"], tensors["mask"] = torch.rand(2, 3, 1, 5, 7, dtype=torch.float64).to(
-        device_of(impl)
-    )
+    tensors = make_qkv(impl, (3, 2, 1, 5, 7, 4, 4))
+    tensors["bias"], tensors["mask"] = torch.rand(2, 3, 1, 5, 7).to(tensors["q"])
     beyond = torch.arange(7, device=lengths.device) >= lengths.view(3, 1, 1, 1)  # [B, 1, 1, Lk]
     shapes = {"k": beyond.mT, "v": beyond.mT, "bias": beyond, "mask": beyond}
     for names in (["q", "k", "v"], list(tensors)):
@@ -279,13 +317,16 @@ def test_nothing_comes_of_keys_that_do_not_exist(impl, activation, poison):
 
 
 @pytest.mark.parametrize("impl", IMPLEMENTATIONS)
-def test_offsets_beyond_int32_are_reached(impl):
+def test_offsets_beyond_int32_are_reached(impl, monkeypatch):
     step = 2**30 + 8  # the third row starts past 2**31 elements
+    dtype = torch.bfloat16 if serves(impl, torch.bfloat16) else torch.float16
     try:
-        pool = torch.empty(2 * step + 4096, dtype=torch.bfloat16, device=device_of(impl))
+        with monkeypatch.context() as patch:  # leave 4 GiB of memory unwritten
+            patch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", False)
+            pool = torch.empty(2 * step + 4096, dtype=dtype, device=device_of(impl))
     except RuntimeError as error:  # of which out of memory is one
         pytest.skip(f"no room for {2 * step} elements: {error}")
-    dense = make_qkv(impl, (1, 2, 1, 3, 3, 8, 8), torch.bfloat16)
+    dense = make_qkv(impl, (1, 2, 1, 3, 3, 8, 8), dtype)
     far = {}
     for place, (name, t) in enumerate(dense.items()):
         strides = (4096, 512, step, 1)
@@ -330,16 +371,15 @@ def test_small_scale_of_huge_products_keeps_their_range(impl, activation):
     assert_same({"o": huge}, {"o": usual}, tolerance=1e-6)
 
 
-@pytest.mark.parametrize("impl", FAST)
-def test_number_of_threads_costs_no_digits(impl):
+def test_number_of_threads_costs_no_digits():
     inputs = make_inputs((2, 4, 2, 150, 300, 16, 16))
     usual = torch.get_num_threads()
     try:
         for threads in (1, 2):
             torch.set_num_threads(threads)
             for options in ({}, {"causal": True}):
-                assert_exact(impl, torch.float32, inputs, **options)
-                assert_exact(impl, torch.float64, inputs, **options)
+                assert_exact("cpu", torch.float32, inputs, **options)
+                assert_exact("cpu", torch.float64, inputs, **options)
     finally:
         torch.set_num_threads(usual)
 
@@ -365,17 +405,25 @@ CROSSING = {
 )
 @pytest.mark.parametrize("shape", CROSSING.values(), ids=CROSSING)
 @pytest.mark.parametrize("impl", FAST)
+@interpreted(lambda shape, options: shape == CROSSING["last row of a stack"] and options)
+@on_gpu(
+    lambda shape, options: (
+        shape in (CROSSING["last row of a stack"], CROSSING["decode"]) and "causal" in options
+    )
+)
 def test_tile_edges_leave_no_trace(impl, shape, options):
     inputs = make_inputs(shape)
     for dtype in (torch.float64, torch.float32):
-        assert_exact(impl, dtype, inputs, activation="softplus", **options)
+        if serves(impl, dtype):
+            assert_exact(impl, dtype, inputs, activation="softplus", **options)
 
 
 @pytest.mark.parametrize("impl", FAST)
 def test_key_lengths_and_masks_cross_tiles(impl):
-    inputs = make_inputs((2, 2, 1, 300, 1100, 8, 8))
-    lengths = torch.tensor([1050, 900], device=device_of(impl))
-    mask = (torch.arange(1100) * torch.arange(300).view(-1, 1)) % 3 > 0
+    Lq, Lk = (70, 150) if is_interpreted(impl) else (300, 1100)
+    inputs = make_inputs((2, 2, 1, Lq, Lk, 8, 8))
+    lengths = torch.tensor([Lk - 50, Lk - 20])
+    mask = (torch.arange(Lk) * torch.arange(Lq).view(-1, 1)) % 3 > 0
     for options in ({}, {"mask": mask}, {"bias": mask.double()}, {"mask": mask.double() - 0.5}):
-        options |= {"key_lengths": lengths, "window": (900, 5), "activation": "sigmoid"}
-        assert_exact(impl, torch.float64, inputs, **options)
+        options |= {"key_lengths": lengths, "window": (Lk * 4 // 5, 5), "activation": "sigmoid"}
+        assert_exact(impl, widest_dtype(impl), inputs, **options)

@@ -6,7 +6,7 @@ import sys
 import pytest
 import torch
 import torch.nn.functional as F
-from implementations import FAST, IMPLEMENTATIONS, device_of
+from implementations import FAST, IMPLEMENTATIONS, device_of, operator, serves
 from torch.autograd import forward_ad
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
@@ -43,7 +43,7 @@ def test_attention_passes_opcheck_on_permuted_inputs(impl, case):
         "lengths": (q, k, v, None, None, lengths, *terms("sigmoid", length="keys")),
         "window": (q, k, v, None, None, None, *terms("relu2", left=3, right=1)),
     }[case]
-    torch.library.opcheck(torch.ops.flashpoint.attention.default, args)
+    torch.library.opcheck(operator(impl, "attention").default, args)
 
 
 @every_fast
@@ -51,7 +51,7 @@ def test_small_inputs_with_swapped_axes_pass_opcheck(impl):
     q = torch.randn(3, 2, 4, 8, device=device_of(impl)).transpose(0, 1)
     assert attention(q, q, q, impl=impl).is_contiguous()
     args = (q, q, q, None, None, None, *terms())
-    torch.library.opcheck(torch.ops.flashpoint.attention.default, args)
+    torch.library.opcheck(operator(impl, "attention").default, args)
 
 
 @every_fast
@@ -63,7 +63,7 @@ def test_varlen_passes_opcheck_on_permuted_inputs(impl, scored):
     mask = torch.rand(2, 1, 1, 6, device=q.device).requires_grad_() if scored else None
     ends = torch.tensor([0, 3, 9], device=q.device)
     args = (q, k, v, bias, mask, ends, ends, 6, 6, *terms(right=0))
-    torch.library.opcheck(torch.ops.flashpoint.attention_varlen.default, args)
+    torch.library.opcheck(operator(impl, "attention_varlen").default, args)
 
 
 @every_fast
@@ -72,11 +72,11 @@ def test_backward_operators_pass_opcheck(impl):
     do = torch.randn_like(q)
     bias = torch.randn(1, 4, 9, 9, device=q.device)
     args = (do, q, k, v, bias, None, None, *terms(), True, False)
-    torch.library.opcheck(torch.ops.flashpoint.attention_backward.default, args)
+    torch.library.opcheck(operator(impl, "attention_backward").default, args)
     ends = torch.tensor([0, 3, 9], device=q.device)
     packed = [t[0].transpose(0, 1) for t in (do, q, k, v)]
     args = (*packed, None, None, ends, ends, 6, 6, *terms(), False, False)
-    torch.library.opcheck(torch.ops.flashpoint.attention_varlen_backward.default, args)
+    torch.library.opcheck(operator(impl, "attention_varlen_backward").default, args)
 
 
 def loss_and_gradients(call, inputs):
@@ -91,6 +91,7 @@ def test_compile_takes_the_whole_graph_with_dynamic_shapes(impl):
         o = attention(q, k, v, causal=True, bias=bias, activation="gelu", impl=impl)
         return o + attention(q, k, v, length="keys", window=(3, None), impl=impl)
 
+    torch._dynamo.reset()
     compiled = torch.compile(call, fullgraph=True, dynamic=True)
     for shape in ((2, 3, 17, 8), (1, 2, 33, 16), (4, 1, 5, 8)):
         inputs = qkv(impl, *shape)
@@ -103,10 +104,12 @@ def test_compiled_varlen_takes_the_whole_graph(impl):
     def call(q, k, v, ends):
         return attention_varlen(q, k, v, ends, ends, 8, 8, causal=True, impl=impl)
 
+    torch._dynamo.reset()
     compiled = torch.compile(call, fullgraph=True, dynamic=True)
     for ends in ([0, 3, 9], [0, 1, 8, 11, 15]):
         ends = torch.tensor(ends, device=device_of(impl))
-        inputs = [torch.randn(int(ends[-1]), 2, 8).requires_grad_() for _ in range(3)]
+        size = (int(ends[-1]), 2, 8)
+        inputs = [torch.randn(size, device=ends.device).requires_grad_() for _ in range(3)]
         got, expected = (
             loss_and_gradients(lambda *x, f=f, ends=ends: f(*x, ends), inputs)
             for f in (compiled, call)
@@ -123,6 +126,7 @@ def test_batch_size_does_not_recompile(impl):
         compiles += 1
         return graph.forward
 
+    torch._dynamo.reset()
     compiled = torch.compile(
         lambda q, k, v: attention(q, k, v, impl=impl), backend=count, dynamic=True
     )
@@ -200,10 +204,11 @@ def test_autocast_computes_in_its_dtype_like_sdpa(impl, dtype):
 @every_fast
 def test_operator_itself_follows_autocast(impl):
     q, k, v = qkv(impl, 2, 3, 17, 8)
-    with torch.autocast(q.device.type, torch.bfloat16):
-        o = torch.ops.flashpoint.attention(q, k, v, None, None, None, *terms())
+    dtype = torch.bfloat16 if serves(impl, torch.bfloat16) else torch.float16
+    with torch.autocast(q.device.type, dtype):
+        o = operator(impl, "attention")(q, k, v, None, None, None, *terms())
         expected = attention(q, k, v, impl=impl)
-    assert o.dtype == torch.bfloat16
+    assert o.dtype == dtype
     torch.testing.assert_close(o, expected, rtol=0, atol=0)
     assert torch.autograd.grad(o.float().sum(), q)[0].dtype == torch.float32
 

@@ -10,11 +10,12 @@ from functools import partial
 import pytest
 import torch
 import torch.nn.functional as F
-from implementations import IMPLEMENTATIONS, device_of
+from implementations import IMPLEMENTATIONS, device_of, interpreted
 
 from flashpoint import attention
 
 HEADS, D, DV = 2048, 8, 16
+too_many_heads = interpreted(lambda: False)
 
 
 def make_qkv(impl, num_keys, seed):
@@ -43,6 +44,7 @@ def assert_mean(samples, expected, tolerance=0.04):
     ],
 )
 @pytest.mark.parametrize("impl", IMPLEMENTATIONS)
+@too_many_heads
 def test_mean_weight_at_initialisation(impl, activation, expected):
     q, k, v = make_qkv(impl, 256, seed=1)
     weight = attention(q, k, torch.ones_like(v[..., :1]), activation=activation, impl=impl)
@@ -63,6 +65,7 @@ SCALINGS = {
 @pytest.mark.parametrize("num_keys", [49, 196])
 @pytest.mark.parametrize(("options", "factor", "variance"), SCALINGS.values(), ids=SCALINGS)
 @pytest.mark.parametrize("impl", IMPLEMENTATIONS)
+@too_many_heads
 def test_output_variance_at_initialisation(impl, options, factor, variance, num_keys):
     if options.get("length") == "half":
         options = options | {"length": num_keys / 2}
@@ -72,6 +75,7 @@ def test_output_variance_at_initialisation(impl, options, factor, variance, num_
 
 
 @pytest.mark.parametrize("impl", IMPLEMENTATIONS)
+@too_many_heads
 def test_output_variance_is_one_in_every_causal_row(impl):
     q, k, v = make_qkv(impl, D, seed=3)  # as many queries as keys: row i sees i + 1 of them
     o = math.sqrt(2) * attention(q, k, v, alpha=0.5, causal=True, impl=impl)

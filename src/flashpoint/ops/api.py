@@ -92,12 +92,15 @@ def attention(
         bias, mask = _check_scored(bias, mask, shape, q.device)
     if key_lengths is not None:
         check_index("key_lengths", key_lengths, q.shape[0], q.device)
-    if not (impl == "auto" and q.is_cpu) and choose(impl, q) == "reference":
+    chosen = "cpu" if impl == "auto" and q.is_cpu else choose(impl, q, v, terms.activation)
+    if chosen == "reference":
         if key_lengths is not None and _readable(key_lengths):
             read_key_lengths(key_lengths, k)
         with _outside_autocast(q.device.type):
             return reference.attention(q, k, v, bias, mask, key_lengths, terms)
-    return library.attend(q, k, v, bias, mask, key_lengths, terms)
+    interpreted = library.attend_interpreted if chosen == "triton" and q.is_cpu else None
+    attend = interpreted or library.attend
+    return attend(q, k, v, bias, mask, key_lengths, terms)
 
 
 def attention_varlen(
@@ -153,12 +156,15 @@ def attention_varlen(
     bias, mask = _check_scored(bias, mask, shape, q.device)
     tensors = (q, k, v, bias, mask, cu_seqlens_q, cu_seqlens_k)
     longest = (max_seqlen_q, max_seqlen_k)
-    if choose(impl, q) == "reference":
+    chosen = choose(impl, q, v, terms.activation)
+    if chosen == "reference":
         if _readable(cu_seqlens_q):
             read_cu_seqlens(q, k, cu_seqlens_q, cu_seqlens_k, *longest)
         with _outside_autocast(q.device.type):
             return reference.attention_varlen(*tensors, *longest, terms)
-    return library.attend_varlen(*tensors, *longest, terms)
+    interpreted = library.attend_varlen_interpreted if chosen == "triton" and q.is_cpu else None
+    attend = interpreted or library.attend_varlen
+    return attend(*tensors, *longest, terms)
 
 
 def _terms(

@@ -1,15 +1,22 @@
 """Who can compute the operator here, and why the others cannot."""
 
+import os
+from importlib.util import find_spec
 from typing import Literal, NamedTuple
 
 import torch
 
 from flashpoint.errors import InputError, UnsupportedError, describe, hint
+from flashpoint.ops.spec import BUILTIN, registered
 
 Impl = Literal["auto", "reference", "cpu", "triton"]
 
+LARGEST_HEAD_DIM = 256
+HAS_TRITON = find_spec("triton") is not None
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # Triton reads it once, too
+
 _NAMES = ("auto", "reference", "cpu", "triton")
-_NO_TRITON = "this version has no GPU kernels yet; impl='reference' serves CUDA tensors"
+_TRITON_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 
 
 class Status(NamedTuple):
@@ -23,17 +30,21 @@ class Status(NamedTuple):
 def survey() -> list[Status]:
     """All implementations, with what they are for or why they do not work here."""
     threads = torch.get_num_threads()
+    missing = _missing_for_triton()
+    served = "interpreted on the CPU, for tests" if INTERPRETED else "impl='auto' for CUDA tensors"
     return [
         Status("reference", True, "the definition in plain PyTorch, any device, fp16 to fp64"),
         Status("cpu", True, f"tiled, O(L) memory, {threads} threads; impl='auto' for CPU tensors"),
-        Status("triton", False, _NO_TRITON),
+        Status("triton", missing is None, missing or f"fused kernels; {served}"),
     ]
 
 
-def choose(impl: str, q: torch.Tensor) -> str:
+def choose(impl: str, q: torch.Tensor, v: torch.Tensor, activation: str) -> str:
     """The implementation to use: a named one or a refusal; "auto" takes the fastest that can."""
     if isinstance(impl, str) and impl == "auto":
-        return "cpu" if q.is_cpu or q.is_meta else "reference"
+        if q.is_cpu or q.is_meta:
+            return "cpu"
+        return "reference" if _triton_refusal(q, v, activation) else "triton"
     if impl == "reference":
         return impl
     if not isinstance(impl, str) or impl not in _NAMES:
@@ -41,10 +52,43 @@ def choose(impl: str, q: torch.Tensor) -> str:
             f"impl={describe(impl)} is unknown. {hint(impl, _NAMES)}Known: {', '.join(_NAMES)}."
         )
     if impl == "triton":
-        raise UnsupportedError(f"impl='triton' cannot serve: {_NO_TRITON}.")
-    if not (q.is_cpu or q.is_meta):
+        refusal = _triton_refusal(q, v, activation)
+        if refusal is not None:
+            raise UnsupportedError(f"impl='triton' {refusal}")
+    elif not (q.is_cpu or q.is_meta):
         raise UnsupportedError(
             f"impl='cpu' needs tensors on the CPU, q is on {q.device}. "
             "Move the tensors, or pass impl='auto' or 'reference'."
         )
     return impl
+
+
+def _missing_for_triton() -> str | None:
+    """What the machine lacks for the GPU's kernels."""
+    if not HAS_TRITON:
+        return "triton is not installed; pip install triton (Linux), or a torch with CUDA"
+    if not (torch.cuda.is_available() or INTERPRETED):
+        return "no CUDA device is visible; TRITON_INTERPRET=1 runs the kernels on the CPU, slowly"
+    return None
+
+
+def _triton_refusal(q: torch.Tensor, v: torch.Tensor, activation: str) -> str | None:
+    """Why the GPU's kernels cannot serve this call, as the rest of a sentence."""
+    if not HAS_TRITON:
+        return "needs the package triton. Install it, or pass impl='reference'."
+    if not (q.is_cuda or q.is_meta or (INTERPRETED and q.is_cpu)):
+        return f"needs CUDA tensors, q is on {q.device}. Move the tensors, or pass impl='auto'."
+    if q.dtype not in _TRITON_DTYPES:
+        name = str(q.dtype).removeprefix("torch.")
+        return f"serves float16, bfloat16 and float32, not {name}. Pass impl='reference'."
+    if max(q.shape[-1], v.shape[-1]) > LARGEST_HEAD_DIM:
+        return (
+            f"serves head dims up to {LARGEST_HEAD_DIM}, not D={q.shape[-1]}, Dv={v.shape[-1]}. "
+            "Pass impl='reference'."
+        )
+    if activation not in BUILTIN and registered(activation).triton is None:
+        return (
+            f"needs activation {registered(activation).name!r} as @triton.jit functions too. "
+            "Pass Activation(..., triton=(h, derivative)), or impl='reference'."
+        )
+    return None

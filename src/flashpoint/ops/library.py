@@ -5,9 +5,10 @@ have fake kernels for tracing, and differentiate through ``*_backward`` operator
 take q, k, v, bias, mask first, then their lengths, then the fields of ``Terms``.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from types import NoneType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,6 +23,7 @@ from flashpoint.ops.check import cast_for_autocast
 from flashpoint.ops.cpu.backward import backward
 from flashpoint.ops.cpu.forward import forward
 from flashpoint.ops.cpu.varlen import backward_varlen, forward_varlen
+from flashpoint.ops.implementations import INTERPRETED
 from flashpoint.ops.spec import Terms
 
 _SCORED = "Tensor q, Tensor k, Tensor v, Tensor? bias, Tensor? mask"
@@ -34,6 +36,18 @@ _ORDINARY = frozenset((Tensor, Parameter, NoneType))  # other subclasses may mea
 _NUM_TERMS = len(Terms._fields)
 
 
+class Kernels(NamedTuple):
+    """What computes an operator on one kind of device.
+
+    Attributes:
+        run: (q, k, v, bias, mask, *lengths, terms) -> o.
+        run_backward: (do, q, k, v, bias, mask, *lengths, terms, need_dbias, need_dmask) -> grads.
+    """
+
+    run: Callable[..., Tensor]
+    run_backward: Callable[..., list[Tensor]]
+
+
 class Operator:
     """``flashpoint::name`` and ``flashpoint::name_backward``, and the shortest way to call them.
 
@@ -42,28 +56,22 @@ class Operator:
     Args:
         name: of the operator.
         lengths: the part of the schema between the mask and the terms.
-        run: its kernel for CPU tensors: (q, k, v, bias, mask, *lengths, terms) -> o.
-        run_backward: (do, q, k, v, bias, mask, *lengths, terms, need_dbias, need_dmask) -> grads.
+        kernels: by the type of the tensors' device.
     """
 
-    def __init__(
-        self,
-        name: str,
-        lengths: str,
-        run: Callable[..., Tensor],
-        run_backward: Callable[..., list[Tensor]],
-    ) -> None:
-        self.run, self.run_backward = run, run_backward
+    def __init__(self, name: str, lengths: str, kernels: Mapping[str, Kernels]) -> None:
+        self.kernels = kernels
         inputs = f"{_SCORED}, {lengths}, {_TERMS}"
         schemas = {
             name: f"({inputs}) -> Tensor",
             f"{name}_backward": f"(Tensor do, {inputs}, {_NEEDS}) -> Tensor[]",
         }
-        kernels = (self._run_flat, self._run_backward_flat)
-        for (op, schema), kernel in zip(schemas.items(), kernels, strict=True):
+        flat = (self._run_flat, self._run_backward_flat)
+        for (op, schema), kernel in zip(schemas.items(), flat, strict=True):
             tags = (torch.Tag.pt2_compliant_tag,)
             torch.library.define(f"flashpoint::{op}", schema, tags=tags)
-            torch.library.impl(f"flashpoint::{op}", "CPU", kernel)
+            for device in kernels:
+                torch.library.impl(f"flashpoint::{op}", device.upper(), kernel)
         self.op = getattr(torch.ops.flashpoint, name)
         self.op_backward = getattr(torch.ops.flashpoint, f"{name}_backward")
 
@@ -84,10 +92,12 @@ class Operator:
         """The result; ``rest`` is the lengths, then the terms."""
         inputs = (q, k, v, bias, mask, *rest)
         watched = is_compiling() or torch._C._len_torch_dispatch_stack() or _get_tracing_state()
-        if watched or not (q.is_cpu and _ORDINARY.issuperset(map(type, inputs[:5]))):
+        device = "cpu" if q.is_cpu else q.device.type
+        known = device in self.kernels and _ORDINARY.issuperset(map(type, inputs[:5]))
+        if watched or not known:
             return self.op(*inputs[:-1], *inputs[-1])
         if torch._C._is_any_autocast_enabled():
-            with torch.autocast("cpu", enabled=False):
+            with torch.autocast(device, enabled=False):
                 return self(*inputs)
         if forward_ad._current_level >= 0:
             _refuse_jvp()
@@ -95,7 +105,15 @@ class Operator:
             return _AttendTransformed.apply(self, *inputs)
         if torch._C._any_requires_grad(q, k, v, bias, mask):
             return _Attend.apply(self, *inputs)
-        return self.run(*inputs)
+        return self.kernels[device].run(*inputs)
+
+    def run(self, q: Tensor, *rest: Any) -> Tensor:
+        """The result, without a word to autograd."""
+        return self.kernels[q.device.type].run(q, *rest)
+
+    def run_backward(self, do: Tensor, *rest: Any) -> list[Tensor]:
+        """The gradients, likewise."""
+        return self.kernels[do.device.type].run_backward(do, *rest)
 
     def _run_cast(self, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Tensor:
         """Autocast's part for whoever calls the operator itself."""
@@ -104,13 +122,13 @@ class Operator:
             return self.op(q, k, v, *rest)
 
     def _run_flat(self, *inputs: Any) -> Tensor:
-        with torch.autocast("cpu", enabled=False):
+        with _outside_autocast(inputs[0]):
             return self.run(*_detached(inputs[:-_NUM_TERMS]), Terms(*inputs[-_NUM_TERMS:]))
 
     def _run_backward_flat(self, *inputs: Any) -> list[Tensor]:
         *tensors, need_dbias, need_dmask = inputs
         terms = Terms(*tensors[-_NUM_TERMS:])
-        with torch.autocast("cpu", enabled=False):
+        with _outside_autocast(inputs[0]):
             return self.run_backward(*tensors[:-_NUM_TERMS], terms, need_dbias, need_dmask)
 
     def _differentiate_op(self, ctx: Any, do: Tensor) -> tuple[Tensor | None, ...]:
@@ -182,12 +200,17 @@ class _AttendBackward(torch.autograd.Function):
 
 def _backward_past_dispatcher(ctx: Any, do: Tensor) -> tuple[Tensor | None, ...]:
     def run(*inputs: Any) -> Any:
-        with torch.autocast("cpu", enabled=False):
+        with _outside_autocast(inputs[0]):
             if torch.is_grad_enabled():
                 return _AttendBackward.apply(ctx.operator, *inputs)
             return ctx.operator.run_backward(*inputs)
 
     return None, *_differentiate(ctx, do, ctx.needs_input_grad[4:6], run)
+
+
+def _outside_autocast(x: Tensor) -> AbstractContextManager[Any]:
+    enabled = torch._C._is_any_autocast_enabled()
+    return torch.autocast(x.device.type, enabled=False) if enabled else nullcontext()
 
 
 def _refuse(ctx: Any, *_: Any) -> None:
@@ -261,10 +284,51 @@ def _flops_backward(do: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any, **_
     return 2 * _count_pairs(q, k, rest) * (3 * q.shape[-1] + 2 * v.shape[-1])
 
 
-attend = Operator("attention", "Tensor? key_lengths", forward, backward)
+def _on_gpu() -> Kernels:
+    """Triton is imported by the first call that needs it."""
+
+    def run(*inputs: Any) -> Tensor:
+        from flashpoint.ops.triton.forward import launch_forward
+
+        return launch_forward(*inputs)
+
+    def run_backward(*inputs: Any) -> list[Tensor]:
+        from flashpoint.ops.triton.backward import launch_backward
+
+        return launch_backward(*inputs)
+
+    return Kernels(run, run_backward)
+
+
+def _on_gpu_varlen() -> Kernels:
+    def run(*inputs: Any) -> Tensor:
+        from flashpoint.ops.triton.forward import launch_forward_varlen
+
+        return launch_forward_varlen(*inputs)
+
+    def run_backward(*inputs: Any) -> list[Tensor]:
+        from flashpoint.ops.triton.backward import launch_backward_varlen
+
+        return launch_backward_varlen(*inputs)
+
+    return Kernels(run, run_backward)
+
+
+_LENGTHS = "Tensor? key_lengths"
+_ENDS = "Tensor cu_seqlens_q, Tensor cu_seqlens_k, SymInt max_seqlen_q, SymInt max_seqlen_k"
+
+attend = Operator("attention", _LENGTHS, {"cpu": Kernels(forward, backward), "cuda": _on_gpu()})
 attend_varlen = Operator(
     "attention_varlen",
-    "Tensor cu_seqlens_q, Tensor cu_seqlens_k, SymInt max_seqlen_q, SymInt max_seqlen_k",
-    forward_varlen,
-    backward_varlen,
+    _ENDS,
+    {"cpu": Kernels(forward_varlen, backward_varlen), "cuda": _on_gpu_varlen()},
 )
+
+
+# The same two with the GPU's kernels for CPU tensors, where Triton interprets them.
+attend_interpreted = attend_varlen_interpreted = None
+if INTERPRETED:
+    attend_interpreted = Operator("attention_interpreted", _LENGTHS, {"cpu": _on_gpu()})
+    attend_varlen_interpreted = Operator(
+        "attention_varlen_interpreted", _ENDS, {"cpu": _on_gpu_varlen()}
+    )

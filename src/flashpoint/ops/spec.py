@@ -9,7 +9,7 @@ import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -33,6 +33,8 @@ class Activation:
         derivative: h', likewise. None: autograd differentiates ``forward``.
         degree: p, if h(c x) = c**p h(x) for every c > 0, as for relu (1) and relu2 (2). Then the
             scale leaves the inner loop. None: h is not homogeneous.
+        triton: h and h' again for the GPU's kernels, two ``@triton.jit`` functions from a block
+            of fp32 scores to a block of the same shape. None: CUDA tensors go to the reference.
         key: the name under which compiled graphs find it again; unique in the process, which
             keeps it from then on. Make an Activation once, outside of compiled functions.
 
@@ -48,6 +50,7 @@ class Activation:
     forward: Pointwise
     derivative: Pointwise | None = None
     degree: int | None = None
+    triton: tuple[Any, Any] | None = None
     key: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -59,6 +62,11 @@ class Activation:
             raise InputError(
                 f"Activation {self.name!r}: derivative must be callable or None, "
                 f"not {self.derivative!r}."
+            )
+        if self.triton is not None and not _is_pair(self.triton):
+            raise InputError(
+                f"Activation {self.name!r}: triton must be a pair of @triton.jit functions "
+                f"(h, derivative) or None, not {self.triton!r}."
             )
         self._check_degree()
         builtin = self.name in BUILTIN and self.name not in ACTIVATIONS
@@ -102,7 +110,21 @@ class Activation:
 
     def __reduce__(self) -> tuple[type["Activation"], tuple[object, ...]]:
         """A copy, also in another process, registers itself anew."""
-        return Activation, (self.name, self.forward, self.derivative, self.degree)
+        return Activation, (
+            self.name,
+            self.forward,
+            self.derivative,
+            self.degree,
+            self.triton,
+        )
+
+
+def _is_pair(functions: object) -> bool:
+    return (
+        isinstance(functions, tuple)
+        and len(functions) == 2
+        and all(hasattr(function, "fn") for function in functions)  # as @triton.jit makes them
+    )
 
 
 class Terms(NamedTuple):

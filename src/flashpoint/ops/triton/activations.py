@@ -1,0 +1,176 @@
+"""Activations inside kernels: h(s), and ds = dw h'(s), in fp32.
+
+Where h' is zero, ds is zero whatever dw is, as autograd has it: an infinite dw makes no NaN.
+"""
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+from flashpoint.ops.implementations import INTERPRETED
+from flashpoint.ops.spec import registered
+
+SQRT_HALF = tl.constexpr(0.7071067811865476)
+GAUSS_AT_0 = tl.constexpr(0.3989422804014327)  # density of the standard normal distribution
+
+
+@triton.jit
+def relu(s):
+    return tl.maximum(s, 0.0, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
+def relu_gradient(s, dw):
+    return tl.where(s <= 0.0, 0.0, dw)
+
+
+@triton.jit
+def relu2(s):
+    r = tl.maximum(s, 0.0, propagate_nan=tl.PropagateNan.ALL)
+    return r * r
+
+
+@triton.jit
+def relu2_gradient(s, dw):
+    return tl.where(s <= 0.0, 0.0, 2.0 * s * dw)
+
+
+@triton.jit
+def relu6(s):
+    return tl.minimum(relu(s), 6.0, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
+def relu6_gradient(s, dw):
+    return tl.where((s <= 0.0) | (s >= 6.0), 0.0, dw)
+
+
+@triton.jit
+def gelu(s):
+    return 0.5 * s * (1.0 + tl.erf(s * SQRT_HALF))
+
+
+@triton.jit
+def gelu_gradient(s, dw):
+    normal = 0.5 * (1.0 + tl.erf(s * SQRT_HALF))
+    return dw * (normal + s * GAUSS_AT_0 * tl.exp(-0.5 * s * s))
+
+
+@triton.jit
+def sigmoid(s):
+    return 1.0 / (1.0 + tl.exp(-s))
+
+
+@triton.jit
+def sigmoid_gradient(s, dw):
+    w = sigmoid(s)
+    return dw * w * (1.0 - w)
+
+
+@triton.jit
+def silu(s):
+    return s / (1.0 + tl.exp(-s))
+
+
+@triton.jit
+def silu_gradient(s, dw):
+    w = sigmoid(s)
+    return dw * w * (1.0 + s * (1.0 - w))
+
+
+@triton.jit
+def softplus(s):
+    small = tl.exp(-tl.abs(s))
+    one_more = 1.0 + small
+    # log(1 + x) with the digits of x that 1 + x loses
+    log1p = tl.where(one_more == 1.0, small, tl.log(one_more) * (small / (one_more - 1.0)))
+    return relu(s) + log1p
+
+
+@triton.jit
+def softplus_gradient(s, dw):
+    return dw * sigmoid(s)
+
+
+@triton.jit
+def identity(s):
+    return s
+
+
+@triton.jit
+def identity_gradient(s, dw):
+    return dw
+
+
+# Two sigmoids by three special instructions, not four, which are what limits a kernel: of
+# a = 1 + exp(-x) and b = 1 + exp(-y), one reciprocal r = 1 / (a b) gives both as r b and r a.
+# Below -41.6 the result is 0, so that a b stays in range; NaN stays NaN and touches nobody else.
+_TWO_SIGMOIDS = tl.constexpr("""
+{
+    .reg .f32 a, b, r, x, y;
+    .reg .pred p, q;
+    mul.f32 a, $2, 0fBFB8AA3B;
+    mul.f32 b, $3, 0fBFB8AA3B;
+    setp.le.f32 p, a, 0f42700000;
+    setp.le.f32 q, b, 0f42700000;
+    selp.f32 a, a, 0f00000000, p;
+    selp.f32 b, b, 0f00000000, q;
+    ex2.approx.ftz.f32 a, a;
+    ex2.approx.ftz.f32 b, b;
+    add.f32 a, a, 0f3F800000;
+    add.f32 b, b, 0f3F800000;
+    mul.f32 r, a, b;
+    rcp.approx.ftz.f32 r, r;
+    mul.f32 b, r, b;
+    mul.f32 a, r, a;
+    max.NaN.f32 x, $2, 0f00000000;
+    max.NaN.f32 y, $3, 0f00000000;
+    selp.f32 $0, b, x, p;
+    selp.f32 $1, a, y, q;
+}
+""")
+
+
+@triton.jit
+def sigmoid_by_twos(s):
+    return tl.inline_asm_elementwise(_TWO_SIGMOIDS, "=f,=f,f,f", [s], tl.float32, True, 2)
+
+
+@triton.jit
+def silu_by_twos(s):
+    return s * tl.inline_asm_elementwise(_TWO_SIGMOIDS, "=f,=f,f,f", [s], tl.float32, True, 2)
+
+
+_PAIRS = {
+    "relu": (relu, relu_gradient),
+    "relu2": (relu2, relu2_gradient),
+    "relu6": (relu6, relu6_gradient),
+    "gelu": (gelu, gelu_gradient),
+    "silu": (silu, silu_gradient),
+    "softplus": (softplus, softplus_gradient),
+    "sigmoid": (sigmoid, sigmoid_gradient),
+    "identity": (identity, identity_gradient),
+}
+
+_BY_TWOS = {"sigmoid": sigmoid_by_twos, "silu": silu_by_twos}
+
+
+def in_kernels(key: str) -> tuple[Any, Any]:
+    """The pair of functions for an activation's key: h(s) and, of a builtin one, ds(s, dw).
+
+    A user's second function is h'(s); kernels multiply by dw themselves.
+    """
+    if key in _BY_TWOS and not INTERPRETED and torch.version.cuda is not None:
+        return _BY_TWOS[key], _PAIRS[key][1]
+    if key in _PAIRS:
+        return _PAIRS[key]
+    pair = registered(key).triton
+    assert pair is not None  # ``implementations.choose`` has looked
+    return pair
+
+
+def is_builtin(key: str) -> bool:
+    """True where the second function of the pair takes dw too."""
+    return key in _PAIRS

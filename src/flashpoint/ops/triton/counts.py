@@ -1,0 +1,62 @@
+"""How many keys each query sees, where a mask or an odd exponent asks for the numbers."""
+
+from typing import TYPE_CHECKING
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from flashpoint.ops.triton.tiles import in_window, load_scored, sequence
+
+if TYPE_CHECKING:
+    from flashpoint.ops.triton.problem import Problem
+
+ROWS, KEYS = 16, 256
+
+
+@triton.jit
+def count_kernel(
+    counts, mask, lengths, cu_q, cu_k, mask_strides, H, Lq, Lk, left, right,
+    HAS_MASK: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):
+    """counts [B, H, Lq]: keys that exist, lie in the query's window and are not masked."""
+    num_blocks = tl.cdiv(Lq, BLOCK_M)
+    pid = tl.program_id(0)
+    i0 = pid % num_blocks * BLOCK_M
+    h = pid // num_blocks % H
+    b = pid // num_blocks // H
+    _, _, _, num_queries, num_keys, existing = sequence(b, lengths, cu_q, cu_k, Lq, Lk)
+    queries = i0 + tl.arange(0, BLOCK_M)
+    total = tl.zeros([BLOCK_M], tl.int32)
+    for j0 in range(0, existing, BLOCK_N):
+        keys = (j0 + tl.arange(0, BLOCK_N))[None, :]
+        rows = queries[:, None]
+        seen = in_window(rows, keys, num_keys - num_queries, existing, left, right)
+        if HAS_MASK:
+            seen &= load_scored(mask, mask_strides, b, h, rows, keys, num_queries, num_keys) != 0
+        total += tl.sum(seen.to(tl.int32), 1)
+    at = counts + (tl.cast(b, tl.int64) * H + h) * Lq
+    tl.store(at + queries, total, mask=queries < Lq)
+
+
+def launch_counts(problem: "Problem") -> Tensor:
+    """[B or 1, H or 1, Lq] numbers of visible keys; one where all samples or heads share them."""
+    mask = problem.mask
+    if mask is not None and mask.dtype != torch.uint8:
+        mask = None
+    varies = problem.ends_early or (mask is not None and mask.shape[0] > 1)
+    samples = problem.num_samples if varies else 1
+    heads = 1 if mask is None else mask.shape[1]
+    counts = problem.q.new_empty(samples, heads, problem.num_queries, dtype=torch.int32)
+    strides = () if mask is None else tuple(
+        0 if n == 1 else stride for n, stride in zip(mask.shape, mask.stride(), strict=True)
+    )
+    grid = (triton.cdiv(problem.num_queries, ROWS) * heads * samples,)
+    count_kernel[grid](
+        counts, mask,
+        problem.lengths, problem.cu_q, problem.cu_k, strides,
+        heads, problem.num_queries, problem.num_keys, *problem.window,
+        mask is not None, ROWS, KEYS,
+    )
+    return counts

@@ -1,0 +1,41 @@
+"""Which calls get the kernels for Hopper; these are imported only where one does."""
+
+import functools
+from types import ModuleType
+
+import torch
+import triton
+from torch import Tensor
+
+from flashpoint.ops.triton.problem import Problem
+
+GLUON_VERSIONS = ("3.6.",)  # whose Gluon was tested; others take the portable kernels
+FORWARD_ROWS = 192  # queries that fill the large tiles of the forward kernel
+BACKWARD_ROWS = 192  # queries and keys that fill those of the backward kernel
+
+
+def forward_kernels(problem: Problem) -> ModuleType | None:
+    """``hopper_forward``, where it serves the call."""
+    if problem.num_queries < FORWARD_ROWS or not _is_known(problem.q.device):
+        return None
+    from flashpoint.ops.triton import hopper_forward, hopper_tiles
+
+    return hopper_forward if hopper_tiles.suits(problem) else None
+
+
+def backward_kernels(problem: Problem, do: Tensor) -> ModuleType | None:
+    """``hopper_backward``, where it serves the call."""
+    shortest = min(problem.num_queries, problem.num_keys)
+    if shortest < BACKWARD_ROWS or not _is_known(problem.q.device):
+        return None
+    from flashpoint.ops.triton import hopper_backward
+
+    return hopper_backward if hopper_backward.suits(problem, do) else None
+
+
+@functools.cache
+def _is_known(device: torch.device) -> bool:
+    """True where the GPU is a Hopper and this Triton has the Gluon we know."""
+    if device.type != "cuda" or torch.cuda.get_device_capability(device)[0] != 9:
+        return False
+    return triton.__version__.startswith(GLUON_VERSIONS)

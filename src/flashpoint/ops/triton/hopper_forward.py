@@ -1,0 +1,386 @@
+"""Forward for Hopper (sm_90a) in Gluon: the copy engine, asynchronous products, warps with roles.
+
+One producer warp loads Q, K and V; NUM_CONSUMERS warpgroups own ROWS queries each:
+
+    S = Q K^T  (wgmma)  ->  W = h(S), in registers  ->  O += W V  (wgmma, W its register operand)
+
+Barriers are those of ``hopper_tiles``. No circle of waits: the producer's order is Q, K_0, V_0,
+K_1, V_1, ... A consumer that waits for K_t has released all V before V_{t-1} and all K before K_t;
+one that waits for V_{t-1} has released all V before it and all K before K_t. What it waits for
+stands in the producer's order behind blocks that need only those released slots, for every STAGES
+>= 1. Q has one slot per warpgroup, the same two barriers with one arrival each, and the tile's
+number in place of t.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+
+from flashpoint.ops.triton.hopper_tiles import (
+    REGISTERS,
+    clip,
+    count_turns,
+    describe,
+    locate_tile,
+    make_barriers,
+)
+from flashpoint.ops.triton.problem import Problem, block_of
+from flashpoint.ops.triton.replay import Recorder, only
+
+
+@gluon.jit
+def weigh(
+    scores, limits, step, scale, bias_number, shrink,
+    WEIGH: gl.constexpr, HAS_SCALE: gl.constexpr, HAS_BIAS_NUMBER: gl.constexpr,
+    SHRINKS: gl.constexpr, IS_RELU: gl.constexpr, MASKED: gl.constexpr, DTYPE: gl.constexpr,
+):
+    """h(scale * scores + b) as DTYPE, zero where row r does not see the key: from limits[r] on."""
+    if HAS_SCALE:
+        scores *= scale
+    if HAS_BIAS_NUMBER:
+        scores += bias_number
+    weights = scores if IS_RELU else WEIGH(scores)
+    if MASKED:
+        BLOCK_KEYS: gl.constexpr = weights.shape[1]
+        layout: gl.constexpr = gl.SliceLayout(0, weights.type.layout)
+        first = gl.full([BLOCK_KEYS], step * BLOCK_KEYS, gl.int32, layout)
+        keys = gl.arange(0, BLOCK_KEYS, layout)
+        # An opaque addition: the compiler would keep one loop variable per key.
+        keys = gl.inline_asm_elementwise(
+            "add.s32 $0, $1, $2;", "=r,r,r", [keys, first], gl.int32, True, 1
+        )
+        weights = gl.where(keys[None, :] < limits[:, None], weights, 0.0)
+    if SHRINKS:
+        weights *= shrink
+    weights = clip(weights, DTYPE) if IS_RELU else weights.to(DTYPE)
+    return weights
+
+
+@gluon.jit
+def count_blocks(last_row, sizes, BLOCK_KEYS: gl.constexpr, CAUSAL: gl.constexpr):
+    """Key blocks that rows up to last_row see, at least 1: one out of sight is masked whole."""
+    B, H, group, row_tiles, Lq, Lk = sizes
+    keys = Lk
+    if CAUSAL:
+        keys = gl.maximum(gl.minimum(last_row + 1 + Lk - Lq, Lk), 1)
+    return gl.cdiv(keys, BLOCK_KEYS)
+
+
+@gluon.jit
+def produce(descriptors, buffers, barriers, sizes, CAUSAL: gl.constexpr):
+    """Producer warp: per tile Q for every consumer, then K_0, V_0, K_1, V_1, ..."""
+    q, k, v, o = descriptors
+    q_buffers, k_buffers, v_buffers, o_buffers = buffers
+    q_full, q_empty, k_full, k_empty, v_full, v_empty = barriers
+    B, H, group, row_tiles, Lq, Lk = sizes
+    STAGES: gl.constexpr = k_buffers.shape[0]
+    BLOCK_KEYS: gl.constexpr = k.block_shape[2]
+    NUM_CONSUMERS: gl.constexpr = q_buffers.shape[0]
+    ROWS: gl.constexpr = q.block_shape[2]
+    BLOCK_ROWS: gl.constexpr = ROWS * NUM_CONSUMERS
+    block = 0
+    for turn in range(count_turns(B * H * row_tiles, CAUSAL)):
+        batch, head, row_tile = locate_tile(turn, B, H, row_tiles, CAUSAL, True)
+        first_row = row_tile * BLOCK_ROWS
+        for consumer in gl.static_range(NUM_CONSUMERS):
+            full = q_full.index(consumer)
+            mbarrier.wait(q_empty.index(consumer), (turn & 1) ^ 1)
+            mbarrier.expect(full, q.block_type.nbytes)
+            at = [batch, head, first_row + consumer * ROWS, 0]
+            tma.async_copy_global_to_shared(q, at, full, q_buffers.index(consumer))
+        last_row = gl.minimum(first_row + BLOCK_ROWS, Lq) - 1
+        for step in range(count_blocks(last_row, sizes, BLOCK_KEYS, CAUSAL)):
+            stage = block % STAGES
+            parity = (block // STAGES & 1) ^ 1
+            at = [batch, head // group, step * BLOCK_KEYS, 0]
+            mbarrier.wait(k_empty.index(stage), parity)
+            mbarrier.expect(k_full.index(stage), k.block_type.nbytes)
+            tma.async_copy_global_to_shared(k, at, k_full.index(stage), k_buffers.index(stage))
+            mbarrier.wait(v_empty.index(stage), parity)
+            mbarrier.expect(v_full.index(stage), v.block_type.nbytes)
+            tma.async_copy_global_to_shared(v, at, v_full.index(stage), v_buffers.index(stage))
+            block += 1
+
+
+@gluon.jit
+def issue_scores(q, k_buffers, k_full, block, S_LAYOUT: gl.constexpr):
+    """Start S = Q K_block^T; q: [ROWS, D] in shared memory or registers."""
+    STAGES: gl.constexpr = k_buffers.shape[0]
+    BLOCK_KEYS: gl.constexpr = k_buffers.shape[3]
+    BLOCK_D: gl.constexpr = k_buffers.shape[4]
+    stage = block % STAGES
+    mbarrier.wait(k_full.index(stage), block // STAGES & 1)
+    k = k_buffers.index(stage).reshape([BLOCK_KEYS, BLOCK_D])
+    zeros = gl.full([q.shape[0], BLOCK_KEYS], 0.0, gl.float32, S_LAYOUT)
+    return warpgroup_mma(q, k.permute([1, 0]), zeros, use_acc=False, is_async=True)
+
+
+@gluon.jit
+def issue_outputs(weights, v_buffers, v_full, block, acc):
+    """Start O += W V_block; weights: [ROWS, BLOCK_KEYS] in registers."""
+    STAGES: gl.constexpr = v_buffers.shape[0]
+    stage = block % STAGES
+    mbarrier.wait(v_full.index(stage), block // STAGES & 1)
+    v = v_buffers.index(stage).reshape([v_buffers.shape[3], v_buffers.shape[4]])
+    return warpgroup_mma(weights, v, acc, is_async=True)
+
+
+@gluon.jit
+def add_blocks(
+    first, last, block, q, weights, acc, limits, scale, bias_number, shrink,
+    k_buffers, v_buffers, barriers,
+    WEIGH: gl.constexpr, HAS_SCALE: gl.constexpr, HAS_BIAS_NUMBER: gl.constexpr,
+    SHRINKS: gl.constexpr, IS_RELU: gl.constexpr, MASKED: gl.constexpr, SCHEDULE: gl.constexpr,
+    S_LAYOUT: gl.constexpr,
+):
+    """Steps first <= step < last: takes W of the step before, leaves W of the last; O lags behind.
+
+    SCHEDULE, from few registers to many; the other warpgroups fill the gaps that are left:
+        serial   one product after the other
+        paired   S of this step and O of the last one are in flight together
+        overlap  as paired, and W of this step is computed while O of the last one still runs
+    ``block`` is the number of step 0.
+    """
+    q_full, q_empty, k_full, k_empty, v_full, v_empty = barriers
+    STAGES: gl.constexpr = k_buffers.shape[0]
+    DTYPE: gl.constexpr = weights.dtype
+    W_LAYOUT: gl.constexpr = weights.type.layout
+    for step in range(first, last):
+        now = block + step
+        if SCHEDULE == "serial":
+            acc = issue_outputs(weights, v_buffers, v_full, now - 1, acc)
+            acc = warpgroup_mma_wait(0, deps=[acc])
+            mbarrier.arrive(v_empty.index((now - 1) % STAGES), count=1)
+        scores = issue_scores(q, k_buffers, k_full, now, S_LAYOUT)
+        if SCHEDULE != "serial":
+            acc = issue_outputs(weights, v_buffers, v_full, now - 1, acc)
+        if SCHEDULE == "overlap":
+            scores = warpgroup_mma_wait(1, deps=[scores])
+        else:
+            acc, scores = warpgroup_mma_wait(0, deps=[acc, scores])
+        mbarrier.arrive(k_empty.index(now % STAGES), count=1)
+        next_weights = weigh(
+            scores, limits, step, scale, bias_number, shrink,
+            WEIGH, HAS_SCALE, HAS_BIAS_NUMBER, SHRINKS, IS_RELU, MASKED, DTYPE,
+        )
+        next_weights = gl.convert_layout(next_weights, W_LAYOUT, assert_trivial=True)
+        if SCHEDULE == "overlap":  # the product reads the registers of weights until here
+            acc, weights, next_weights = warpgroup_mma_wait(0, deps=[acc, weights, next_weights])
+        if SCHEDULE != "serial":
+            mbarrier.arrive(v_empty.index((now - 1) % STAGES), count=1)
+        weights = next_weights
+    return weights, acc
+
+
+@gluon.jit
+def consume(
+    descriptors, buffers, barriers, sizes, gain, scale, bias_number, shrink,
+    WEIGH: gl.constexpr, HAS_SCALE: gl.constexpr, HAS_BIAS_NUMBER: gl.constexpr,
+    SHRINKS: gl.constexpr, IS_RELU: gl.constexpr, CAUSAL: gl.constexpr, NORM: gl.constexpr,
+    SCHEDULE: gl.constexpr, Q_IN_REGISTERS: gl.constexpr, CONSUMER: gl.constexpr,
+):
+    """Warpgroup CONSUMER: rows [CONSUMER * ROWS, (CONSUMER + 1) * ROWS) of every tile."""
+    q_rows, k_rows, v_rows, o_rows = descriptors
+    q_buffers, k_buffers, v_buffers, o_buffers = buffers
+    q_full, q_empty, k_full, k_empty, v_full, v_empty = barriers
+    B, H, group, row_tiles, Lq, Lk = sizes
+    DTYPE: gl.constexpr = q_rows.dtype
+    STAGES: gl.constexpr = k_buffers.shape[0]
+    BLOCK_KEYS: gl.constexpr = k_rows.block_shape[2]
+    BLOCK_D: gl.constexpr = k_rows.block_shape[3]
+    ROWS: gl.constexpr = q_rows.block_shape[2]
+    BLOCK_ROWS: gl.constexpr = ROWS * q_buffers.shape[0]
+    S_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_KEYS, 16])
+    O_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_D, 16])
+    W_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, O_LAYOUT, 2)
+    q_buffer = q_buffers.index(CONSUMER).reshape([ROWS, BLOCK_D])
+    o_buffer = o_buffers.index(CONSUMER)
+    block = 0
+    for turn in range(count_turns(B * H * row_tiles, CAUSAL)):
+        batch, head, row_tile = locate_tile(turn, B, H, row_tiles, CAUSAL, True)
+        tile_row = row_tile * BLOCK_ROWS
+        first_row = tile_row + CONSUMER * ROWS
+        last_row = gl.minimum(tile_row + BLOCK_ROWS, Lq) - 1
+        tile_blocks = count_blocks(last_row, sizes, BLOCK_KEYS, CAUSAL)
+        own_blocks = count_blocks(first_row + ROWS - 1, sizes, BLOCK_KEYS, CAUSAL)
+        own_blocks = gl.minimum(own_blocks, tile_blocks)
+        # limits: [ROWS], how many keys each row sees
+        rows = first_row + gl.arange(0, ROWS, gl.SliceLayout(1, S_LAYOUT))
+        limits = gl.minimum(rows + 1 + Lk - Lq, Lk)
+        whole_blocks = own_blocks
+        if CAUSAL:
+            whole_blocks = gl.maximum(first_row + 1 + Lk - Lq, 0) // BLOCK_KEYS
+            whole_blocks = gl.minimum(whole_blocks, own_blocks)
+
+        mbarrier.wait(q_full.index(CONSUMER), turn & 1)
+        q = q_buffer
+        if Q_IN_REGISTERS:
+            q = q_buffer.load(gl.DotOperandLayout(0, S_LAYOUT, 2))
+            fence_async_shared()
+            mbarrier.arrive(q_empty.index(CONSUMER), count=1)
+        scores = issue_scores(q, k_buffers, k_full, block, S_LAYOUT)
+        scores = warpgroup_mma_wait(0, deps=[scores])
+        mbarrier.arrive(k_empty.index(block % STAGES), count=1)
+        weights = weigh(
+            scores, limits, 0, scale, bias_number, shrink,
+            WEIGH, HAS_SCALE, HAS_BIAS_NUMBER, SHRINKS, IS_RELU, CAUSAL, DTYPE,
+        )
+        weights = gl.convert_layout(weights, W_LAYOUT, assert_trivial=True)
+        acc = gl.full([ROWS, BLOCK_D], 0.0, gl.float32, O_LAYOUT)
+        weights, acc = add_blocks(
+            1, whole_blocks, block, q, weights, acc, limits, scale, bias_number, shrink,
+            k_buffers, v_buffers, barriers,
+            WEIGH, HAS_SCALE, HAS_BIAS_NUMBER, SHRINKS, IS_RELU, False, SCHEDULE, S_LAYOUT,
+        )
+        if CAUSAL:
+            weights, acc = add_blocks(
+                gl.maximum(whole_blocks, 1), own_blocks, block, q, weights, acc, limits,
+                scale, bias_number, shrink, k_buffers, v_buffers, barriers,
+                WEIGH, HAS_SCALE, HAS_BIAS_NUMBER, SHRINKS, IS_RELU, True, SCHEDULE, S_LAYOUT,
+            )
+        if not Q_IN_REGISTERS:
+            mbarrier.arrive(q_empty.index(CONSUMER), count=1)
+        last = block + own_blocks - 1
+        acc = issue_outputs(weights, v_buffers, v_full, last, acc)
+        acc = warpgroup_mma_wait(0, deps=[acc])
+        mbarrier.arrive(v_empty.index(last % STAGES), count=1)
+        for unseen in range(block + own_blocks, block + tile_blocks):  # others' blocks: give back
+            stage = unseen % STAGES
+            mbarrier.wait(k_full.index(stage), unseen // STAGES & 1)
+            mbarrier.arrive(k_empty.index(stage), count=1)
+            mbarrier.wait(v_full.index(stage), unseen // STAGES & 1)
+            mbarrier.arrive(v_empty.index(stage), count=1)
+        block += tile_blocks
+
+        factor = gain / shrink if SHRINKS else gain
+        if NORM == "visible":
+            seen = gl.maximum(limits, 1).to(gl.float32)
+            seen = gl.convert_layout(seen, gl.SliceLayout(1, O_LAYOUT), assert_trivial=True)
+            acc *= (factor / seen)[:, None]
+        else:
+            acc *= factor
+        tma.store_wait(0)  # the last tile's store has read o_buffer
+        o_buffer.reshape([ROWS, BLOCK_D]).store(acc.to(DTYPE))
+        fence_async_shared()
+        # rows from Lq on are clipped
+        tma.async_copy_shared_to_global(o_rows, [batch, head, first_row, 0], o_buffer)
+    tma.store_wait(0)
+
+
+@gluon.jit
+def work(
+    descriptors, buffers, barriers, sizes, gain, scale, bias_number, shrink,
+    WEIGH: gl.constexpr, HAS_SCALE: gl.constexpr, HAS_BIAS_NUMBER: gl.constexpr,
+    SHRINKS: gl.constexpr, IS_RELU: gl.constexpr, CAUSAL: gl.constexpr, NORM: gl.constexpr,
+    SCHEDULE: gl.constexpr, Q_IN_REGISTERS: gl.constexpr, WARPGROUP: gl.constexpr,
+):
+    """Consumers are warpgroups 0 to NUM_CONSUMERS - 1, the producer is the one after them."""
+    NUM_CONSUMERS: gl.constexpr = buffers[0].shape[0]
+    if WARPGROUP < NUM_CONSUMERS:
+        consume(
+            descriptors, buffers, barriers, sizes, gain, scale, bias_number, shrink,
+            WEIGH, HAS_SCALE, HAS_BIAS_NUMBER, SHRINKS, IS_RELU, CAUSAL, NORM,
+            SCHEDULE, Q_IN_REGISTERS, WARPGROUP,
+        )
+    else:
+        produce(descriptors, buffers, barriers, sizes, CAUSAL)
+
+
+@gluon.jit(do_not_specialize=["B", "Hq", "group", "row_tiles", "Lq", "Lk"])
+def hopper_forward_kernel(
+    q, k, v, o,                                    # descriptors, blocks [1, 1, rows, BLOCK_D]
+    B, Hq, group, row_tiles, Lq, Lk, gain, scale, bias_number, shrink,
+    WEIGH: gl.constexpr, HAS_SCALE: gl.constexpr, HAS_BIAS_NUMBER: gl.constexpr,
+    SHRINKS: gl.constexpr, IS_RELU: gl.constexpr, CAUSAL: gl.constexpr, NORM: gl.constexpr,
+    NUM_CONSUMERS: gl.constexpr, STAGES: gl.constexpr, SCHEDULE: gl.constexpr,
+    Q_IN_REGISTERS: gl.constexpr, CONSUMER_REGISTERS: gl.constexpr,
+):
+    """o_i = gain / n_i * sum_j h(scale * q_i . k_j + b) v_j, for any grid: tiles are dealt out."""
+    DTYPE: gl.constexpr = q.dtype
+    q_buffers = gl.allocate_shared_memory(DTYPE, [NUM_CONSUMERS] + q.block_shape, q.layout)
+    o_buffers = gl.allocate_shared_memory(DTYPE, [NUM_CONSUMERS] + o.block_shape, o.layout)
+    k_buffers = gl.allocate_shared_memory(DTYPE, [STAGES] + k.block_shape, k.layout)
+    v_buffers = gl.allocate_shared_memory(DTYPE, [STAGES] + v.block_shape, v.layout)
+    q_full, q_empty = make_barriers(NUM_CONSUMERS, 1), make_barriers(NUM_CONSUMERS, 1)
+    k_full, k_empty = make_barriers(STAGES, 1), make_barriers(STAGES, NUM_CONSUMERS)
+    v_full, v_empty = make_barriers(STAGES, 1), make_barriers(STAGES, NUM_CONSUMERS)
+    fence_async_shared()
+
+    descriptors = (q, k, v, o)
+    buffers = (q_buffers, k_buffers, v_buffers, o_buffers)
+    barriers = (q_full, q_empty, k_full, k_empty, v_full, v_empty)
+    sizes = (B, Hq, group, row_tiles, Lq, Lk)
+    gl.warp_specialize(
+        [
+            (
+                work,
+                (
+                    descriptors, buffers, barriers, sizes, gain, scale, bias_number, shrink,
+                    WEIGH, HAS_SCALE, HAS_BIAS_NUMBER, SHRINKS, IS_RELU, CAUSAL, NORM,
+                    SCHEDULE, Q_IN_REGISTERS, warpgroup,
+                ),
+            )
+            for warpgroup in (0, 1, 2, 3, 4)[:NUM_CONSUMERS + 1]
+        ],
+        [4] * (NUM_CONSUMERS - 1) + [1],
+        [CONSUMER_REGISTERS] * (NUM_CONSUMERS - 1) + [24],
+    )
+
+
+class Config(NamedTuple):
+    """How the kernel divides its work.
+
+    Attributes:
+        block_keys: keys per step.
+        rows: queries per warpgroup, 64 or 128.
+        consumers: warpgroups; a tile has rows * consumers queries.
+        stages: length of the rings of K and of V.
+        schedule: as ``add_blocks`` explains.
+    """
+
+    block_keys: int
+    rows: int
+    consumers: int
+    stages: int
+    schedule: str
+    q_in_registers: bool
+
+
+# by BLOCK_D and causality, measured on an H200: docs/log.md
+CONFIGS = {
+    (64, False): Config(64, 128, 2, 4, "overlap", True),
+    (64, True): Config(64, 128, 2, 4, "overlap", False),
+    (128, False): Config(128, 64, 2, 2, "paired", True),
+    (128, True): Config(64, 64, 2, 4, "overlap", True),
+}
+
+
+def launch_hopper_forward(problem: Problem, recorder: Recorder, o: Tensor) -> None:
+    """Write the result to o."""
+    causal = problem.terms.right is not None
+    config = CONFIGS[block_of(problem.q.shape[3]), causal]
+    row_tiles = -(-problem.num_queries // (config.rows * config.consumers))
+    tiles = row_tiles * problem.q_heads * problem.num_samples
+    processors = torch.cuda.get_device_properties(o.device).multi_processor_count
+    arguments = only(hopper_forward_kernel, problem.arguments())
+    recorder.launch(hopper_forward_kernel, min(tiles, processors), arguments | {
+        "q": describe(problem.q, config.rows),
+        "k": describe(problem.k, config.block_keys),
+        "v": describe(problem.v, config.block_keys),
+        "o": describe(o, config.rows),
+        "B": problem.num_samples, "group": problem.group, "row_tiles": row_tiles,
+        "IS_RELU": problem.terms.activation == "relu",
+        "CAUSAL": causal, "NUM_CONSUMERS": config.consumers, "STAGES": config.stages,
+        "SCHEDULE": config.schedule, "Q_IN_REGISTERS": config.q_in_registers,
+        "CONSUMER_REGISTERS": REGISTERS[config.consumers], "num_warps": 4,
+    })

@@ -1,0 +1,180 @@
+"""What all kernels share: the sequence a program works on, its tiles, and who sees whom in them.
+
+Axes: a tile of scores is [queries, keys], or [keys, queries] where TRANSPOSED. Positions count
+within a sequence; only loads and stores know where in memory a sequence begins.
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def sequence(
+    b, lengths, cu_q, cu_k, Lq, Lk,
+):
+    """Where sample b is: batch index, first query and key row, numbers of queries and keys.
+
+    The last number is how many of the keys exist.
+    """
+    if cu_q is not None:  # packed: all sequences are rows of one sample
+        q_start = tl.load(cu_q + b).to(tl.int32)
+        k_start = tl.load(cu_k + b).to(tl.int32)
+        num_queries = tl.minimum(tl.load(cu_q + b + 1).to(tl.int32) - q_start, Lq)
+        num_keys = tl.minimum(tl.load(cu_k + b + 1).to(tl.int32) - k_start, Lk)
+        return 0, q_start, k_start, num_queries, num_keys, num_keys
+    else:
+        existing = Lk
+        if lengths is not None:
+            existing = tl.minimum(tl.maximum(tl.load(lengths + b).to(tl.int32), 0), Lk)
+        return b, 0, 0, Lq, Lk, existing
+
+
+@triton.jit
+def load_rows(
+    x, strides, b, h, row, end,
+    D: tl.constexpr, ROWS: tl.constexpr, BLOCK_D: tl.constexpr,
+    TMA: tl.constexpr, ENDS_EARLY: tl.constexpr,
+):
+    """Rows [row, row + ROWS) of a head, zeros from ``end`` on and beyond D: [ROWS, BLOCK_D].
+
+    ENDS_EARLY: memory goes on behind ``end``, and what is there must not be seen.
+    """
+    r = tl.arange(0, ROWS)
+    ok = (r < end - row)[:, None]
+    if TMA:
+        tile = x.load([b, h, row, 0]).reshape(ROWS, BLOCK_D)
+        if ENDS_EARLY:
+            tile = tl.where(ok, tile, 0.0)
+    else:
+        d = tl.arange(0, BLOCK_D)
+        if D != BLOCK_D:
+            ok = ok & (d < D)[None, :]
+        head = x + tl.cast(b, tl.int64) * strides[0] + tl.cast(h, tl.int64) * strides[1]
+        at = head + (tl.cast(row, tl.int64) + r)[:, None] * strides[2]
+        tile = tl.load(at + d.to(tl.int64)[None, :] * strides[3], mask=ok, other=0.0)
+    return tile
+
+
+@triton.jit
+def store_rows(
+    x, tile, b, h, row, end, H, L,
+    D: tl.constexpr, ROWS: tl.constexpr, BLOCK_D: tl.constexpr, PACKED: tl.constexpr,
+):
+    """Write the rows before ``end`` to a dense [B, H, L, D], or to [L, H, D] where PACKED."""
+    r, d = tl.arange(0, ROWS), tl.arange(0, BLOCK_D)
+    ok = (r < end - row)[:, None]
+    if D != BLOCK_D:
+        ok = ok & (d < D)[None, :]
+    if PACKED:
+        at = x + ((tl.cast(row, tl.int64) + r)[:, None] * H + h) * D + d[None, :]
+    else:
+        at = x + ((tl.cast(b, tl.int64) * H + h) * L + row) * D + r[:, None] * D + d[None, :]
+    tl.store(at, tile.to(x.dtype.element_ty), mask=ok)
+
+
+@triton.jit
+def load_scored(x, strides, b, h, queries, keys, Lq, Lk):
+    """The tile of a bias or mask that broadcasts to [B, H, Lq, Lk]; queries and keys are 2-d."""
+    at = x + tl.cast(b, tl.int64) * strides[0] + tl.cast(h, tl.int64) * strides[1]
+    at += queries.to(tl.int64) * strides[2] + keys.to(tl.int64) * strides[3]
+    return tl.load(at, mask=(queries < Lq) & (keys < Lk), other=0)
+
+
+@triton.jit
+def in_window(queries, keys, shift, existing, left, right):
+    """Which keys exist and lie in their query's window; queries and keys broadcast."""
+    seen = keys < existing
+    if left is not None:
+        seen = seen & (keys >= queries + shift - left)
+    if right is not None:
+        seen = seen & (keys <= queries + shift + right)
+    return seen
+
+
+@triton.jit
+def keys_of_block(i0, i1, shift, existing, left, right, BLOCK: tl.constexpr):
+    """The key blocks that queries [i0, i1) see: begin, begin and end of the whole ones, end.
+
+    Between the middle two every query sees every key. All but the last are multiples of BLOCK.
+    """
+    begin, full_begin, end, full_end = 0, 0, existing, existing
+    if left is not None:
+        begin = tl.maximum(i0 + shift - left, 0) // BLOCK * BLOCK
+        full_begin = tl.cdiv(tl.maximum(i1 - 1 + shift - left, 0), BLOCK) * BLOCK
+    if right is not None:
+        end = tl.minimum(existing, tl.maximum(i1 + shift + right, 0))
+        full_end = tl.minimum(existing, tl.maximum(i0 + shift + right + 1, 0))
+    full_end = full_end // BLOCK * BLOCK
+    full_begin = tl.minimum(full_begin, tl.cdiv(end, BLOCK) * BLOCK)
+    return begin, full_begin, tl.maximum(full_end, full_begin), end
+
+
+@triton.jit
+def queries_of_block(j0, j1, shift, Lq, left, right, BLOCK: tl.constexpr):
+    """The query blocks that see keys [j0, j1): begin, begin and end of the whole ones, end."""
+    begin, full_begin, end, full_end = 0, 0, Lq, Lq
+    if right is not None:
+        begin = tl.maximum(j0 - shift - right, 0) // BLOCK * BLOCK
+        full_begin = tl.cdiv(tl.maximum(j1 - 1 - shift - right, 0), BLOCK) * BLOCK
+    if left is not None:
+        end = tl.minimum(Lq, tl.maximum(j1 + left - shift, 0))
+        full_end = tl.minimum(Lq, tl.maximum(j0 + left - shift + 1, 0))
+    full_end = full_end // BLOCK * BLOCK
+    full_begin = tl.minimum(full_begin, tl.cdiv(end, BLOCK) * BLOCK)
+    return begin, full_begin, tl.maximum(full_end, full_begin), end
+
+
+@triton.jit
+def normalizer_of(
+    rows, gain, normalizers, strides, b, h, shift, Lq, existing, num_keys, left, right,
+    NORM: tl.constexpr,
+):
+    """gain * n_i ** -alpha of some queries: given, or gain / n_i, or the same gain for all."""
+    factor = tl.zeros_like(rows).to(tl.float32) + gain
+    if NORM == "given":
+        at = normalizers + tl.cast(b, tl.int64) * strides[0] + tl.cast(h, tl.int64) * strides[1]
+        factor = tl.load(at + rows.to(tl.int64) * strides[2], mask=rows < Lq, other=0.0)
+    elif NORM == "visible":
+        first, last = tl.zeros_like(rows), tl.zeros_like(rows) + existing
+        if left is not None:
+            first = tl.maximum(rows + shift - left, 0)
+        if right is not None:
+            last = tl.minimum(rows + shift + right + 1, existing)
+        factor = factor / tl.maximum(last - first, 1).to(tl.float32)
+    elif NORM == "keys":  # of a packed sequence
+        factor = factor / tl.maximum(num_keys, 1).to(tl.float32)
+    return factor
+
+
+@triton.jit
+def finish_scores(
+    s, queries, keys, bias, bias_strides, b, h, Lq, Lk, scale, bias_number,
+    HAS_SCALE: tl.constexpr, HAS_BIAS_NUMBER: tl.constexpr,
+):
+    """scale * s + b for a tile of products s; queries and keys are 2-d, along their axes."""
+    if HAS_SCALE:
+        s *= scale
+    if HAS_BIAS_NUMBER:
+        s += bias_number
+    if bias is not None:
+        s += load_scored(bias, bias_strides, b, h, queries, keys, Lq, Lk).to(tl.float32)
+    return s
+
+
+@triton.jit
+def gradient_of_scores(s, dw, GRADIENT: tl.constexpr, IS_BUILTIN: tl.constexpr):
+    """dw * h'(s)."""
+    if IS_BUILTIN:
+        return GRADIENT(s, dw)
+    else:
+        return dw * GRADIENT(s)
+
+
+@triton.jit
+def add_product(total, a, b):
+    """total + a @ b. In fp32 the product is summed by itself: one long chain rounds too often."""
+    if a.dtype == tl.float32:
+        total += tl.dot(a, b, input_precision="ieee")
+    else:
+        total = tl.dot(a, b, total)
+    return total

@@ -1,0 +1,35 @@
+"""Without a GPU, Triton's kernels are tested in its interpreter, which is chosen before import."""
+
+import os
+from importlib.util import find_spec
+
+import torch
+
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+
+from implementations import is_left_out
+
+collect_ignore_glob = [] if find_spec("triton") else ["*/ops/triton/*"]
+
+
+def pytest_addoption(parser):
+    parser.addoption("--every-case", action="store_true", help="leave out no case for its time")
+    parser.addoption("--shard", default="1/1", metavar="I/N", help="run every N-th test, from I")
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "interpreted(keep): cases that Triton's interpreter runs")
+    config.addinivalue_line("markers", "usual_tiles: Triton's tiles as they are, not quick ones")
+    config.addinivalue_line("markers", "on_gpu(keep): cases that Triton's kernels run on a GPU")
+
+
+def pytest_collection_modifyitems(config, items):
+    """Drop the cases that an implementation does not serve, or that take too long here."""
+    every_case = config.getoption("--every-case")
+    kept = [item for item in items if not is_left_out(item, every_case)]
+    index, count = map(int, config.getoption("--shard").split("/"))
+    kept = kept[index - 1 :: count]
+    chosen = set(kept)
+    config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
+    items[:] = kept

@@ -1,0 +1,43 @@
+"""Memory that nobody has written yet is NaN here, so that a result left out shows."""
+
+import os
+
+import pytest
+import torch
+from implementations import HAS_GPU, HAS_TRITON
+
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # deterministic mode asks for it
+
+
+@pytest.fixture(autouse=True)
+def _nan_in_fresh_memory():
+    """PyTorch's deterministic mode fills ``torch.empty`` and its kin: NaN, or the largest int."""
+    usual = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True)
+    assert torch.utils.deterministic.fill_uninitialized_memory
+    yield
+    torch.use_deterministic_algorithms(usual)
+
+
+@pytest.fixture(autouse=HAS_TRITON)
+def _quick_tiles(request, monkeypatch):
+    """Tiles that cost little time here, but for tests with the mark ``usual_tiles``.
+
+    The interpreter's time goes by the number of tiles. Compiling fp32 tiles of the usual size
+    takes up to a minute.
+    """
+    if request.node.get_closest_marker("usual_tiles"):
+        return
+    from flashpoint.ops.triton import backward, forward, scored
+
+    size = 16 if HAS_GPU else 64
+    quick = {"BLOCK_M": size, "BLOCK_N": size, "num_warps": 4, "num_stages": 1}
+    places = {"forward_tiles": forward, "dkdv_tiles": backward, "dq_tiles": backward}
+    for name, module in (places | {"scored_tiles": scored}).items():
+        usual = getattr(module, name)
+
+        def tiles(problem, usual=usual):
+            replaced = not HAS_GPU or problem.q.dtype == torch.float32
+            return dict(quick) if replaced else usual(problem)
+
+        monkeypatch.setattr(module, name, tiles)

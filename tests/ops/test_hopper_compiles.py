@@ -1,0 +1,112 @@
+"""The kernels for Hopper compile without one, from the arguments that their launchers give them.
+
+Triton's interpreter cannot run Gluon, so that nothing else looks at these kernels where there is
+no such GPU. This file is its own worker: as a program, it compiles the kernels of one case.
+"""
+
+import contextlib
+import io
+import os
+import re
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+if find_spec("triton") is None:
+    pytest.skip("triton is not installed", allow_module_level=True)
+
+import triton
+from triton import knobs
+
+from flashpoint.ops.triton.hopper import GLUON_VERSIONS
+
+CASES = {"64": (64, None), "64-causal": (64, 0), "128": (128, None), "128-causal": (128, 0)}
+LOCAL_MEMORY = re.compile(r"(\d+) bytes stack frame")
+MOST_LOCAL_MEMORY = 64  # bytes: what is needed once a tile, not once a block
+
+
+def test_kernels_compile_without_a_gpu():
+    if not triton.__version__.startswith(GLUON_VERSIONS):
+        pytest.skip(f"triton {triton.__version__} has another Gluon than the tested ones")
+    try:
+        subprocess.run([knobs.nvidia.ptxas.path, "--version"], capture_output=True, check=True)
+    except (OSError, RuntimeError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"ptxas does not run: {error}")
+    env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    command = [sys.executable, str(Path(__file__))]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "env": env}
+    workers = {case: subprocess.Popen([*command, case], **pipes) for case in CASES}
+    said = {case: worker.communicate()[0] for case, worker in workers.items()}
+    for case, worker in workers.items():
+        assert worker.returncode == 0, f"{case}:\n{said[case][-2000:]}"
+        assert said[case].count("compiled") == 3, said[case]
+
+
+class Collector:
+    """Stands in for a recorder and keeps the launches."""
+
+    def __init__(self):
+        self.launches = []
+
+    def launch(self, kernel, _, arguments):
+        self.launches.append((kernel, arguments))
+
+
+def launches_of(head_dim, right):
+    """What the launchers of forward and backward would run: kernels and their arguments."""
+    from flashpoint.ops.spec import Terms
+    from flashpoint.ops.triton import hopper_backward, hopper_forward, hopper_tiles
+    from flashpoint.ops.triton.activations import in_kernels
+    from flashpoint.ops.triton.problem import Problem
+
+    torch.cuda.get_device_properties = lambda _: SimpleNamespace(multi_processor_count=132)
+    q, k, v, do = (torch.empty(2, 4, 512, head_dim, dtype=torch.bfloat16) for _ in range(4))
+    problem = Problem.dense(q, k, v, None, None, None, Terms(right=right))
+    assert hopper_tiles.suits(problem)
+    assert hopper_backward.suits(problem, do)
+    collector = Collector()
+    hopper_forward.launch_hopper_forward(problem, collector, do)
+    arguments = problem.arguments() | {"GRADIENT": in_kernels("relu")[1]}
+    hopper_backward.launch_hopper_backward(problem, collector, do, [q, k, v], arguments)
+    return collector.launches
+
+
+def compile_kernel(kernel, arguments):
+    """Compile for sm_90 as a launch with these arguments would."""
+    from triton.backends.compiler import GPUTarget
+    from triton.experimental.gluon._runtime import GluonASTSource
+
+    options = {"num_warps": arguments.pop("num_warps")}
+    assert set(arguments) == set(kernel.arg_names)
+    signature, constants = {}, {}
+    for parameter in kernel.params:
+        name, value = parameter.name, arguments[parameter.name]
+        if parameter.is_constexpr or value is None:
+            signature[name], constants[name] = "constexpr", value
+        elif hasattr(value, "block_shape"):
+            signature[name] = f"tensordesc<bf16{value.block_shape},{value.layout!r}>"
+        else:
+            signature[name] = "i32" if isinstance(value, int) else "fp32"
+    source = GluonASTSource(kernel, signature, constants, {})
+    return triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
+
+
+def main():
+    """Compile, and read ptxas's log: no needless waits between products, hardly a spill."""
+    knobs.compilation.always_compile = True
+    knobs.nvidia.dump_ptxas_log = True
+    for kernel, arguments in launches_of(*CASES[sys.argv[1]]):
+        with contextlib.redirect_stdout(io.StringIO()) as log:
+            compile_kernel(kernel, arguments)
+        assert not re.search(r"\(C75\d\d\)", log.getvalue()), log.getvalue()
+        assert int(LOCAL_MEMORY.search(log.getvalue())[1]) <= MOST_LOCAL_MEMORY, log.getvalue()
+        print(f"{arguments.get('SIDE', 'forward')} compiled")  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()
