@@ -13,11 +13,13 @@ from flashpoint.cli.main import app, main
 
 SURFACE = {
     "bench": [
-        *("--activation", "--causal", "--check", "--device", "--dtype", "--json", "--mode"),
-        *("--no-memory", "--quick", "--rounds", "--seconds", "--shape", "--suite", "--threads"),
+        *("--activation", "--causal", "--check", "--device", "--dtype", "--from", "--json"),
+        *("--mode", "--no-memory", "--plot", "--providers", "--quick", "--rounds", "--seconds"),
+        *("--shape", "--suite", "--threads"),
     ],
     "demo": ["--dtype", "--shape"],
     "doctor": ["--json"],
+    "tune": ["--activation", "--causal", "--dry-run", "--dtype", "--shape"],
 }
 
 
