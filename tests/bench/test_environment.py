@@ -39,3 +39,9 @@ def test_commit_is_that_of_the_checkout_with_a_mark_for_changes(tmp_path):
 def test_file_outside_a_checkout_has_no_commit(tmp_path):
     (tmp_path / "module.py").write_text("1")
     assert checkout_commit(tmp_path / "module.py") is None
+
+
+def test_copy_of_a_checkout_is_told_its_commit(monkeypatch):
+    monkeypatch.setattr("flashpoint.bench.environment.checkout_commit", lambda file: None)
+    monkeypatch.setenv("FLASHPOINT_COMMIT", "abc123")
+    assert describe().commit == "abc123"

@@ -21,7 +21,7 @@ class Environment:
         device: name of the CPU or GPU.
         driver, cuda, cudnn, triton: versions that count on a GPU; None on the CPU.
         commit: of the checkout that Flashpoint runs from, with "-dirty" where files differ from
-            it; None outside a checkout.
+            it; outside a checkout what FLASHPOINT_COMMIT says, for copies of one, or None.
         time_utc: start of the measurement, ISO 8601.
     """
 
@@ -51,7 +51,7 @@ def describe(device: str = "cpu") -> Environment:
         python=platform.python_version(),
         torch=str(torch.__version__),
         flashpoint=flashpoint.__version__,
-        commit=checkout_commit(Path(__file__)),
+        commit=checkout_commit(Path(__file__)) or os.environ.get("FLASHPOINT_COMMIT"),
         time_utc=datetime.now(UTC).isoformat(timespec="seconds"),
         **(_gpu_versions() if is_gpu else {"driver": None}),
     )
