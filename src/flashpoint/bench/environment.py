@@ -20,8 +20,8 @@ class Environment:
     Attributes:
         device: name of the CPU or GPU.
         driver, cuda, cudnn, triton: versions that count on a GPU; None on the CPU.
-        commit: of the checkout that Flashpoint runs from, with "-dirty" where files differ from
-            it; outside a checkout what FLASHPOINT_COMMIT says, for copies of one, or None.
+        commit: what FLASHPOINT_COMMIT says, for copies of a checkout; else of the checkout that
+            Flashpoint runs from, with "-dirty" where files differ from it, or None outside of one.
         time_utc: start of the measurement, ISO 8601.
     """
 
@@ -51,7 +51,7 @@ def describe(device: str = "cpu") -> Environment:
         python=platform.python_version(),
         torch=str(torch.__version__),
         flashpoint=flashpoint.__version__,
-        commit=checkout_commit(Path(__file__)) or os.environ.get("FLASHPOINT_COMMIT"),
+        commit=os.environ.get("FLASHPOINT_COMMIT") or checkout_commit(Path(__file__)),
         time_utc=datetime.now(UTC).isoformat(timespec="seconds"),
         **(_gpu_versions() if is_gpu else {"driver": None}),
     )

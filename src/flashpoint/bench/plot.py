@@ -120,16 +120,8 @@ def _draw_panel(axes: Any, panel: Panel) -> None:
     highest = max(bar.rate for group in panel.groups for bar in group.bars)
     if panel.most:
         axes.axhline(panel.most, color=MUTED, linewidth=1.2, linestyle=(0, (5, 4)), zorder=1)
-        axes.annotate(
-            f"one large matrix product: {panel.most:.0f}",
-            (1, panel.most),
-            xycoords=("axes fraction", "data"),
-            xytext=(0, 4),
-            textcoords="offset points",
-            ha="right",
-            fontsize=11,
-            color=MUTED,
-        )
+        text = f"- -  one matrix product: {panel.most:.0f}"
+        axes.set_title(text, loc="right", fontsize=11, color=MUTED, pad=12)
     axes.set_ylim(0, max(1.16 * highest, 1.1 * (panel.most or 0)))
     beside = max(0.0, (MIN_GROUPS - len(panel.groups)) / 2)
     axes.set_xlim(-0.6 - beside, len(panel.groups) - 0.4 + beside)
@@ -148,9 +140,10 @@ def _draw_group(axes: Any, position: int, group: Group, width: float) -> None:
         color = COLORS.get(bar.provider, MUTED)
         axes.bar(x, bar.rate, 0.92 * width, color=color, linewidth=0, zorder=2)
         if bar.provider == OURS and group.speedup is not None:
+            beside = [other.rate for other in group.bars[: index + 2]]  # the label is that wide
             axes.annotate(
                 f"{group.speedup:.2f}x",
-                (x, bar.rate),
+                (x, max(beside)),
                 xytext=(0, 4),
                 textcoords="offset points",
                 ha="center",
@@ -158,7 +151,7 @@ def _draw_group(axes: Any, position: int, group: Group, width: float) -> None:
                 fontweight="bold",
                 color=color,
                 zorder=3,
-                bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8},
+                bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.4},
             )
 
 

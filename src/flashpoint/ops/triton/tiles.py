@@ -174,7 +174,8 @@ def gradient_of_scores(s, dw, GRADIENT: tl.constexpr, IS_BUILTIN: tl.constexpr):
 def add_product(total, a, b):
     """total + a @ b. In fp32 the product is summed by itself: one long chain rounds too often."""
     if a.dtype == tl.float32:
-        total += tl.dot(a, b, input_precision="ieee")
+        product = tl.dot(a, b, input_precision="ieee")
+        total = tl.fma(product, tl.full(product.shape, 1.0, tl.float32), total)  # a sum is fused
     else:
         total = tl.dot(a, b, total)
     return total
