@@ -35,6 +35,16 @@ def make_inputs(shape: tuple[int, ...], seed: int = 0) -> dict[str, Tensor]:
     }
 
 
+def make_qkv(
+    shape: tuple[int, ...] = (2, 4, 2, 40, 70, 32, 32),
+    dtype: torch.dtype = torch.float32,
+    seed: int = 0,
+) -> dict[str, Tensor]:
+    """q, k, v where Triton's kernels want them."""
+    inputs = make_inputs(shape, seed)
+    return {name: inputs[name].to(device_of("triton"), dtype) for name in "qkv"}
+
+
 def run(
     impl: str,
     dtype: torch.dtype,
