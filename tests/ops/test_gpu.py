@@ -159,3 +159,14 @@ def test_training_keeps_no_more_than_inputs_and_output():
     before = torch.cuda.memory_allocated()
     o = attention(*leaves)
     assert torch.cuda.memory_allocated() - before == o.numel() * o.element_size()
+
+
+@on_a_gpu
+@needs_gpu
+def test_remembered_launches_keep_no_tensor_alive():
+    attention(**make_qkv((1, 2, 2, 300, 300, 64, 64), torch.bfloat16))
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    for length in (301, 302, 303):
+        attention(**make_qkv((1, 2, 2, length, length, 64, 64), torch.bfloat16))
+    assert torch.cuda.memory_allocated() == before

@@ -354,3 +354,31 @@ def test_calls_that_differ_in_a_number_do_not_share_a_result(impl):
             options = {"activation": "silu", "causal": name == "length", name: value}
             got = attention(**tensors, **options, impl=impl)
             assert_same({"o": got}, {"o": attention(**tensors, **options, impl="reference")})
+
+
+# dk and dv of queries that see few of many keys
+
+
+@pytest.mark.parametrize("activation", ["relu", "relu2"])
+@pytest.mark.parametrize("hides", ["lengths", "mask", "causal"])
+@on_triton
+def test_few_visible_keys_of_many_keep_fp16_gradients_finite(impl, activation, hides):
+    shape = (1, 1, 1, 16, 4096, 64, 64)
+    options = {
+        "lengths": {"key_lengths": torch.tensor([4])},
+        "mask": {"mask": (torch.arange(4096) < 4).expand(16, 4096)},
+        "causal": {"causal": True, "window": (3, None)},
+    }[hides]
+    inputs = make_inputs(shape)
+    inputs["do"] = 4 * inputs["do"]
+    assert_exact(impl, torch.float16, inputs, activation=activation, **options)
+
+
+@pytest.mark.parametrize("name", ["bias", "mask"])
+@on_triton
+def test_decoding_reads_no_head_beyond_the_last(impl, name):
+    far = 2**26  # past the last head lies memory that is not ours
+    memory = torch.zeros(far + 512, device=device_of(impl))
+    tensor = memory.as_strided((1, 2, 1, 512), (2 * far, far, 512, 1))
+    q, k, v = make_qkv((1, 2, 2, 1, 512, 16, 16)).values()
+    assert attention(q, k, v, **{name: tensor}, impl=impl).isfinite().all()

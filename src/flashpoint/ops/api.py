@@ -69,7 +69,8 @@ def attention(
             gets zeros.
         causal: keep keys j <= p.
         window: (left, right): keep keys p - left <= j <= p + right; None on a side is unbounded.
-        key_lengths: how many keys of each sample exist. It moves no position.
+        key_lengths: how many keys of each sample exist. It moves no position. On a GPU its values
+            are not read, which would stop the host: those beyond Lk count as Lk.
         impl: "reference", "cpu" or "triton" is used or refused, never replaced; "auto" takes the
             fastest that serves these tensors.
 
@@ -131,7 +132,8 @@ def attention_varlen(
         q, k, v: all sequences' tokens in a row.
         cu_seqlens_q, cu_seqlens_k: int32 or int64; sequence b has the tokens from entry b up to
             entry b + 1. The first entry is 0, the last the number of tokens.
-        max_seqlen_q, max_seqlen_k: at least the longest sequence's length.
+        max_seqlen_q, max_seqlen_k: at least the longest sequence's length. On a GPU nobody checks
+            it, which would stop the host; tokens beyond it are not computed.
         activation, alpha, length, scale, causal, window, impl: as for ``attention``.
         bias, mask: as for ``attention``; a tensor broadcasts to
             [B, Hq, max_seqlen_q, max_seqlen_k], and each sequence uses its upper left corner.

@@ -65,6 +65,8 @@ def choose(impl: str, q: torch.Tensor, v: torch.Tensor, activation: str) -> str:
 
 def _missing_for_triton() -> str | None:
     """What the machine lacks for the GPU's kernels."""
+    if torch.version.hip is not None:
+        return "the kernels are written for NVIDIA GPUs; impl='reference' serves AMD's"
     if not HAS_TRITON:
         return "triton is not installed; pip install triton (Linux), or a torch with CUDA"
     if not (torch.cuda.is_available() or INTERPRETED):
@@ -74,6 +76,8 @@ def _missing_for_triton() -> str | None:
 
 def _triton_refusal(q: torch.Tensor, v: torch.Tensor, activation: str) -> str | None:
     """Why the GPU's kernels cannot serve this call, as the rest of a sentence."""
+    if torch.version.hip is not None:
+        return "serves NVIDIA GPUs, this torch is built for AMD's. Pass impl='reference'."
     if not HAS_TRITON:
         return "needs the package triton. Install it, or pass impl='reference'."
     if not (q.is_cuda or q.is_meta or (INTERPRETED and q.is_cpu)):

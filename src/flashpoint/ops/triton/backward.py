@@ -7,14 +7,13 @@ Two kernels, each with the scores made again: one goes over keys for a block of 
 over queries for a block of keys (dk, dv). Sums are in registers, so nothing is added in memory.
 """
 
-import math
 from typing import Any
 
 import torch
 import triton
 from torch import Tensor
 
-from flashpoint.ops.spec import Terms, length_power
+from flashpoint.ops.spec import Terms
 from flashpoint.ops.triton import hopper
 from flashpoint.ops.triton.activations import in_kernels, is_builtin
 from flashpoint.ops.triton.autotune import autotuned
@@ -130,10 +129,8 @@ def _launch_dkdv(
     arguments: dict[str, Any],
 ) -> None:
     own = {"dk": grads[1], "dv": grads[2], "ONE_RANGE": problem.hides_nothing}
-    usual = problem.gain * length_power(problem.num_keys, problem.terms.alpha)
-    if arguments["NORM"] != "constant" and 0.0 < usual < math.inf:
-        # These weights are normalized, so they need less of it.
-        own |= {name: arguments[name] / usual for name in ("shrink", "shrink_ds")}
+    if arguments["NORM"] != "constant":
+        own["shrink"], own["shrink_ds"] = problem.row_shrinks()
 
     def launch(recorder: Recorder, tiles: dict[str, Any]) -> None:
         num_blocks = triton.cdiv(problem.num_keys, tiles["BLOCK_N"])

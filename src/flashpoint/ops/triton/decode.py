@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from flashpoint.ops.implementations import INTERPRETED
 from flashpoint.ops.triton.autotune import autotuned
 from flashpoint.ops.triton.problem import Problem
 from flashpoint.ops.triton.replay import Recorder, only
@@ -56,9 +57,10 @@ def decode_kernel(
     j_end = tl.minimum(j_begin + share, stop)
 
     row = tl.arange(0, BLOCK_M)  # a head of the group, then a query
-    queries = (row % Lq)[:, None]
+    exists = row < GROUP * Lq
+    queries = tl.where(exists, row % Lq, Lq)[:, None]  # Lq: a row of no query, which reads nothing
     h = (kv_head * GROUP + row // Lq)[:, None]
-    ok = (row < GROUP * Lq)[:, None]
+    ok = exists[:, None]
     d = tl.arange(0, BLOCK_D)[None, :]
     at = q + tl.cast(b, tl.int64) * q_strides[0] + h.to(tl.int64) * q_strides[1]
     at += queries.to(tl.int64) * q_strides[2] + d.to(tl.int64) * q_strides[3]
@@ -122,7 +124,7 @@ def suits(problem: Problem) -> bool:
 
 def launch_decode(problem: Problem, recorder: Recorder, o: Tensor) -> None:
     """Write the result to o."""
-    chained = o.is_cuda and torch.cuda.get_device_capability(o.device)[0] >= 9
+    chained = not INTERPRETED and torch.cuda.get_device_capability(o.device)[0] >= 9
     arguments = problem.arguments() | {"o": o, "B": problem.num_samples, "CHAINED": chained}
     programs = problem.k.shape[1] * problem.num_samples
     rows = o.shape[0] * o.shape[1] * o.shape[2]

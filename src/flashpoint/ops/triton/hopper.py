@@ -7,6 +7,7 @@ import torch
 import triton
 from torch import Tensor
 
+from flashpoint.ops.implementations import INTERPRETED
 from flashpoint.ops.triton.problem import Problem
 
 GLUON_VERSIONS = ("3.6.",)  # whose Gluon was tested; others take the portable kernels
@@ -36,6 +37,6 @@ def backward_kernels(problem: Problem, do: Tensor) -> ModuleType | None:
 @functools.cache
 def _is_known(device: torch.device) -> bool:
     """True where the GPU is a Hopper and this Triton has the Gluon we know."""
-    if device.type != "cuda" or torch.cuda.get_device_capability(device)[0] != 9:
+    if INTERPRETED or device.type != "cuda" or torch.cuda.get_device_capability(device)[0] != 9:
         return False
     return triton.__version__.startswith(GLUON_VERSIONS)

@@ -34,7 +34,6 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from flashpoint.ops.spec import length_power
 from flashpoint.ops.triton.activations import is_builtin
 from flashpoint.ops.triton.hopper_tiles import (
     REGISTERS,
@@ -355,14 +354,17 @@ def launch_hopper_backward(
     """Write dq, dk and dv to grads."""
     shrink, shrink_ds = arguments["shrink"], arguments["shrink_ds"]
     gain, scale = arguments["gain"], arguments["scale"]
-    tails = {"tail_w": gain / shrink, "tail_ds": scale * gain / shrink_ds}
-    numbers = {"lift_w": shrink, "lift_ds": shrink_ds, **tails}
-    _launch_side("queries", problem, recorder, do, grads, arguments | numbers)
-    if arguments["NORM"] == "visible" and arguments["SHRINKS"]:  # normalized weights need less
-        usual = length_power(problem.num_keys, problem.terms.alpha)
-        numbers |= {name: numbers[name] / usual for name in ("lift_w", "lift_ds")}
-        numbers |= {name: numbers[name] * usual for name in ("tail_w", "tail_ds")}
-    _launch_side("keys", problem, recorder, do, grads, arguments | numbers)
+
+    def numbers(lift_w: float, lift_ds: float) -> dict[str, float]:
+        tails = {"tail_w": gain / lift_w, "tail_ds": scale * gain / lift_ds}
+        return {"lift_w": lift_w, "lift_ds": lift_ds, **tails}
+
+    own = numbers(shrink, shrink_ds)
+    _launch_side("queries", problem, recorder, do, grads, arguments | own)
+    if arguments["NORM"] == "visible" and arguments["SHRINKS"]:
+        moved = 2.0 ** problem.moved_exponent()[0]  # still to come, with the gain
+        own = numbers(*(moved * lift for lift in problem.row_shrinks()))
+    _launch_side("keys", problem, recorder, do, grads, arguments | own)
 
 
 def _launch_side(

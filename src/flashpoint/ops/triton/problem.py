@@ -15,6 +15,7 @@ from flashpoint.ops.triton.counts import launch_counts
 
 MOST_KEYS_BY_POINTERS = 256  # descriptors cost the host 25 us a launch, more than they save here
 FARTHEST = 2**30  # a window beyond any sequence, and within 32 bits with a position added
+LARGEST_LIFT = 16.0
 SMALLEST_SHRINK = -8  # exponent of two by which fp16 weights are kept away from overflow
 
 
@@ -158,12 +159,31 @@ class Problem(NamedTuple):
         """
         if self.q.dtype != torch.float16:
             return 1.0, 1.0
-        moved = round(math.log2(self.gain / self.terms.gain)) if self.terms.gain else 0
-        degree = registered(self.terms.activation).degree or 1
+        moved, degree = self.moved_exponent()
         power = length_power(self.num_keys, self.terms.alpha)
         exponent = round(math.log2(power)) if 0.0 < power < math.inf else 0
         exponent = min(max(exponent, SMALLEST_SHRINK), 0)
         return 2.0 ** (exponent + moved), 2.0 ** (moved * (degree - 1) // degree)
+
+    def row_shrinks(self) -> tuple[float, float]:
+        """The same for tiles that each query's normalizer has met: what is small by it is lifted.
+
+        Not by much: the normalizer of a query that sees few keys is near 1.
+        """
+        if self.q.dtype != torch.float16:
+            return 1.0, 1.0
+        moved, degree = self.moved_exponent()
+        power = length_power(self.num_keys, self.terms.alpha)
+        lift = min(1.0 / power, LARGEST_LIFT) if 0.0 < power < math.inf else 1.0
+        return lift, lift * 2.0 ** (moved * (degree - 1) // degree - moved)
+
+    def moved_exponent(self) -> tuple[int, int]:
+        """log2 of what a scale behind h multiplies weights by, rounded, and h's degree."""
+        degree = registered(self.terms.activation).degree
+        scale = self.terms.scale_for(self.q.shape[3])
+        if degree is None or self.scale == scale:
+            return 0, 1
+        return round(degree * math.log2(scale)), degree
 
     def inputs(self, tiles: dict[str, int], do: Tensor | None = None) -> dict[str, Any]:
         """q, k, v and do as kernels load them: by descriptors, or by pointers and strides."""

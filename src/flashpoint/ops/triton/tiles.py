@@ -1,6 +1,6 @@
 """What all kernels share: the sequence a program works on, its tiles, and who sees whom in them.
 
-Axes: a tile of scores is [queries, keys], or [keys, queries] where TRANSPOSED. Positions count
+Axes: a tile of scores is [queries, keys], or [keys, queries] for dk and dv. Positions count
 within a sequence; only loads and stores know where in memory a sequence begins.
 """
 
