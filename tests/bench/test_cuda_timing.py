@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from implementations import needs_gpu
 
 from flashpoint.bench.calls import make_call
 from flashpoint.bench.cases import Case, Shape
@@ -11,7 +12,7 @@ from flashpoint.bench.providers.registry import PROVIDERS
 
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+    needs_gpu,
 ]
 
 

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from implementations import needs_gpu
 
 from flashpoint.bench.cases import Case, Shape
 from flashpoint.bench.device import default_device, num_input_sets, own_stream, timer_for
@@ -31,7 +32,7 @@ def test_missing_gpu_is_one_line(monkeypatch):
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@needs_gpu
 def test_small_inputs_rotate_and_large_ones_do_not():
     small = Case(shape=Shape(1, 1, 16, 16), dtype="bf16", mode="forward", device="cuda")
     large = Case(shape=Shape(16, 16, 1024, 64), dtype="bf16", mode="forward", device="cuda")

@@ -6,6 +6,7 @@ from functools import partial
 
 import pytest
 import torch
+from implementations import needs_gpu
 
 from flashpoint.bench import memory
 from flashpoint.bench.cases import Case, Shape
@@ -54,7 +55,7 @@ def test_forward_keeps_nothing():
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@needs_gpu
 @pytest.mark.parametrize(("mode", "least"), [("forward", 1), ("backward", 3)])
 def test_peak_on_the_gpu_is_at_least_the_result(mode, least):
     case = Case(shape=Shape(1, 8, 1024, 64), dtype="fp32", mode=mode, device="cuda")

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 import torch
-from implementations import HAS_GPU, HAS_TRITON
+from implementations import HAS_GPU, HAS_TRITON, needs_gpu
 
 from flashpoint.cli.main import main
 
@@ -90,7 +90,7 @@ def test_tune_measures_every_kernel_and_says_where_tiles_are(run, monkeypatch, t
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not HAS_GPU, reason="needs a GPU; no CUDA device is visible")
+@needs_gpu
 def test_tune_on_a_gpu(run, tmp_path):
     status, out, _ = run("--shape", "1,2,200,64")
     assert status == 0

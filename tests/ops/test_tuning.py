@@ -9,7 +9,7 @@ import sys
 
 import pytest
 import torch
-from implementations import HAS_GPU, HAS_TRITON, device_of
+from implementations import HAS_GPU, HAS_TRITON, device_of, needs_gpu
 from numerics import assert_exact, make_inputs
 
 from flashpoint import attention
@@ -423,7 +423,7 @@ def test_captured_call_does_not_tune(monkeypatch):
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not HAS_GPU, reason="needs a GPU; no CUDA device is visible")
+@needs_gpu
 def test_variable_tunes_on_a_gpu(monkeypatch, store):
     monkeypatch.setenv("FLASHPOINT_AUTOTUNE", "1")
     inputs = make_inputs((1, 2, 1, 130, 140, 64, 64))

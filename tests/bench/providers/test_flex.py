@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
+from implementations import needs_gpu
 
 import flashpoint
 from flashpoint.bench.calls import make_call
@@ -63,7 +64,7 @@ def test_what_flex_cannot_do_is_refused():
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@needs_gpu
 @pytest.mark.parametrize("causal", [False, True])
 def test_compiled_log_trick_has_the_right_gradients(causal):
     case = replace(CASE, shape=Shape(1, 2, 256, 64), device="cuda", causal=causal, mode="training")

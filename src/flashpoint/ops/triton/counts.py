@@ -40,22 +40,21 @@ def count_kernel(
     tl.store(at + queries, total, mask=queries < Lq)
 
 
-def launch_counts(problem: "Problem") -> Tensor:
-    """[B or 1, H or 1, Lq] numbers of visible keys; one where all samples or heads share them."""
-    mask = problem.mask
-    if mask is not None and mask.dtype != torch.uint8:
-        mask = None
+def launch_counts(
+    problem: "Problem", mask: Tensor | None, mask_strides: tuple[int, ...]
+) -> Tensor:
+    """[B or 1, H or 1, Lq] numbers of visible keys; one where all samples or heads share them.
+
+    The mask is the problem's, where it is one of booleans.
+    """
     varies = problem.ends_early or (mask is not None and mask.shape[0] > 1)
     samples = problem.num_samples if varies else 1
     heads = 1 if mask is None else mask.shape[1]
     counts = problem.q.new_empty(samples, heads, problem.num_queries, dtype=torch.int32)
-    strides = () if mask is None else tuple(
-        0 if n == 1 else stride for n, stride in zip(mask.shape, mask.stride(), strict=True)
-    )
     grid = (triton.cdiv(problem.num_queries, ROWS) * heads * samples,)
     count_kernel[grid](
         counts, mask,
-        problem.lengths, problem.cu_q, problem.cu_k, strides,
+        problem.lengths, problem.cu_q, problem.cu_k, mask_strides,
         heads, problem.num_queries, problem.num_keys, *problem.window,
         mask is not None, ROWS, KEYS,
     )

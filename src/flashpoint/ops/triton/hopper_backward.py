@@ -112,7 +112,7 @@ def start_transposed(left, right, LAYOUT: gl.constexpr):
 def take_block(
     block, number, rows, da, db, limits, sizes, numbers, buffers, barriers,
     WEIGH: gl.constexpr, GRADIENT: gl.constexpr, FINISHES: gl.constexpr, IS_RELU: gl.constexpr,
-    LIFTS: gl.constexpr, NORM: gl.constexpr, CAUSAL: gl.constexpr, SIDE: gl.constexpr,
+    LIFTS: gl.constexpr, NORM: gl.constexpr, SIDE: gl.constexpr,
     MASKED: gl.constexpr, S_LAYOUT: gl.constexpr, W_LAYOUT: gl.constexpr,
 ):
     """One column block: S, dW | W, dS | da, db. The other warpgroup fills the gaps."""
@@ -177,7 +177,7 @@ def take_head(
             block = first + step if SIDE == "keys" else last - 1 - step
             da, db = take_block(
                 block, number + skipped + step, rows, da, db, limits, sizes, numbers,
-                buffers, barriers, WEIGH, GRADIENT, FINISHES, IS_RELU, LIFTS, NORM, CAUSAL, SIDE,
+                buffers, barriers, WEIGH, GRADIENT, FINISHES, IS_RELU, LIFTS, NORM, SIDE,
                 True, S_LAYOUT, W_LAYOUT,
             )
         start = skipped + masked
@@ -185,7 +185,7 @@ def take_head(
         block = tile_first + step if SIDE == "keys" else tile_last - 1 - step
         da, db = take_block(
             block, number + step, rows, da, db, limits, sizes, numbers, buffers, barriers,
-            WEIGH, GRADIENT, FINISHES, IS_RELU, LIFTS, NORM, CAUSAL, SIDE,
+            WEIGH, GRADIENT, FINISHES, IS_RELU, LIFTS, NORM, SIDE,
             False, S_LAYOUT, W_LAYOUT,
         )
     return da, db

@@ -149,7 +149,8 @@ class Problem(NamedTuple):
             assert self.cu_k is not None
             counts = self.cu_k.diff().view(-1, 1, 1).expand(-1, 1, self.num_queries)
         else:
-            counts = launch_counts(self)
+            mask = self.mask if has_bool_mask else None
+            counts = launch_counts(self, mask, _broadcast_strides(mask))
         return "given", 1.0, self.gain * counts.clamp(min=1).float() ** -terms.alpha
 
     def shrinks(self) -> tuple[float, float]:
