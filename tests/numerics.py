@@ -3,7 +3,7 @@
 import math
 
 import torch
-from implementations import device_of
+from implementations import device_of, widest_dtype
 from torch import Tensor
 
 import flashpoint
@@ -35,14 +35,22 @@ def make_inputs(shape: tuple[int, ...], seed: int = 0) -> dict[str, Tensor]:
     }
 
 
+def place_qkv(
+    impl: str, shape: tuple[int, ...], dtype: torch.dtype | None = None, seed: int = 0
+) -> dict[str, Tensor]:
+    """q, k, v where an implementation wants them, in the most exact dtype unless told."""
+    inputs = make_inputs(shape, seed)
+    dtype = widest_dtype(impl) if dtype is None else dtype
+    return {name: inputs[name].to(device_of(impl), dtype) for name in "qkv"}
+
+
 def make_qkv(
     shape: tuple[int, ...] = (2, 4, 2, 40, 70, 32, 32),
     dtype: torch.dtype = torch.float32,
     seed: int = 0,
 ) -> dict[str, Tensor]:
     """q, k, v where Triton's kernels want them."""
-    inputs = make_inputs(shape, seed)
-    return {name: inputs[name].to(device_of("triton"), dtype) for name in "qkv"}
+    return place_qkv("triton", shape, dtype, seed)
 
 
 def run(
