@@ -41,3 +41,20 @@ def _quick_tiles(request, monkeypatch):
             return dict(quick) if replaced else usual(problem)
 
         monkeypatch.setattr(module, name, tiles)
+
+
+@pytest.fixture
+def store(monkeypatch, tmp_path):
+    """An empty store of measured tiles for one test; gives its file."""
+    from flashpoint.ops.triton import autotune, replay, tile_store
+
+    def forget():
+        tile_store.forget()
+        autotune._tried.clear()
+        replay._recordings.clear()
+
+    monkeypatch.setenv("FLASHPOINT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("FLASHPOINT_AUTOTUNE", raising=False)
+    forget()
+    yield tmp_path / "cache" / "tiles.json"
+    forget()

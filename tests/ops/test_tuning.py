@@ -2,23 +2,20 @@
 
 import itertools
 import json
-import math
 import os
 import subprocess
 import sys
 
 import pytest
 import torch
-from implementations import HAS_GPU, HAS_TRITON, device_of, needs_gpu
-from numerics import assert_exact, make_inputs
-
-from flashpoint import attention
+from implementations import HAS_GPU, HAS_TRITON
+from numerics import make_qkv
 
 if not HAS_TRITON:
     pytest.skip("triton is not installed", allow_module_level=True)
 
 from flashpoint.ops.spec import Terms
-from flashpoint.ops.triton import autotune, replay, tile_store, tuning
+from flashpoint.ops.triton import autotune, tile_store, tuning
 from flashpoint.ops.triton.problem import Problem
 from flashpoint.ops.triton.tuning import INTERPRETER, Gpu, Kind, Tiles
 
@@ -28,32 +25,12 @@ H200 = Gpu("NVIDIA H200", 9, 227 * 1024, 132)
 FAMILIES = {"turing": 7, "ampere": 8, "hopper": 9, "blackwell": 10, "small blackwell": 12}
 SHAPE = (1, 2, 1, 33, 70, 16, 16)
 
-pytestmark = pytest.mark.usual_tiles
-
-
-@pytest.fixture(autouse=True)
-def store(monkeypatch, tmp_path):
-    """An empty store of its own for every test; gives its file."""
-    monkeypatch.setenv("FLASHPOINT_CACHE", str(tmp_path / "cache"))
-    monkeypatch.delenv("FLASHPOINT_AUTOTUNE", raising=False)
-    tile_store.forget()
-    autotune._tried.clear()
-    replay._recordings.clear()
-    yield tmp_path / "cache" / "tiles.json"
-    tile_store.forget()
-    autotune._tried.clear()
-    replay._recordings.clear()
+pytestmark = [pytest.mark.usual_tiles, pytest.mark.usefixtures("store")]
 
 
 def make_kind(kernel="forward", **changes):
     usual = Kind(kernel, torch.bfloat16, 64, 64, False, 0, 4096, 4096)
     return usual._replace(**changes)
-
-
-def make_problem(shape=SHAPE, dtype=torch.float32, **terms):
-    inputs = make_inputs(shape)
-    q, k, v = (inputs[name].to(device_of("triton"), dtype) for name in "qkv")
-    return Problem.dense(q, k, v, None, None, None, Terms(**terms))
 
 
 # The table and the rule
@@ -154,7 +131,8 @@ def test_keys_are_split_so_that_all_multiprocessors_have_two_programs(heads, key
 @pytest.mark.skipif(HAS_GPU, reason="is about machines without a GPU")
 def test_interpreter_needs_no_cuda_device():
     assert tuning.gpu_of(torch.device("cpu")) is INTERPRETER
-    tiles = tuning.forward_tiles(make_problem())
+    q, k, v = make_qkv(SHAPE).values()
+    tiles = tuning.forward_tiles(Problem.dense(q, k, v, None, None, None, Terms()))
     assert tiles == {"BLOCK_M": 32, "BLOCK_N": 32, "num_warps": 4, "num_stages": 2}
 
 
@@ -246,187 +224,3 @@ def test_lengths_of_one_bucket_share_an_entry():
     keys = {other.key(H200) for other in others} | {kind.key(H200._replace(name="another"))}
     assert len(keys) == 7
     assert kind.key(H200) not in keys
-
-
-# Measuring
-
-
-class FakeTimer:
-    """Makes the candidate number ``fastest`` of every kernel the fastest."""
-
-    def __init__(self, fastest):
-        self.fastest = fastest
-        self.seen = {}
-
-    def on_candidate(self, kind, tiles):
-        self.seen.setdefault(kind.kernel, []).append(tiles)
-        self.kernel = kind.kernel
-
-    def __call__(self, call):
-        return abs(len(self.seen[self.kernel]) - 1 - self.fastest) + 1.0
-
-    def session(self):
-        return autotune.session(self, on_candidate=self.on_candidate)
-
-
-FP16_CASES = [pytest.param(torch.float16, number, id=f"fp16-{number}") for number in range(9)]
-FP32_CASES = [pytest.param(torch.float32, number, id=f"fp32-{number}") for number in range(5)]
-
-
-@pytest.mark.parametrize(
-    ("dtype", "fastest"), FP16_CASES if HAS_GPU else FP16_CASES + FP32_CASES
-)  # fp32 takes long to compile
-def test_candidates_give_the_same_result(dtype, fastest):
-    timer = FakeTimer(fastest)
-    with timer.session():
-        assert_exact("triton", dtype, make_inputs(SHAPE), causal=True)
-    assert sorted(timer.seen) == ["dkdv", "dq", "forward"]
-
-
-@pytest.mark.parametrize("fastest", range(7))
-def test_candidates_of_decode_give_the_same_result(fastest):
-    timer = FakeTimer(fastest)
-    with timer.session(), torch.no_grad():
-        inputs = make_inputs((1, 2, 1, 2, 600, 16, 16))
-        q, k, v = (inputs[name].to(device_of("triton"), torch.float16) for name in "qkv")
-        o = attention(q, k, v, impl="triton")
-    expected = attention(q, k, v, impl="reference")
-    assert list(timer.seen) == ["decode"]
-    torch.testing.assert_close(o, expected, rtol=2e-3, atol=2e-3)
-
-
-def test_session_finds_stores_and_later_calls_use_the_fastest(store):
-    problem = make_problem(dtype=torch.float16)
-    timer = FakeTimer(2)
-    with timer.session() as tuned:
-        attention(problem.q, problem.k, problem.v, impl="triton")
-    (found,) = tuned.found
-    assert found.before == timer.seen["forward"][0]
-    assert found.after == timer.seen["forward"][2] != found.before
-    assert (found.before_ms, found.after_ms) == (3.0, 1.0)
-    tile_store.forget()  # as in another process
-    tiles = tuning.forward_tiles(problem)
-    assert Tiles(*(tiles[name] for name in ("BLOCK_M", "BLOCK_N", "num_warps", "num_stages"))) == (
-        found.after
-    )
-
-
-def test_gain_within_noise_changes_nothing():
-    problem = make_problem(dtype=torch.float16)
-    times = iter([1.0, *[0.99] * 20])
-    with autotune.session(lambda call: next(times)) as tuned:
-        attention(problem.q, problem.k, problem.v, impl="triton")
-    assert tuned.found[0].before == tuned.found[0].after
-
-
-def test_failing_candidates_are_skipped():
-    problem = make_problem(dtype=torch.float16)
-    calls = []
-
-    def timer(call):
-        calls.append(call)
-        if len(calls) != 3:
-            raise RuntimeError("out of resources")
-        return 1.0
-
-    with autotune.session(timer) as tuned:
-        attention(problem.q, problem.k, problem.v, impl="triton")
-    kind = Kind.of("forward", problem)
-    gpu = tuning.gpu_of(problem.q.device)
-    assert tuned.found[0].before_ms == math.inf
-    assert tuned.found[0].after == autotune._CANDIDATES["forward"][1]
-    assert tuning.usual_tiles(kind, gpu) == tuned.found[0].after
-
-
-def test_nothing_is_stored_where_every_candidate_fails(store):
-    def timer(call):
-        raise RuntimeError("out of resources")
-
-    problem = make_problem(dtype=torch.float16)
-    with autotune.session(timer) as tuned:
-        o = attention(problem.q, problem.k, problem.v, impl="triton")
-    assert o.isfinite().all()
-    assert tuned.found == []
-    assert not store.exists()
-
-
-def test_rehearsals_are_repeated_and_not_recorded():
-    problem = make_problem(dtype=torch.float16)
-    kept = []
-
-    def timer(call):
-        assert isinstance(call.__self__, autotune.Rehearsal)
-        call()
-        kept.append(call.__self__)
-        return 1.0
-
-    with autotune.session(timer):
-        attention(problem.q, problem.k, problem.v, impl="triton")
-    assert kept
-    assert all(len(x.steps) == 1 and not x.launches and not x.is_repeatable for x in kept)
-    assert not any(recorder in kept for recorder in replay._recordings.values())
-
-
-@pytest.fixture
-def timed(monkeypatch):
-    """A timer in the place of the GPU's; gives the calls it has timed."""
-    calls = []
-
-    def bench_ms(call):
-        calls.append(call)
-        return float(len(calls))
-
-    monkeypatch.setattr(autotune, "bench_ms", bench_ms)
-    return calls
-
-
-def test_first_call_does_not_tune_unless_asked(timed, monkeypatch, store):
-    monkeypatch.setattr(autotune, "_is_timeable", lambda problem: True)
-    problem = make_problem()
-    for value in (None, "0", ""):
-        if value is not None:
-            monkeypatch.setenv("FLASHPOINT_AUTOTUNE", value)
-        attention(problem.q, problem.k, problem.v, impl="triton")
-    assert timed == []
-    assert not store.exists()
-
-
-def test_variable_tunes_a_kind_once(timed, monkeypatch, store):
-    monkeypatch.setattr(autotune, "_is_timeable", lambda problem: True)
-    monkeypatch.setenv("FLASHPOINT_AUTOTUNE", "1")
-    problem = make_problem()
-    attention(problem.q, problem.k, problem.v, impl="triton")
-    assert len(timed) == 5
-    assert len(json.loads(store.read_text())["tiles"]) == 1
-    attention(problem.q, problem.k, problem.v, impl="triton")
-    autotune._tried.clear()  # as in another process
-    attention(problem.q, problem.k, problem.v, impl="triton")
-    assert len(timed) == 5
-
-
-@pytest.mark.skipif(HAS_GPU, reason="is about tensors that no GPU can time")
-def test_interpreted_call_does_not_tune(timed, monkeypatch):
-    monkeypatch.setenv("FLASHPOINT_AUTOTUNE", "1")
-    problem = make_problem()
-    attention(problem.q, problem.k, problem.v, impl="triton")
-    assert timed == []
-
-
-def test_captured_call_does_not_tune(monkeypatch):
-    class OnGpu:
-        class q:
-            is_cuda = True
-
-    for capturing in (True, False):
-        monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda x=capturing: x)
-        assert autotune._is_timeable(OnGpu) is not capturing
-
-
-@pytest.mark.gpu
-@needs_gpu
-def test_variable_tunes_on_a_gpu(monkeypatch, store):
-    monkeypatch.setenv("FLASHPOINT_AUTOTUNE", "1")
-    inputs = make_inputs((1, 2, 1, 130, 140, 64, 64))
-    assert_exact("triton", torch.float16, inputs, causal=True)
-    kernels = {key.split(" | ")[0] for key in json.loads(store.read_text())["tiles"]}
-    assert kernels == {"forward", "dkdv", "dq"}

@@ -158,6 +158,8 @@ def _tune(
         try:
             launch(rehearsal, launch_arguments(tiles, kind.kernel, problem))
             times[tiles] = active.timer(rehearsal.repeat)
+        except torch.OutOfMemoryError:
+            raise  # that says nothing of the candidate
         except Exception:  # noqa: BLE001 (a candidate that does not compile or run is none)
             continue
     if not times:

@@ -1,11 +1,14 @@
 """Gradients of a bias or a float mask: dbias_ij = f_i ds_ij, dmask_ij = f_i dw_ij h(s_ij).
 
 A program sums one block of it over everything that broadcasts there, so that no two add to the
-same place.
+same place. Where that leaves little to do side by side (a number, one per head, one per key), each
+head of each sample has its own sums, for a number one per block of queries, and these are added
+up behind the kernel.
 """
 
 from typing import Any
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -75,7 +78,7 @@ def backward_scored_kernel(
     bias, mask, normalizers, lengths, cu_q, cu_k,
     q_strides, k_strides, v_strides, do_strides, bias_strides, mask_strides, norm_strides,
     B, Hq, Lq, Lk, left, right, scale, bias_number, gain,
-    grad_B, grad_H, grad_Lq, grad_Lk,              # the gradient's sizes, 1 where it broadcasts
+    grad_B, grad_H, grad_Lq, grad_Lk,              # the sums' sizes, 1 where they broadcast
     WEIGH: tl.constexpr, GRADIENT: tl.constexpr, IS_BUILTIN: tl.constexpr, IS_BIAS: tl.constexpr,
     GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     HAS_SCALE: tl.constexpr, HAS_BIAS_NUMBER: tl.constexpr, MASK: tl.constexpr, NORM: tl.constexpr,
@@ -84,7 +87,8 @@ def backward_scored_kernel(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
 ):
     """The sum of all heads' shares of one block of dbias or dmask."""
-    i_blocks = 1 if ALL_QUERIES else tl.cdiv(Lq, BLOCK_M)
+    ONE_BLOCK: tl.constexpr = ALL_KEYS or not ALL_QUERIES  # of queries, for a program
+    i_blocks = tl.cdiv(Lq, BLOCK_M) if ONE_BLOCK else 1
     j_blocks = 1 if ALL_KEYS else tl.cdiv(Lk, BLOCK_N)
     pid = tl.program_id(0)
     j_own = pid % j_blocks * BLOCK_N
@@ -99,7 +103,7 @@ def backward_scored_kernel(
         )
         for at_h in range(0, tl.where(grad_H == 1, Hq, 1)):
             h = grad_h + at_h
-            i_end = num_queries if ALL_QUERIES else tl.minimum(num_queries, i_own + BLOCK_M)
+            i_end = tl.minimum(num_queries, i_own + BLOCK_M) if ONE_BLOCK else num_queries
             for i0 in range(i_own, i_end, BLOCK_M):
                 i1 = tl.minimum(i0 + BLOCK_M, num_queries)
                 begin, _, _, end = keys_of_block(
@@ -120,7 +124,10 @@ def backward_scored_kernel(
         acc = tl.sum(acc, 0, keep_dims=True)
     if ALL_KEYS:
         acc = tl.sum(acc, 1, keep_dims=True)
-    rows = i_own + tl.arange(0, 1 if ALL_QUERIES else BLOCK_M)[:, None]
+    if ALL_QUERIES:
+        rows = i_own // BLOCK_M + tl.arange(0, 1)[:, None]
+    else:
+        rows = i_own + tl.arange(0, BLOCK_M)[:, None]
     columns = j_own + tl.arange(0, 1 if ALL_KEYS else BLOCK_N)[None, :]
     at = grad + (tl.cast(grad_b, tl.int64) * grad_H + grad_h) * grad_Lq * grad_Lk
     at += rows.to(tl.int64) * grad_Lk + columns
@@ -134,19 +141,24 @@ def launch_scored(
     x = problem.bias if is_bias else problem.mask
     assert x is not None
     recorder.is_repeatable = False  # two such launches would share their names
-    grad = x.new_empty(x.shape)
     tiles = scored_tiles(problem)
-    sums = {
-        "ALL_QUERIES": x.shape[2] == 1 and problem.num_queries > 1,
-        "ALL_KEYS": x.shape[3] == 1 and problem.num_keys > 1,
-    }
-    i_blocks = 1 if sums["ALL_QUERIES"] else triton.cdiv(problem.num_queries, tiles["BLOCK_M"])
-    j_blocks = 1 if sums["ALL_KEYS"] else triton.cdiv(problem.num_keys, tiles["BLOCK_N"])
-    sizes = dict(zip(("grad_B", "grad_H", "grad_Lq", "grad_Lk"), x.shape, strict=True))
-    own = {"grad": grad, "B": problem.num_samples, "IS_BIAS": is_bias}
-    inputs = problem.inputs(tiles, do)
-    programs = i_blocks * j_blocks * x.shape[0] * x.shape[1]
-    arguments = inputs | arguments | own | sums | sizes
+    i_blocks = triton.cdiv(problem.num_queries, tiles["BLOCK_M"])
+    j_blocks = triton.cdiv(problem.num_keys, tiles["BLOCK_N"])
+    all_queries = x.shape[2] == 1 and problem.num_queries > 1
+    all_keys = x.shape[3] == 1 and problem.num_keys > 1
+    sums = x.new_empty(x.shape)
+    if all_queries or all_keys:
+        shape = (problem.num_samples, problem.q_heads, *x.shape[2:])
+        if all_queries and all_keys:
+            shape = (*shape[:2], i_blocks, 1)
+        sums = x.new_empty(shape, dtype=torch.float32)
+    programs = sums.shape[0] * sums.shape[1]
+    programs *= i_blocks if all_keys or not all_queries else 1
+    programs *= 1 if all_keys else j_blocks
+    sizes = dict(zip(("grad_B", "grad_H", "grad_Lq", "grad_Lk"), sums.shape, strict=True))
+    own = {"grad": sums, "B": problem.num_samples, "IS_BIAS": is_bias}
+    own |= {"ALL_QUERIES": all_queries, "ALL_KEYS": all_keys}
+    arguments = problem.inputs(tiles, do) | arguments | own | sizes
     kernel = backward_scored_kernel
     recorder.launch(kernel, programs, only(kernel, arguments) | tiles)
-    return grad
+    return sums.sum_to_size(x.shape).to(x.dtype)
