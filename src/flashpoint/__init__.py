@@ -26,22 +26,28 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Activation",
+    "AttentionSpec",
     "FlashpointError",
     "InputError",
     "UnsupportedError",
     "__version__",
     "attention",
     "attention_varlen",
+    "create_model",
 ]
 
 if TYPE_CHECKING:
+    from flashpoint.layers.spec import AttentionSpec
+    from flashpoint.models.registry import create_model
     from flashpoint.ops.api import attention, attention_varlen
     from flashpoint.ops.spec import Activation
 else:  # torch loads when one of these is first used, so the command line answers at once
     _HOMES = {
         "Activation": "flashpoint.ops.spec",
+        "AttentionSpec": "flashpoint.layers.spec",
         "attention": "flashpoint.ops.api",
         "attention_varlen": "flashpoint.ops.api",
+        "create_model": "flashpoint.models.registry",
     }
 
     def __getattr__(name: str) -> object:

@@ -19,6 +19,7 @@ SURFACE = {
     ],
     "demo": ["--dtype", "--shape"],
     "doctor": ["--json"],
+    "models": ["--attention", "--image-size", "pattern"],
     "tune": ["--activation", "--causal", "--dry-run", "--dtype", "--shape"],
 }
 

@@ -9,6 +9,7 @@ from flashpoint import __version__
 from flashpoint.cli.bench import bench
 from flashpoint.cli.demo import demo
 from flashpoint.cli.doctor import doctor
+from flashpoint.cli.models import models
 from flashpoint.cli.tune import tune
 from flashpoint.errors import FlashpointError
 
@@ -18,7 +19,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for verb in (demo, bench, tune, doctor):
+for verb in (demo, models, bench, tune, doctor):
     app.command()(verb)
 
 

@@ -1,0 +1,6 @@
+"""Other people's models, read into ours."""
+
+from flashpoint.convert.timm_vit import load_timm_vit
+from flashpoint.convert.transformers_vit import load_transformers_vit
+
+__all__ = ["load_timm_vit", "load_transformers_vit"]

@@ -1,0 +1,1 @@
+"""Building blocks of models, one family of modules a file."""

@@ -1,0 +1,325 @@
+"""Attention with its projections: self and cross, grouped heads, pointwise or softmax.
+
+Shapes: B batch, L tokens, E embedding, H query heads, Hkv key heads, D head dim.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from flashpoint.errors import InputError
+from flashpoint.layers.spec import LOG_LENGTH, SOFTMAX, AttentionSpec, check_choice
+from flashpoint.layers.visibility import Visibility, rows_of
+from flashpoint.ops.api import attention
+from flashpoint.ops.spec import registered
+
+QkNorm = Literal["none", "layer", "rms"]
+Gate = Literal["none", "sigmoid", "silu", "identity"]
+
+QK_NORMS = ("none", "layer", "rms")
+GATES = ("none", "sigmoid", "silu", "identity")
+NORM_EPS = 1e-6
+
+
+class RMSNorm(nn.RMSNorm):
+    """RMSNorm in the dtype of its weight, as autocast has it for LayerNorm but not for this."""
+
+    def forward(self, x: Float[Tensor, "... D"]) -> Float[Tensor, "... D"]:
+        """x over its root mean square, times the weight."""
+        return super().forward(x.to(self.weight.dtype))
+
+
+class Attention(nn.Module):
+    """Multi-head attention with timm's parameter names: qkv, q_norm, k_norm, proj.
+
+    Kernels start xavier uniform, the parts of q, k and v as matrices of their own; biases zero.
+
+    Args:
+        dim: E, the width of x.
+        num_heads: H; the head dim is E / H.
+        spec: the mathematics; see ``AttentionSpec``.
+        num_kv_heads: heads of k and v, a divisor of H. None: H.
+        qk_norm: of q and k over the head dim, scale only: "layer", "rms" or "none".
+        gate: an extra projection of x, without bias, times the attention's output before proj:
+            after "sigmoid", "silu" or as it is ("identity"). "none": no gate. The paper (arXiv
+            2309.08586, figure 4) has one and says neither which activation nor whether a bias.
+        qkv_bias, proj_bias: whether these projections have biases.
+        context_dim: width of the context that gives k and v. None: x gives them.
+        attend: what computes pointwise attention; takes the arguments of
+            ``flashpoint.attention``. Softmax goes to PyTorch's SDPA.
+
+    Example:
+        >>> layer = Attention(64, 4, AttentionSpec(activation="relu2"))
+        >>> layer(torch.randn(2, 10, 64)).shape
+        torch.Size([2, 10, 64])
+    """
+
+    alpha: nn.Parameter | None
+    gain: nn.Parameter | None
+    bias: nn.Parameter | None
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        spec: AttentionSpec = AttentionSpec(),  # noqa: B008  frozen
+        *,
+        num_kv_heads: int | None = None,
+        qk_norm: QkNorm = "none",
+        gate: Gate = "none",
+        qkv_bias: bool = True,
+        proj_bias: bool = True,
+        context_dim: int | None = None,
+        attend: Callable[..., Tensor] = attention,
+    ) -> None:
+        super().__init__()
+        self.spec, self.attend = spec, attend
+        self.num_heads = num_heads
+        self.num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
+        _check_heads(dim, self.num_heads, self.num_kv_heads)
+        self.head_dim = dim // num_heads
+        self.is_cross = context_dim is not None
+        kv_dim = 2 * self.num_kv_heads * self.head_dim
+        if context_dim is None:
+            self.qkv = nn.Linear(dim, dim + kv_dim, bias=qkv_bias)
+        else:
+            self.q = nn.Linear(dim, dim, bias=qkv_bias)
+            self.kv = nn.Linear(context_dim, kv_dim, bias=qkv_bias)
+        self.q_norm, self.k_norm = (_norm(qk_norm, self.head_dim) for _ in range(2))
+        check_choice("gate", gate, GATES)
+        self.gate_kind = gate
+        self.gate = None if gate == "none" else nn.Linear(dim, dim, bias=False)
+        self.proj = nn.Linear(dim, dim, bias=proj_bias)
+        for name in ("alpha", "gain", "bias"):
+            self.register_parameter(name, self._make_learned(name))
+        self.reset_parameters()
+
+    def _make_learned(self, name: str) -> nn.Parameter | None:
+        if not self.spec.learns(name):
+            return None
+        per_head = getattr(self.spec, name) == "learned_per_head"
+        return nn.Parameter(torch.empty(self.num_heads if per_head else 1))
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Start anew: xavier kernels, zero biases, learned numbers at their starts."""
+        kv = self.num_kv_heads * self.head_dim
+        parts = {"qkv": [self.num_heads * self.head_dim, kv, kv], "kv": [kv, kv]}
+        for name, module in self.named_children():
+            if isinstance(module, nn.Linear):
+                for kernel in module.weight.split(parts.get(name, [module.out_features])):
+                    nn.init.xavier_uniform_(kernel)
+                if "bias" in dict(module.named_parameters()):
+                    nn.init.zeros_(module.bias)
+            elif isinstance(module, (nn.LayerNorm, nn.RMSNorm)):
+                module.reset_parameters()
+        for name in ("alpha", "gain", "bias"):
+            if self.spec.learns(name):
+                nn.init.constant_(getattr(self, name), getattr(self.spec, f"{name}_start"))
+
+    def forward(
+        self,
+        x: Float[Tensor, "B Lq E"],
+        context: Float[Tensor, "B Lk C"] | None = None,
+        *,
+        mask: Tensor | None = None,
+        causal: bool = False,
+        key_lengths: Int[Tensor, " B"] | None = None,
+    ) -> Float[Tensor, "B Lq E"]:
+        """Attend from x to itself or to the context; options as for ``flashpoint.attention``.
+
+        With softmax a mask is bool; a query that sees nothing gets zeros before proj.
+        """
+        q, k, v = self.project(x, context)
+        visibility = Visibility.of(q, k, mask, causal, key_lengths)
+        if self.spec.activation == SOFTMAX:
+            _check_softmax_mask(mask)
+            o = _attend_softmax(q, k, v, visibility)
+        else:
+            o = self._attend_pointwise(q, k, v, visibility, mask)  # [B, H, Lq, D]
+        o = o.transpose(1, 2).flatten(2)  # [B, Lq, E]
+        if self.gate is not None:
+            o = o * _activate_gate(self.gate(x), self.gate_kind)
+        return self.proj(o)
+
+    def project(
+        self, x: Float[Tensor, "B Lq E"], context: Float[Tensor, "B Lk C"] | None = None
+    ) -> tuple[
+        Float[Tensor, "B H Lq D"], Float[Tensor, "B Hkv Lk D"], Float[Tensor, "B Hkv Lk D"]
+    ]:
+        """q, k, v as attention takes them: split into heads, q and k normalised."""
+        if (context is not None) != self.is_cross:
+            raise InputError(
+                "this layer was built for cross-attention: pass a context."
+                if self.is_cross
+                else "this layer was built without context_dim and takes no context."
+            )
+        heads, kv_heads = self.num_heads, self.num_kv_heads
+        if context is None:
+            qkv = self.qkv(x).unflatten(-1, (-1, self.head_dim))  # [B, L, H + 2 Hkv, D]
+            q, k, v = qkv.split([heads, kv_heads, kv_heads], dim=2)
+        else:
+            q = self.q(x).unflatten(-1, (-1, self.head_dim))  # [B, Lq, H, D]
+            kv = self.kv(context).unflatten(-1, (-1, self.head_dim))  # [B, Lk, 2 Hkv, D]
+            k, v = kv.split(kv_heads, dim=2)
+        q, k = self.q_norm(q), self.k_norm(k)
+        return q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+
+    def weights(
+        self,
+        q: Float[Tensor, "B H Lq D"],
+        k: Float[Tensor, "B Hkv Lk D"],
+        rows: slice = slice(None),
+        *,
+        mask: Tensor | None = None,
+        causal: bool = False,
+        key_lengths: Int[Tensor, " B"] | None = None,
+    ) -> Float[Tensor, "B H rows Lk"]:
+        """The weights of some query rows in fp32, normalizer and gain included.
+
+        For statistics and maps; ``forward`` never forms them. q and k come from ``project``.
+
+        Example:
+            >>> layer = Attention(64, 4, AttentionSpec(activation="softmax"))
+            >>> q, k, v = layer.project(torch.randn(2, 10, 64))
+            >>> layer.weights(q, k, slice(0, 3)).sum(-1).allclose(torch.ones(2, 4, 3))
+            True
+        """
+        visibility = Visibility.of(q, k, mask, causal, key_lengths)
+        seen = visibility.matrix(rows)
+        with torch.autocast(q.device.type, enabled=False):
+            keys = k.float().repeat_interleave(self.num_heads // self.num_kv_heads, dim=1)
+            scores = self.head_dim**-0.5 * (q[:, :, rows].float() @ keys.mT)  # [B, H, rows, Lk]
+            if self.spec.activation == SOFTMAX:
+                _check_softmax_mask(mask)
+                return _softmax(scores, seen)
+            n = self._length(visibility, rows)
+            bias = self._bias(n)
+            scores = scores if bias is None else scores + bias
+            scores = scores if seen is None else scores.where(seen, 0)
+            weights = registered(self.spec.activation).weights_of(scores)
+            if mask is not None and mask.dtype != torch.bool:
+                weights = weights * rows_of(mask, rows)
+            weights = weights if seen is None else weights.where(seen, 0)
+            return (weights * (self._gain() * _power(n, -self._alpha()))).float()
+
+    def _attend_pointwise(
+        self, q: Tensor, k: Tensor, v: Tensor, visibility: Visibility, mask: Tensor | None
+    ) -> Float[Tensor, "B H Lq D"]:
+        """One call of the operator, then what is not a number there: learned alpha, and gain."""
+        spec = self.spec
+        n = self._length(visibility) if self._needs_length else 1.0
+        o = self.attend(
+            q,
+            k,
+            v,
+            activation=spec.activation,
+            alpha=1.0 if self.alpha is not None else spec.alpha,
+            length=spec.length,
+            bias=self._bias(n),
+            mask=mask,
+            causal=visibility.causal,
+            key_lengths=visibility.key_lengths,
+        )
+        if self.alpha is not None:  # a fixed exponent of 1 keeps the output within fp16's range
+            return (o * (self._gain() * _power(n, 1.0 - self._alpha()))).to(o.dtype)
+        return o if spec.gain == 1.0 else (o * self._gain()).to(o.dtype)
+
+    @property
+    def _needs_length(self) -> bool:
+        return self.alpha is not None or self.spec.bias == LOG_LENGTH
+
+    def _length(self, visibility: Visibility, rows: slice = slice(None)) -> Any:
+        """n_i: a number, or a tensor [#B, #H, rows, 1] where it differs; at least 1."""
+        length = self.spec.length
+        if length == "keys":
+            return max(visibility.num_keys, 1)
+        if length != "visible":
+            return length
+        counts = visibility.counts(rows)
+        if not isinstance(counts, Tensor):
+            return max(counts, 1)
+        return counts.clamp(min=1).to(torch.promote_types(self.proj.weight.dtype, torch.float32))
+
+    def _bias(self, n: Any) -> float | Tensor | None:
+        """What is added to the scores."""
+        if self.bias is not None:
+            return self.bias.view(1, -1, 1, 1)
+        if self.spec.bias == LOG_LENGTH:
+            return -n.log() if isinstance(n, Tensor) else -math.log(n)
+        return None if self.spec.bias == 0.0 else float(self.spec.bias)
+
+    def _alpha(self) -> Any:
+        return self.spec.alpha if self.alpha is None else self.alpha.view(-1, 1, 1)
+
+    def _gain(self) -> Any:
+        return self.spec.gain if self.gain is None else self.gain.view(-1, 1, 1)
+
+    def extra_repr(self) -> str:
+        """The mathematics, for ``print(model)``."""
+        return f"{self.spec}, num_heads={self.num_heads}, num_kv_heads={self.num_kv_heads}"
+
+
+def _check_heads(dim: int, num_heads: int, num_kv_heads: int) -> None:
+    if min(dim, num_heads, num_kv_heads) < 1 or dim % num_heads or num_heads % num_kv_heads:
+        raise InputError(
+            f"dim={dim}, num_heads={num_heads}, num_kv_heads={num_kv_heads}: heads must divide "
+            "the dim, and key heads must divide the heads."
+        )
+
+
+def _norm(kind: str, head_dim: int) -> nn.Module:
+    check_choice("qk_norm", kind, QK_NORMS)
+    if kind == "layer":
+        return nn.LayerNorm(head_dim, eps=NORM_EPS, bias=False)
+    return RMSNorm(head_dim, eps=NORM_EPS) if kind == "rms" else nn.Identity()
+
+
+def _activate_gate(x: Tensor, kind: str) -> Tensor:
+    if kind == "identity":
+        return x
+    return x.sigmoid() if kind == "sigmoid" else F.silu(x)
+
+
+def _power(n: Any, exponent: Any) -> Any:
+    if isinstance(exponent, Tensor) and not isinstance(n, Tensor):
+        n = exponent.new_full((1,), n)  # torch.compile takes a length as a value of a tensor only
+    return n**exponent
+
+
+def _check_softmax_mask(mask: Tensor | None) -> None:
+    if mask is not None and mask.dtype != torch.bool:
+        dtype = str(mask.dtype).removeprefix("torch.")
+        raise InputError(
+            f"softmax attention takes a bool mask, True may look. Got {dtype}: only pointwise "
+            "weights can be multiplied by a float mask."
+        )
+
+
+def _attend_softmax(
+    q: Tensor, k: Tensor, v: Tensor, visibility: Visibility
+) -> Float[Tensor, "B H Lq D"]:
+    """SDPA, whose own causality is aligned at the start, and whose blind queries may be NaN."""
+    grouped = q.shape[1] != k.shape[1]
+    hides = visibility.mask is not None or visibility.key_lengths is not None
+    if visibility.causal and not hides and q.shape[2] == k.shape[2]:
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=grouped)
+    seen = visibility.matrix()
+    if seen is None:
+        return F.scaled_dot_product_attention(q, k, v, enable_gqa=grouped)
+    sighted = seen.any(-1, keepdim=True)
+    mask = seen | ~sighted  # blind queries look anywhere, so that no gradient is NaN, and get 0
+    o = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=grouped)
+    return o.where(sighted, 0)
+
+
+def _softmax(scores: Tensor, seen: Bool[Tensor, "#B #H #Lq Lk"] | None) -> Tensor:
+    if seen is None:
+        return scores.softmax(-1)
+    blind = ~seen.any(-1, keepdim=True)
+    return scores.where(seen | blind, -torch.inf).softmax(-1).where(seen, 0)

@@ -1,0 +1,129 @@
+"""The mathematics of an attention layer as data: what configs, checkpoints and reports carry."""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from flashpoint.errors import InputError, describe, hint
+from flashpoint.ops.check import check_length, check_number
+from flashpoint.ops.spec import BUILTIN
+
+Learned = Literal["learned", "learned_per_head"]
+
+SOFTMAX = "softmax"
+LOG_LENGTH = "-log_length"
+_WORDS = {
+    "alpha": ("learned", "learned_per_head"),
+    "gain": ("learned", "learned_per_head"),
+    "bias": (LOG_LENGTH, "learned", "learned_per_head"),
+}
+
+
+def check_choice(name: str, value: Any, known: tuple[str, ...], also: str = "") -> None:
+    """A value that is one of the known words; ``also`` says what else would do."""
+    if not isinstance(value, str) or value not in known:
+        raise InputError(
+            f"{name}={describe(value)} is unknown. {hint(value, known)}"
+            f"Known: {', '.join(known)}{also}."
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AttentionSpec:
+    """How scores become weights: o_i = gain * n_i ** -alpha * sum_j h(s_ij + bias) * v_j.
+
+    Attributes:
+        activation: h, one of relu, relu2, relu6, gelu, silu, softplus, sigmoid, identity; or
+            "softmax", which has none of the settings below, so that twins differ in one word.
+        alpha: exponent of the length: a number, "learned" or "learned_per_head".
+        alpha_start: where a learned alpha starts.
+        length: n_i. "visible": the keys that query i sees; "keys": all keys; or a number.
+        gain: factor on the output: a number, "learned" or "learned_per_head".
+        gain_start: where a learned gain starts.
+        bias: added to the scores: a number, "-log_length" (minus the logarithm of n_i, which
+            sigmoid wants), "learned" or "learned_per_head".
+        bias_start: where a learned bias starts.
+
+    Example:
+        >>> AttentionSpec(activation="sigmoid", alpha=0, bias="-log_length").alpha
+        0.0
+    """
+
+    activation: str = "relu"
+    alpha: float | Learned = 1.0
+    alpha_start: float = 1.0
+    length: Literal["visible", "keys"] | float = "visible"
+    gain: float | Learned = 1.0
+    gain_start: float = 1.0
+    bias: float | Literal["-log_length"] | Learned = 0.0
+    bias_start: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_choice("activation", self.activation, (*BUILTIN, SOFTMAX))
+        check_length(self.length)
+        if not isinstance(self.length, str):
+            object.__setattr__(self, "length", float(self.length))
+        for name in _WORDS:
+            self._check_setting(name)
+        changed = [name for name in _POINTWISE if getattr(self, name) != _DEFAULTS[name]]
+        if self.activation == SOFTMAX and changed:
+            raise InputError(
+                f"softmax attention has no {', '.join(changed)}: its weights sum to one. "
+                "Leave it out, or choose a pointwise activation."
+            )
+
+    def _check_setting(self, name: str) -> None:
+        """A number, kept as a float, or one of the words; a start only where it is used."""
+        value, start = getattr(self, name), f"{name}_start"
+        if isinstance(value, str):
+            check_choice(name, value, _WORDS[name], " or a number")
+        else:
+            object.__setattr__(self, name, check_number(name, value))
+        object.__setattr__(self, start, check_number(start, getattr(self, start)))
+        if getattr(self, start) != _DEFAULTS[start] and not self.learns(name):
+            raise InputError(
+                f"{start}={getattr(self, start)} is where a learned {name} starts, but "
+                f"{name}={value!r}. Set {name} to 'learned' or 'learned_per_head'."
+            )
+
+    def learns(self, name: str) -> bool:
+        """Whether alpha, gain or bias is a parameter of the layer.
+
+        Example:
+            >>> AttentionSpec(gain="learned").learns("gain")
+            True
+        """
+        return getattr(self, name) in ("learned", "learned_per_head")
+
+    @classmethod
+    def parse(cls, value: "AttentionSpec | str | Mapping[str, Any]") -> "AttentionSpec":
+        """A spec from itself, from the name of an activation, or from its fields.
+
+        Example:
+            >>> AttentionSpec.parse("softmax") == AttentionSpec.parse({"activation": "softmax"})
+            True
+        """
+        if isinstance(value, AttentionSpec):
+            return value
+        if isinstance(value, str):
+            return cls(activation=value)
+        if not isinstance(value, Mapping):
+            raise InputError(
+                f"attention must be a name, a mapping or an AttentionSpec. Got {describe(value)}."
+            )
+        for name in value:
+            if name not in _DEFAULTS:
+                raise InputError(
+                    f"attention has no field {describe(name)}. {hint(name, _DEFAULTS)}"
+                    f"Known: {', '.join(_DEFAULTS)}."
+                )
+        return cls(**value)
+
+    def to_dict(self) -> dict[str, str | float]:
+        """Every field as plain data; ``parse`` reads it back."""
+        return dataclasses.asdict(self)
+
+
+_DEFAULTS = {field.name: field.default for field in dataclasses.fields(AttentionSpec)}
+_POINTWISE = tuple(name for name in _DEFAULTS if name != "activation")

@@ -1,0 +1,79 @@
+"""Who sees whom in one call, and how many keys that are."""
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+
+class Visibility(NamedTuple):
+    """Which keys the queries may see; query i stands at position p = i + Lk - Lq.
+
+    Attributes:
+        num_queries, num_keys: Lq, Lk.
+        device: of the tensors.
+        mask: bool, broadcasts to [B, H, Lq, Lk]; True may look. None: it hides nothing.
+        causal: only keys j <= p.
+        key_lengths: how many keys of each sample exist.
+    """
+
+    num_queries: int
+    num_keys: int
+    device: torch.device
+    mask: Tensor | None
+    causal: bool
+    key_lengths: Tensor | None
+
+    @classmethod
+    def of(
+        cls,
+        q: Tensor,
+        k: Tensor,
+        mask: Tensor | None,
+        causal: bool,
+        key_lengths: Tensor | None,
+    ) -> "Visibility":
+        """That of a call; a float mask multiplies weights and hides nothing."""
+        hides = mask is not None and mask.dtype == torch.bool
+        sizes = (q.shape[2], k.shape[2])
+        return cls(*sizes, q.device, mask if hides else None, causal, key_lengths)
+
+    def matrix(self, rows: slice = slice(None)) -> Bool[Tensor, "#B #H #Lq Lk"] | None:
+        """True where a query of these rows sees a key; None where all see everything."""
+        key = torch.arange(self.num_keys, device=self.device)
+        parts: list[Tensor] = []
+        if self.causal:
+            position = torch.arange(self.num_queries, device=self.device)[rows, None]
+            parts.append((key <= position + self.num_keys - self.num_queries)[None, None])
+        if self.key_lengths is not None:
+            parts.append(key < self.key_lengths.view(-1, 1, 1, 1))
+        if self.mask is not None:
+            parts.append(rows_of(self.mask, rows))
+        if not parts:
+            return None
+        seen = parts[0]
+        for part in parts[1:]:
+            seen = seen & part
+        return seen
+
+    def counts(self, rows: slice = slice(None)) -> int | Int[Tensor, "#B #H #Lq 1"]:
+        """How many keys a query of these rows sees; a plain number where that is Lk for all."""
+        if self.mask is not None:
+            seen = self.matrix(rows)
+            assert seen is not None
+            return seen.expand(*seen.shape[:3], self.num_keys).sum(-1, keepdim=True)
+        count: int | Tensor = self.num_keys
+        if self.causal:
+            position = torch.arange(self.num_queries, device=self.device)[rows]
+            count = (position + 1 + self.num_keys - self.num_queries).clamp(min=0)
+            count = count.view(1, 1, -1, 1)
+        if self.key_lengths is not None:
+            count = self.key_lengths.view(-1, 1, 1, 1).clamp(max=count)
+        return count
+
+
+def rows_of(mask: Tensor, rows: slice) -> Tensor:
+    """Some query rows of a mask that broadcasts to [B, H, Lq, Lk], its four axes written out."""
+    mask = mask.reshape((1,) * (4 - mask.dim()) + mask.shape)
+    return mask if mask.shape[2] == 1 else mask[:, :, rows]

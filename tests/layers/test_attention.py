@@ -1,0 +1,317 @@
+"""The attention layer beside its formula, written out in fp64, and beside PyTorch's own."""
+
+import itertools
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from flashpoint import attention
+from flashpoint.errors import InputError
+from flashpoint.layers.attention import Attention
+from flashpoint.layers.spec import AttentionSpec
+
+B, L, E, H = 3, 7, 24, 4
+LEARNED = {"alpha": "learned", "gain": "learned", "bias": "learned"}
+SPECS = {
+    "relu": AttentionSpec(),
+    "gelu, numbers": AttentionSpec(activation="gelu", alpha=0.5, gain=1.5, bias=-0.25),
+    "keys": AttentionSpec(length="keys"),
+    "number": AttentionSpec(length=5, alpha=0.75),
+    "sigmoid": AttentionSpec(activation="sigmoid", alpha=0, bias="-log_length"),
+    "sigmoid, keys": AttentionSpec(activation="sigmoid", bias="-log_length", length="keys"),
+    "learned": AttentionSpec(activation="softplus", **LEARNED, alpha_start=0.5, bias_start=0.3),
+    "per head": AttentionSpec(**dict.fromkeys(LEARNED, "learned_per_head"), gain_start=2),
+    "learned, number": AttentionSpec(alpha="learned", alpha_start=0.6, length=5),
+    "softmax": AttentionSpec(activation="softmax"),
+}
+ACTIVATIONS = {"relu": F.relu, "gelu": F.gelu, "softplus": F.softplus, "sigmoid": torch.sigmoid}
+
+
+def make_options():
+    """Options of forward by name; all of them hide something."""
+    generator = torch.Generator().manual_seed(3)
+    hole = torch.rand(B, 1, L, L, generator=generator) < 0.7
+    return {
+        "all": {},
+        "causal": {"causal": True},
+        "lengths": {"key_lengths": torch.tensor([7, 3, 1])},
+        "causal, lengths": {"causal": True, "key_lengths": torch.tensor([7, 4, 2])},
+        "mask": {"mask": hole},
+        "keys' mask": {"mask": torch.rand(B, 1, 1, L, generator=generator) < 0.7},
+        "keys' weights": {"mask": torch.rand(L, generator=generator).double()},
+        "float mask": {"mask": torch.rand(L, L, generator=generator).double()},
+        "everything": {"causal": True, "key_lengths": torch.tensor([7, 6, 2]), "mask": hole},
+    }
+
+
+OPTIONS = make_options()
+
+
+def make_layer(spec, seed=0, **settings):
+    """An fp64 layer whose every parameter, learned numbers too, is off its start."""
+    torch.manual_seed(seed)
+    layer = Attention(E, H, spec, **settings).double()
+    for parameter in layer.parameters():
+        parameter.data += 0.1 * torch.randn_like(parameter)
+    return layer
+
+
+def make_x(seed=1, tokens=L, width=E):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(B, tokens, width, generator=generator, dtype=torch.float64)
+
+
+def seen_by(num_queries, num_keys, mask=None, causal=False, key_lengths=None):
+    """The visible pairs [B, 1, Lq, Lk], one by one."""
+    seen = torch.zeros(B, 1, num_queries, num_keys, dtype=torch.bool)
+    may = mask.expand_as(seen) if mask is not None and mask.dtype == torch.bool else None
+    for b, i, j in itertools.product(range(B), range(num_queries), range(num_keys)):
+        end = num_keys if key_lengths is None else key_lengths[b]
+        late = causal and j > i + num_keys - num_queries
+        seen[b, 0, i, j] = j < end and not late and (may is None or bool(may[b, 0, i, j]))
+    return seen
+
+
+def textbook_weights(layer, q, k, mask=None, **options):
+    """The weights by the formula, head by head where numbers are learned per head."""
+    spec = layer.spec
+    seen = seen_by(q.shape[2], k.shape[2], mask, **options)
+    scores = torch.einsum("bhid,bhjd->bhij", q, k) / q.shape[-1] ** 0.5
+    if spec.activation == "softmax":
+        exps = scores.exp() * seen
+        return exps / exps.sum(-1, keepdim=True).clamp(min=1e-300)
+    n = {"visible": seen.sum(-1, keepdim=True).double(), "keys": k.shape[2]}.get(spec.length)
+    n = torch.as_tensor(spec.length if n is None else n, dtype=torch.float64).clamp(min=1)
+    alpha, gain, bias = (
+        getattr(layer, name)[:, None, None] if spec.learns(name) else getattr(spec, name)
+        for name in ("alpha", "gain", "bias")
+    )
+    bias = -n.log() if spec.bias == "-log_length" else bias
+    weights = gain * n**-alpha * ACTIVATIONS[spec.activation](scores + bias) * seen
+    return weights if mask is None or mask.dtype == torch.bool else weights * mask
+
+
+def textbook(layer, x, context=None, **options):
+    """The whole layer, from its state dict."""
+    state = layer.state_dict(keep_vars=True)
+    source = x if context is None else context
+    names = ("q", "kv") if layer.is_cross else ("qkv", "qkv")
+    width, kv = E, layer.num_kv_heads * E // H
+    q = F.linear(x, state[f"{names[0]}.weight"], state.get(f"{names[0]}.bias"))[..., :width]
+    kv_of = F.linear(source, state[f"{names[1]}.weight"], state.get(f"{names[1]}.bias"))
+    k, v = kv_of[..., -2 * kv : -kv], kv_of[..., -kv:]
+    q, k, v = (t.reshape(*t.shape[:2], -1, E // H).transpose(1, 2) for t in (q, k, v))
+    q, k = normed(layer, "q_norm", q), normed(layer, "k_norm", k)
+    k, v = (t.repeat_interleave(H // layer.num_kv_heads, dim=1) for t in (k, v))
+    o = textbook_weights(layer, q, k, **options) @ v
+    o = o.transpose(1, 2).reshape(*x.shape[:2], E)
+    if layer.gate is not None:
+        gates = {"sigmoid": torch.sigmoid, "silu": F.silu, "identity": lambda z: z}
+        o = o * gates[layer.gate_kind](x @ state["gate.weight"].T)
+    return F.linear(o, state["proj.weight"], state.get("proj.bias"))
+
+
+def normed(layer, name, x):
+    module = getattr(layer, name)
+    if isinstance(module, nn.LayerNorm):
+        x = (x - x.mean(-1, keepdim=True)) / (x.var(-1, keepdim=True, correction=0) + 1e-6).sqrt()
+    elif isinstance(module, nn.RMSNorm):
+        x = x / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt()
+    else:
+        return x
+    return x * module.weight
+
+
+def assert_close(got, expected):
+    torch.testing.assert_close(got, expected, rtol=1e-9, atol=1e-11)
+
+
+def is_served(spec, options):
+    mask = options.get("mask")
+    return spec.activation != "softmax" or mask is None or mask.dtype == torch.bool
+
+
+CASES = [
+    pytest.param(spec, options, id=f"{name}-{which}")
+    for (name, spec), (which, options) in itertools.product(SPECS.items(), OPTIONS.items())
+    if is_served(spec, options)
+]
+
+
+@pytest.mark.parametrize(("spec", "options"), CASES)
+def test_layer_matches_the_formula(spec, options):
+    layer, x = make_layer(spec, qk_norm="layer"), make_x()
+    assert_close(layer(x, **options), textbook(layer, x, **options))
+
+
+@pytest.mark.parametrize(("spec", "options"), CASES)
+def test_gradients_match_the_formulas(spec, options):
+    layer, x = make_layer(spec), make_x()
+    do = make_x(seed=2)
+    got = torch.autograd.grad(layer(x, **options), list(layer.parameters()), do)
+    expected = torch.autograd.grad(textbook(layer, x, **options), list(layer.parameters()), do)
+    for one, other in zip(got, expected, strict=True):
+        assert_close(one, other)
+
+
+@pytest.mark.parametrize(("spec", "options"), CASES)
+def test_weights_of_rows_match_the_formula(spec, options):
+    layer = make_layer(spec, num_kv_heads=2)
+    q, k, v = layer.project(make_x())
+    many = (t.repeat_interleave(2, dim=1) for t in (k, v))
+    expected = textbook_weights(layer, q, next(many), **options)
+    for rows in (slice(None), slice(0, 3), slice(3, L)):
+        got = layer.weights(q, k, rows, **options)
+        assert got.dtype == torch.float32
+        torch.testing.assert_close(
+            got.double(), expected[:, :, rows].expand_as(got), rtol=1e-4, atol=1e-6
+        )
+    o = layer.weights(q, k, **options).double() @ next(many)
+    o = layer.proj(o.transpose(1, 2).flatten(2))
+    torch.testing.assert_close(o, layer(make_x(), **options), rtol=1e-4, atol=1e-5)
+
+
+SETTINGS = {
+    "grouped": {"num_kv_heads": 2},
+    "one key head": {"num_kv_heads": 1, "qk_norm": "rms"},
+    "rms": {"qk_norm": "rms"},
+    "no biases": {"qkv_bias": False, "proj_bias": False},
+    "sigmoid gate": {"gate": "sigmoid"},
+    "silu gate": {"gate": "silu"},
+    "linear gate": {"gate": "identity"},
+}
+
+
+@pytest.mark.parametrize("activation", ["relu", "softmax"])
+@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
+def test_settings_match_the_formula(activation, settings):
+    layer, x = make_layer(AttentionSpec(activation=activation), **settings), make_x()
+    assert_close(layer(x, causal=True), textbook(layer, x, causal=True))
+
+
+@pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("tokens", [4, 11])
+def test_cross_attention_matches_the_formula(spec, causal, tokens):
+    layer = make_layer(spec, context_dim=10, num_kv_heads=2, qk_norm="layer")
+    x, context = make_x(), make_x(seed=5, tokens=tokens, width=10)
+    assert_close(layer(x, context, causal=causal), textbook(layer, x, context, causal=causal))
+
+
+def test_softmax_is_torchs_multihead_attention():
+    layer, x = make_layer(SPECS["softmax"]), make_x()
+    theirs = nn.MultiheadAttention(E, H, batch_first=True, dtype=torch.float64)
+    theirs.in_proj_weight.data = layer.qkv.weight.data
+    theirs.in_proj_bias.data = layer.qkv.bias.data
+    theirs.out_proj.load_state_dict(layer.proj.state_dict())
+    assert_close(layer(x), theirs(x, x, x, need_weights=False)[0])
+
+
+@pytest.mark.parametrize("activation", ["relu", "softmax"])
+def test_query_that_sees_nothing_gets_zeros_and_finite_gradients(activation):
+    layer, x = make_layer(AttentionSpec(activation=activation), proj_bias=False), make_x()
+    mask = torch.ones(L, L, dtype=torch.bool)
+    mask[2] = False
+    o = layer(x, mask=mask)
+    assert (o[:, 2] == 0).all()
+    o.sum().backward()
+    assert all(p.grad.isfinite().all() for p in layer.parameters())
+    q, k, _ = layer.project(x)
+    weights = layer.weights(q, k, mask=mask)
+    assert not weights[:, :, 2].any()
+    weights.sum().backward()
+    assert all(p.grad.isfinite().all() for p in layer.parameters())
+
+
+@pytest.mark.parametrize("activation", ["relu", "sigmoid", "softmax"])
+def test_padding_changes_nothing(activation):
+    bias = "-log_length" if activation == "sigmoid" else 0.0
+    layer, x = make_layer(AttentionSpec(activation=activation, bias=bias)), make_x()
+    padded = torch.cat([x, make_x(seed=9, tokens=5)], dim=1)
+    o = layer(padded, key_lengths=torch.full((B,), L))
+    assert_close(o[:, :L], layer(x))
+
+
+class Recorder(TorchDispatchMode):
+    """The operators that run, by name."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.names.append(func.overloadpacket.__name__)
+        return func(*args, **kwargs or {})
+
+
+def run_recorded(layer, x):
+    with torch.no_grad(), Recorder() as recorder:
+        layer(x)
+    views = {"view", "_unsafe_view", "transpose", "split_with_sizes", "t", "clone", "slice"}
+    return [name for name in recorder.names if name not in views | {"detach", "expand", "alias"}]
+
+
+def test_plain_layer_is_two_products_and_one_operator():
+    assert run_recorded(Attention(E, H), make_x().float()) == ["addmm", "attention", "addmm"]
+
+
+def test_learned_alpha_still_calls_the_operator_once():
+    calls = []
+
+    def attend(q, k, v, **options):
+        calls.append(options)
+        return attention(q, k, v, **options)
+
+    spec = AttentionSpec(alpha="learned", alpha_start=0.25, bias="learned")
+    layer = Attention(E, H, spec, attend=attend)
+    layer(make_x().float(), causal=True)
+    assert len(calls) == 1
+    assert calls[0]["alpha"] == 1.0  # within fp16's range, whatever is learned
+    assert calls[0]["bias"].requires_grad
+    assert calls[0]["causal"]
+
+
+@pytest.mark.parametrize("name", ["alpha", "gain", "bias"])
+@pytest.mark.parametrize(("word", "size"), [("learned", 1), ("learned_per_head", H)])
+def test_learned_number_starts_where_told(name, word, size):
+    layer = Attention(E, H, AttentionSpec(**{name: word, f"{name}_start": 0.5}))
+    assert getattr(layer, name).tolist() == [0.5] * size
+    assert name in layer.state_dict()
+
+
+@pytest.mark.parametrize("other", [SPECS["softmax"], SPECS["sigmoid"]])
+def test_twins_have_the_same_parameters(other):
+    shapes = [
+        {name: tuple(t.shape) for name, t in Attention(E, H, spec, **s).state_dict().items()}
+        for spec in (SPECS["relu"], other)
+        for s in ({"qk_norm": "layer", "gate": "silu"},)
+    ]
+    assert shapes[0] == shapes[1]
+    expected = {"qkv.weight", "qkv.bias", "q_norm.weight", "k_norm.weight", "gate.weight"}
+    assert set(shapes[0]) == expected | {"proj.weight", "proj.bias"}
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Attention(10, 3), "dim=10, num_heads=3"),
+        (lambda: Attention(12, 4, num_kv_heads=3), "num_kv_heads=3"),
+        (lambda: Attention(12, 4, num_kv_heads=0), "num_kv_heads=0"),
+        (lambda: Attention(12, 4, qk_norm="layr"), "Did you mean 'layer'"),
+        (lambda: Attention(12, 4, gate="tanh"), "gate='tanh' is unknown"),
+        (lambda: Attention(12, 4)(torch.ones(1, 2, 12), torch.ones(1, 2, 12)), "no context"),
+        (lambda: Attention(12, 4, context_dim=6)(torch.ones(1, 2, 12)), "pass a context"),
+        (
+            lambda: Attention(12, 4, SPECS["softmax"])(torch.ones(1, 2, 12), mask=torch.ones(2)),
+            "softmax attention takes a bool mask",
+        ),
+    ],
+)
+def test_wrong_use_is_one_line(make, message):
+    with pytest.raises(InputError) as error:
+        make()
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)

@@ -1,0 +1,40 @@
+"""The shapes written in signatures hold at run time, checked by beartype in a fresh process."""
+
+import subprocess
+import sys
+
+CALLS = """
+from jaxtyping import TypeCheckError, install_import_hook
+
+with install_import_hook(["flashpoint.layers", "flashpoint.models"], "beartype.beartype"):
+    from flashpoint.layers.attention import Attention
+    from flashpoint.layers.spec import AttentionSpec
+    from flashpoint.models.registry import create_model
+import torch
+
+SIZES = {"width": 32, "depth": 2, "num_heads": 4, "image_size": 16, "patch_size": 4}
+learned = {"alpha": "learned", "gain": "learned_per_head", "bias": "learned"}
+images = torch.randn(2, 3, 16, 16)
+for pool in ("gap", "token", "map"):
+    for attention in ("relu", "softmax", learned):
+        model = create_model("vit", **SIZES, pool=pool, attention=attention, layer_scale=0.1)
+        model(images).sum().backward()
+        model.with_image_size(24)
+
+x, context = torch.randn(2, 5, 32), torch.randn(2, 7, 16)
+spec = AttentionSpec(activation="sigmoid", bias="-log_length")
+layer = Attention(32, 4, spec, num_kv_heads=2, context_dim=16, qk_norm="rms", gate="silu")
+options = {"causal": True, "key_lengths": torch.tensor([3, 7]), "mask": torch.ones(5, 7) > 0}
+layer(x, context, **options)
+layer.weights(*layer.project(x, context)[:2], slice(1, 3), **options)
+try:
+    layer(x[0], context)
+except TypeCheckError:
+    pass
+else:
+    raise AssertionError("the hook checks nothing")
+"""
+
+
+def test_annotated_shapes_hold_at_run_time():
+    subprocess.run([sys.executable, "-c", CALLS], check=True)
