@@ -3,14 +3,15 @@
 import pytest
 import torch
 from implementations import HAS_TRITON, needs_gpu
-from numerics import assert_exact, make_inputs, make_qkv
+from numerics import assert_exact, make_inputs, make_qkv, run
 
+import flashpoint
 from flashpoint.ops.spec import BUILTIN, Terms
 
 if not HAS_TRITON:
     pytest.skip("triton is not installed", allow_module_level=True)
 
-from flashpoint.ops.triton import hopper
+from flashpoint.ops.triton import hopper, replay
 from flashpoint.ops.triton.problem import Problem
 
 IS_HOPPER = torch.cuda.is_available() and torch.cuda.get_device_capability()[0] == 9
@@ -31,12 +32,16 @@ DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 every_shape = pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 
 
-def assert_served(shape, dtype, activation, causal):
-    """The kernels for Hopper, not the portable ones, compute this."""
+def make_problem(shape, dtype, activation="relu", causal=False):
     q, k, v = make_qkv(shape, dtype).values()
     terms = Terms(activation, right=0 if causal else None)
-    problem = Problem.dense(q, k, v, None, None, None, terms)
-    do = q.new_ones(*q.shape[:3], v.shape[3])
+    return Problem.dense(q, k, v, None, None, None, terms)
+
+
+def assert_served(shape, dtype, activation, causal):
+    """The kernels for Hopper, not the portable ones, compute this."""
+    problem = make_problem(shape, dtype, activation, causal)
+    do = problem.q.new_ones(*problem.q.shape[:3], problem.v.shape[3])
     assert hopper.forward_kernels(problem)
     assert hopper.backward_kernels(problem, do)
 
@@ -60,3 +65,105 @@ def test_activation_matches_reference(activation, options):
 @pytest.mark.parametrize("options", [{"alpha": 0.0}, {"length": "keys", "causal": True}], ids=str)
 def test_length_matches_reference(options):
     assert_exact("triton", torch.bfloat16, make_inputs(SHAPES["ragged"]), **options)
+
+
+# with a head dim for which signs are stored
+SIGNED_SHAPES = {
+    "ragged": SHAPES["ragged"],
+    "blind-rows": (1, 4, 2, 700, 260, 128, 128),
+    "grouped": (2, 8, 2, 401, 1100, 128, 128),
+    "padded-dims": SHAPES["padded-dims"],
+    "many-tiles": (3, 12, 12, 777, 1029, 128, 128),
+}
+
+
+@pytest.fixture
+def count_signed(monkeypatch):
+    """Short calls store signs too; gives a function: set the most words, get heads per launch."""
+    from flashpoint.ops.triton import hopper_backward
+
+    monkeypatch.setattr(hopper_backward, "SIGNED_ROWS", {False: 1, True: 1})
+
+    def count(problem, most_words=2**24):
+        monkeypatch.setattr(hopper_backward, "MOST_WORDS", most_words)
+        monkeypatch.setattr(replay, "_recordings", {})
+        processors = torch.cuda.get_device_properties(problem.q.device).multi_processor_count
+        return hopper_backward.count_signed_heads(problem, processors)
+
+    return count
+
+
+@pytest.mark.parametrize("shape", SIGNED_SHAPES.values(), ids=SIGNED_SHAPES)
+@pytest.mark.parametrize("causal", [False, True], ids=["all", "causal"])
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+def test_signs_match_reference(shape, causal, dtype, count_signed):
+    assert count_signed(make_problem(shape, dtype, causal=causal)) > 0
+    assert_exact("triton", dtype, make_inputs(shape), causal=causal)
+
+
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"scale": 0.3, "bias": -0.5},
+        {"scale": -0.2, "bias": 0.5, "causal": True},
+        {"alpha": 0.0, "causal": True},
+        {"length": "keys", "causal": True},
+    ],
+    ids=str,
+)
+def test_signs_with_options_match_reference(options, dtype, count_signed):
+    shape = SIGNED_SHAPES["ragged"]
+    assert count_signed(make_problem(shape, dtype, causal="causal" in options)) > 0
+    assert_exact("triton", dtype, make_inputs(shape), **options)
+
+
+@pytest.mark.parametrize("causal", [False, True], ids=["all", "causal"])
+def test_signs_of_some_heads_at_a_time_change_nothing(causal, count_signed):
+    shape = SIGNED_SHAPES["grouped"]
+    problem = make_problem(shape, torch.bfloat16, causal=causal)
+    dense = make_inputs(shape)
+    inputs = {name: x.transpose(1, 2).contiguous().transpose(1, 2) for name, x in dense.items()}
+    results = []
+    for heads, most_words in ((4, 2**24), (3, 3 * 4 * 4 * 9 * 512), (1, 4 * 4 * 9 * 512)):
+        assert count_signed(problem, most_words) <= heads
+        for _ in range(2):  # launched, and replayed
+            results.append(run("triton", torch.bfloat16, inputs, causal=causal))
+        launches = [len(recorder.launches) for recorder in replay._recordings.values()]
+        assert max(launches) == 2 * -(-4 // count_signed(problem, most_words))
+    for result in results[1:]:
+        assert all(torch.equal(result[name], x) for name, x in results[0].items())
+
+
+def test_signs_too_many_for_their_memory_are_not_stored(count_signed):
+    shape = SIGNED_SHAPES["grouped"]
+    problem = make_problem(shape, torch.bfloat16)
+    assert count_signed(problem, 4 * 4 * 9 * 512) == 1
+    assert count_signed(problem, 4 * 4 * 9 * 512 - 1) == 0
+    assert_exact("triton", torch.bfloat16, make_inputs(shape))
+
+
+def test_signs_in_a_cuda_graph_follow_new_inputs(count_signed):
+    shape = SIGNED_SHAPES["blind-rows"]
+    assert count_signed(make_problem(shape, torch.bfloat16, causal=True), 2 * 6 * 3 * 512) == 1
+    tensors = {name: x.requires_grad_() for name, x in make_qkv(shape, torch.bfloat16).items()}
+    do = torch.randn_like(tensors["q"])
+
+    def gradients(tensors):
+        o = flashpoint.attention(**tensors, causal=True, impl="triton")
+        return torch.autograd.grad(o, list(tensors.values()), do)
+
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        gradients(tensors)
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = gradients(tensors)
+    fresh = {name: x.requires_grad_() for name, x in make_qkv(shape, torch.bfloat16, 1).items()}
+    with torch.no_grad():
+        for name, x in tensors.items():
+            x.copy_(fresh[name])
+    graph.replay()
+    assert all(map(torch.equal, captured, gradients(fresh)))

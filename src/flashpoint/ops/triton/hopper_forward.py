@@ -90,7 +90,8 @@ def produce(descriptors, buffers, barriers, sizes, CAUSAL: gl.constexpr):
     BLOCK_ROWS: gl.constexpr = ROWS * NUM_CONSUMERS
     block = 0
     for turn in range(count_turns(B * H * row_tiles, CAUSAL)):
-        batch, head, row_tile = locate_tile(turn, B, H, row_tiles, CAUSAL, True)
+        batch_head, row_tile = locate_tile(turn, B * H, row_tiles, CAUSAL, True)
+        batch, head = batch_head // H, batch_head % H
         first_row = row_tile * BLOCK_ROWS
         for consumer in gl.static_range(NUM_CONSUMERS):
             full = q_full.index(consumer)
@@ -207,7 +208,8 @@ def consume(
     o_buffer = o_buffers.index(CONSUMER)
     block = 0
     for turn in range(count_turns(B * H * row_tiles, CAUSAL)):
-        batch, head, row_tile = locate_tile(turn, B, H, row_tiles, CAUSAL, True)
+        batch_head, row_tile = locate_tile(turn, B * H, row_tiles, CAUSAL, True)
+        batch, head = batch_head // H, batch_head % H
         tile_row = row_tile * BLOCK_ROWS
         first_row = tile_row + CONSUMER * ROWS
         last_row = gl.minimum(tile_row + BLOCK_ROWS, Lq) - 1

@@ -70,19 +70,22 @@ def count_turns(tiles, CAUSAL: gl.constexpr):
 
 
 @gluon.jit
-def locate_tile(turn, B, H, row_tiles, CAUSAL: gl.constexpr, LAST_FIRST: gl.constexpr):
-    """Sample, head and row tile of this program's turn-th tile; causal: the longest ones first."""
+def locate_tile(turn, heads, row_tiles, CAUSAL: gl.constexpr, LAST_FIRST: gl.constexpr):
+    """Head (of all samples') and row tile of this program's turn-th tile.
+
+    Causal: the longest ones first.
+    """
     programs = gl.num_programs(0)
     tile = turn * programs + deal(turn, programs, CAUSAL)
     if CAUSAL:
-        row_tile = tile // (B * H)
+        row_tile = tile // heads
         if LAST_FIRST:
             row_tile = row_tiles - 1 - row_tile
-        batch_head = tile % (B * H)
+        head = tile % heads
     else:
         row_tile = tile % row_tiles
-        batch_head = tile // row_tiles
-    return batch_head // H, batch_head % H, row_tile
+        head = tile // row_tiles
+    return head, row_tile
 
 
 def suits(problem: Problem) -> bool:

@@ -6,6 +6,7 @@ A tile of scores is [ROWS, BLOCK]; which of the two are keys is said by SIDE, as
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
+from flashpoint.ops.triton.hopper_signs import gate_by_signs
 from flashpoint.ops.triton.hopper_tiles import clip
 
 
@@ -17,7 +18,7 @@ def find_blocks(
 
     Those are the first ones (keys) or the last ones (queries), at least 1 of them too.
     """
-    B, H, group, row_tiles, num_rows, num_columns = sizes
+    first_head, num_heads, H, group, row_tiles, num_rows, num_columns = sizes
     shift = num_columns - num_rows
     blocks = gl.cdiv(num_columns, BLOCK)
     first = 0
@@ -64,15 +65,20 @@ def hide(values, limits, first, SIDE: gl.constexpr):
 
 @gluon.jit
 def lift(
-    values, first, sizes, factor, SIDE: gl.constexpr, NORM: gl.constexpr, LIFTS: gl.constexpr
+    values, first, sizes, factor,
+    SIDE: gl.constexpr, NORM: gl.constexpr, LIFTS: gl.constexpr, MASKED: gl.constexpr,
 ):
-    """values times factor (where LIFTS) and, for keys, over the number of keys a column sees."""
+    """values times factor (where LIFTS) and, for keys, over the number of keys a column sees.
+
+    Columns that are not MASKED see a key. Those behind the last one meet zeros: any number does.
+    """
     if NORM == "visible" and SIDE == "keys":
-        B, H, group, row_tiles, num_rows, num_columns = sizes
+        first_head, num_heads, H, group, row_tiles, num_rows, num_columns = sizes
         first += 1 + num_rows - num_columns
         near, far = spread(first, values)
         seen = near.to(gl.float32) + far.to(gl.float32)
-        seen = gl.minimum(gl.maximum(seen, 1.0), num_rows.to(gl.float32))
+        if MASKED:
+            seen = gl.maximum(seen, 1.0)
         inverse = gl.inline_asm_elementwise(
             "rcp.approx.ftz.f32 $0, $1;", "=r,r", [seen], gl.float32, False, 1
         )
@@ -118,7 +124,7 @@ def weigh(
             weights = clip(scores, DTYPE)
             signs = weights
         else:
-            weights = clip(lift(scores, first, sizes, lift_w, SIDE, NORM, LIFTS), DTYPE)
+            weights = clip(lift(scores, first, sizes, lift_w, SIDE, NORM, LIFTS, MASKED), DTYPE)
             # a small weight may be lost in fp16, not in bf16
             signs = clip(scores, DTYPE) if LIFTS else weights
     else:
@@ -126,7 +132,7 @@ def weigh(
         weights = WEIGH(scores)
         if MASKED:
             weights = hide(weights, limits, first, SIDE)
-        weights = lift(weights, first, sizes, lift_w, SIDE, NORM, LIFTS).to(DTYPE)
+        weights = lift(weights, first, sizes, lift_w, SIDE, NORM, LIFTS, MASKED).to(DTYPE)
     return weights, signs
 
 
@@ -134,15 +140,16 @@ def weigh(
 def differentiate(
     dweights, signs, limits, first, sizes, numbers,
     GRADIENT: gl.constexpr, IS_RELU: gl.constexpr, LIFTS: gl.constexpr, NORM: gl.constexpr,
-    SIDE: gl.constexpr, MASKED: gl.constexpr, DTYPE: gl.constexpr,
+    SIDE: gl.constexpr, SIGNED: gl.constexpr, MASKED: gl.constexpr, DTYPE: gl.constexpr,
 ):
-    """dS as DTYPE."""
+    """dS as DTYPE; signs: where SIGNED, those of ``hopper_signs``."""
     scale, bias_number, lift_w, lift_ds, tail_w, tail_ds = numbers
     if IS_RELU:
-        dscores = gate(lift(dweights, first, sizes, lift_ds, SIDE, NORM, LIFTS), signs)
+        dscores = lift(dweights, first, sizes, lift_ds, SIDE, NORM, LIFTS, MASKED)
+        dscores = gate_by_signs(dscores, signs, SIDE, DTYPE) if SIGNED else gate(dscores, signs)
     else:
         dscores = GRADIENT(signs, dweights)
         if MASKED:
             dscores = hide(dscores, limits, first, SIDE)
-        dscores = lift(dscores, first, sizes, lift_ds, SIDE, NORM, LIFTS).to(DTYPE)
+        dscores = lift(dscores, first, sizes, lift_ds, SIDE, NORM, LIFTS, MASKED).to(DTYPE)
     return dscores

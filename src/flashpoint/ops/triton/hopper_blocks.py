@@ -1,0 +1,177 @@
+"""For ``hopper_backward``: what a warpgroup does with one column block, and with all of a head's.
+
+Names are those of that file.
+"""
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    mbarrier,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+
+from flashpoint.ops.triton.hopper_signs import (
+    count_block_words,
+    gate_by_signs,
+    load_signs,
+    spread_signs,
+    store_signs,
+)
+from flashpoint.ops.triton.hopper_weights import differentiate, weigh
+
+
+@gluon.jit
+def start_transposed(left, right, LAYOUT: gl.constexpr):
+    """Start left right^T of [ROWS, D] and [BLOCK, D] in shared memory."""
+    zeros = gl.full([left.shape[0], right.shape[0]], 0.0, gl.float32, LAYOUT)
+    return warpgroup_mma(left, right.permute([1, 0]), zeros, use_acc=False, is_async=True)
+
+
+@gluon.jit
+def take_block(
+    block, number, rows, da, db, words, limits, sizes, numbers, buffers, barriers,
+    WEIGH: gl.constexpr, GRADIENT: gl.constexpr, FINISHES: gl.constexpr, IS_RELU: gl.constexpr,
+    LIFTS: gl.constexpr, NORM: gl.constexpr, SIDE: gl.constexpr, SIGNED: gl.constexpr,
+    MASKED: gl.constexpr, S_LAYOUT: gl.constexpr, W_LAYOUT: gl.constexpr,
+):
+    """One column block: S, dW | W, dS | da, db. The other warpgroup fills the gaps."""
+    a, b = rows
+    a_buffers, b_buffers, c_buffers, d_buffers = buffers
+    rows_full, rows_empty, c_full, c_empty, d_full, d_empty = barriers
+    first_head, num_heads, H, group, row_tiles, num_rows, num_columns = sizes
+    DTYPE: gl.constexpr = c_buffers.dtype
+    STAGES: gl.constexpr = c_buffers.shape[0]
+    BLOCK: gl.constexpr = c_buffers.shape[3]
+    stage = number % STAGES
+    parity = number // STAGES & 1
+    c = c_buffers.index(stage).reshape([BLOCK, c_buffers.shape[4]])
+    d = d_buffers.index(stage).reshape([BLOCK, d_buffers.shape[4]])
+    first = block * BLOCK
+    mbarrier.wait(c_full.index(stage), parity)
+    scores = start_transposed(a, c, S_LAYOUT)
+    mbarrier.wait(d_full.index(stage), parity)
+    dweights = start_transposed(b, d, S_LAYOUT)
+    scores = warpgroup_mma_wait(1, deps=[scores])
+    weights, signs = weigh(
+        scores, limits, first, sizes, numbers,
+        WEIGH, FINISHES, IS_RELU, LIFTS, NORM, SIDE, MASKED, DTYPE,
+    )
+    if SIGNED:
+        signs = store_signs(signs, words + block * count_block_words(num_rows))
+    dweights = warpgroup_mma_wait(0, deps=[dweights])
+    dscores = differentiate(
+        dweights, signs, limits, first, sizes, numbers,
+        GRADIENT, IS_RELU, LIFTS, NORM, SIDE, SIGNED, MASKED, DTYPE,
+    )
+    dscores = gl.convert_layout(dscores, W_LAYOUT, assert_trivial=True)
+    da = warpgroup_mma(dscores, c, da, is_async=True)
+    if SIDE == "keys":
+        weights = gl.convert_layout(weights, W_LAYOUT, assert_trivial=True)
+        db = warpgroup_mma(weights, d, db, is_async=True)
+    da, db = warpgroup_mma_wait(0, deps=[da, db])
+    mbarrier.arrive(c_empty.index(stage), count=1)
+    mbarrier.arrive(d_empty.index(stage), count=1)
+    return da, db
+
+
+@gluon.jit
+def skip_blocks(first, last, barriers, STAGES: gl.constexpr):
+    """Give back the blocks of these numbers: only other warpgroups meet them."""
+    rows_full, rows_empty, c_full, c_empty, d_full, d_empty = barriers
+    for number in range(first, last):
+        stage = number % STAGES
+        mbarrier.wait(c_full.index(stage), number // STAGES & 1)
+        mbarrier.arrive(c_empty.index(stage), count=1)
+        mbarrier.wait(d_full.index(stage), number // STAGES & 1)
+        mbarrier.arrive(d_empty.index(stage), count=1)
+
+
+@gluon.jit
+def take_head(
+    tile_blocks, own_blocks, number, rows, da, db, words, limits, sizes, numbers,
+    buffers, barriers,
+    WEIGH: gl.constexpr, GRADIENT: gl.constexpr, FINISHES: gl.constexpr, IS_RELU: gl.constexpr,
+    LIFTS: gl.constexpr, NORM: gl.constexpr, CAUSAL: gl.constexpr, SIDE: gl.constexpr,
+    SIGNED: gl.constexpr, S_LAYOUT: gl.constexpr, W_LAYOUT: gl.constexpr,
+):
+    """All column blocks of one head; number: that of the tile's first block."""
+    first, last, masked = own_blocks
+    tile_first, tile_last, tile_masked = tile_blocks
+    start = 0
+    if CAUSAL:
+        skipped = first - tile_first if SIDE == "keys" else tile_last - last
+        skip_blocks(number, number + skipped, barriers, buffers[2].shape[0])
+        for step in range(masked):
+            block = first + step if SIDE == "keys" else last - 1 - step
+            da, db = take_block(
+                block, number + skipped + step, rows, da, db, words, limits, sizes, numbers,
+                buffers, barriers, WEIGH, GRADIENT, FINISHES, IS_RELU, LIFTS, NORM, SIDE, SIGNED,
+                True, S_LAYOUT, W_LAYOUT,
+            )
+        start = skipped + masked
+    for step in range(start, tile_last - tile_first):
+        block = tile_first + step if SIDE == "keys" else tile_last - 1 - step
+        da, db = take_block(
+            block, number + step, rows, da, db, words, limits, sizes, numbers,
+            buffers, barriers, WEIGH, GRADIENT, FINISHES, IS_RELU, LIFTS, NORM, SIDE, SIGNED,
+            False, S_LAYOUT, W_LAYOUT,
+        )
+    return da, db
+
+
+@gluon.jit
+def take_block_by_signs(
+    block, number, a, da, signs, words, numbers, buffers, barriers,
+    LIFTS: gl.constexpr, S_LAYOUT: gl.constexpr, W_LAYOUT: gl.constexpr,
+):
+    """One block of keys by its signs: dW | dS | da; gives da and the signs of the next block."""
+    scale, bias_number, lift_w, lift_ds, tail_w, tail_ds = numbers
+    a_buffers, b_buffers, c_buffers, d_buffers = buffers
+    rows_full, rows_empty, c_full, c_empty, d_full, d_empty = barriers
+    STAGES: gl.constexpr = c_buffers.shape[0]
+    BLOCK: gl.constexpr = c_buffers.shape[3]
+    stage = number % STAGES
+    parity = number // STAGES & 1
+    c = c_buffers.index(stage).reshape([BLOCK, c_buffers.shape[4]])
+    d = d_buffers.index(stage).reshape([BLOCK, d_buffers.shape[4]])
+    mbarrier.wait(c_full.index(stage), parity)
+    dweights = start_transposed(a, c, S_LAYOUT)
+    next_signs = load_signs(words, gl.maximum(block - 1, 0), 0, BLOCK, False)
+    mbarrier.wait(d_full.index(stage), parity)
+    dweights = warpgroup_mma_wait(0, deps=[dweights])
+    if LIFTS:
+        dweights *= lift_ds
+    signs = spread_signs(signs, BLOCK, S_LAYOUT)
+    dscores = gate_by_signs(dweights, signs, "queries", c_buffers.dtype)
+    dscores = gl.convert_layout(dscores, W_LAYOUT, assert_trivial=True)
+    da = warpgroup_mma(dscores, d, da, is_async=True)
+    da = warpgroup_mma_wait(0, deps=[da])
+    mbarrier.arrive(c_empty.index(stage), count=1)
+    mbarrier.arrive(d_empty.index(stage), count=1)
+    return da, next_signs
+
+
+@gluon.jit
+def take_head_by_signs(
+    tile_blocks, own_blocks, number, a, da, words, end, numbers, buffers, barriers,
+    LIFTS: gl.constexpr, CAUSAL: gl.constexpr, S_LAYOUT: gl.constexpr, W_LAYOUT: gl.constexpr,
+):
+    """All key blocks of one head, from the last one down; ``end``: that of the keys that a sees.
+
+    Nothing is masked but the signs of the last block, the only one that reaches beyond the end.
+    """
+    first, last, masked = own_blocks
+    tile_first, tile_last, tile_masked = tile_blocks
+    BLOCK: gl.constexpr = buffers[2].shape[3]
+    skipped = 0
+    if CAUSAL:
+        skipped = tile_last - last
+        skip_blocks(number, number + skipped, barriers, buffers[2].shape[0])
+    signs = load_signs(words, last - 1, end, BLOCK, CAUSAL)
+    for step in range(last):
+        da, signs = take_block_by_signs(
+            last - 1 - step, number + skipped + step, a, da, signs, words, numbers,
+            buffers, barriers, LIFTS, S_LAYOUT, W_LAYOUT,
+        )
+    return da
