@@ -53,7 +53,9 @@ def test_gpus_are_described(monkeypatch):
     monkeypatch.setattr("torch.cuda.get_device_properties", lambda index: device)
     monkeypatch.setattr("shutil.which", lambda name: None)
     monkeypatch.setattr("flashpoint.ops.implementations.survey", list)  # nothing to run there
+    monkeypatch.setattr("flashpoint.cli.doctor._describe_kernels", str)
     gpu = {"name": "Big GPU", "capability": "9.0", "memory_gib": 80.0, "driver": "unknown"}
+    gpu["kernels"] = "cuda:0"
     assert json.loads(run_doctor("--json").stdout)["gpus"] == [gpu]
 
 

@@ -17,6 +17,7 @@ from flashpoint import __version__
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    import torch
     from rich.table import Table
     from torch import Tensor
 
@@ -56,6 +57,7 @@ class Gpu:
     capability: str
     memory_gib: float
     driver: str
+    kernels: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,11 +164,24 @@ def _find_gpus() -> list[Gpu]:
     if not torch.cuda.is_available():
         return []
     driver = _find_driver()
-    devices = (torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count()))
-    return [
-        Gpu(d.name, f"{d.major}.{d.minor}", round(d.total_memory / 2**30, 1), driver)
-        for d in devices
-    ]
+    gpus: list[Gpu] = []
+    for number in range(torch.cuda.device_count()):
+        d = torch.cuda.get_device_properties(number)
+        memory = round(d.total_memory / 2**30, 1)
+        kernels = _describe_kernels(torch.device("cuda", number))
+        gpus.append(Gpu(d.name, f"{d.major}.{d.minor}", memory, driver, kernels))
+    return gpus
+
+
+def _describe_kernels(device: "torch.device") -> str:
+    """Which of our kernels a GPU gets."""
+    from flashpoint.ops.implementations import HAS_TRITON
+
+    if not HAS_TRITON:
+        return "none"
+    from flashpoint.ops.triton import hopper
+
+    return "for Hopper, and portable" if hopper.serves(device) else "portable"
 
 
 def _find_driver() -> str:
@@ -245,9 +260,9 @@ def _draw(findings: Findings) -> "Iterable[Table]":
     )
     yield _table(
         "GPUs",
-        ("name", "capability", "memory", "driver"),
-        [(g.name, g.capability, f"{g.memory_gib} GiB", g.driver) for g in findings.gpus]
-        or [("none that torch can use", "", "", "")],
+        ("name", "capability", "memory", "driver", "kernels"),
+        [(g.name, g.capability, f"{g.memory_gib} GiB", g.driver, g.kernels) for g in findings.gpus]
+        or [("none that torch can use", "", "", "", "")],
     )
     yield _table(
         "Implementations",

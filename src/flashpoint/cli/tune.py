@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 SHAPES = ("8,12,197,64", "4,16,2048,64", "2,16,4096,128", "1,32/8,1:32768,128")
 LEGEND = "Tiles: queries x keys, w warps, s stages; decode: p programs a multiprocessor."
+HOPPER = "The kernels for Hopper serve calls with * that hide and add nothing; these tiles the others."
 
 
 def tune(
@@ -170,18 +171,35 @@ def _draw_candidates(kinds: "dict[Case, list[Kind]]") -> "Table":
     return table
 
 
+def _has_hopper_kernels(case: "Case") -> bool:
+    """True where the call itself would not use the tiles."""
+    import torch
+
+    from flashpoint.bench.inputs import TORCH_DTYPES
+    from flashpoint.ops.triton import decode, hopper
+
+    q, k = (
+        torch.empty(sizes, dtype=TORCH_DTYPES[case.dtype], device=case.device)
+        for sizes in (case.shape.q_sizes, case.shape.kv_sizes)
+    )
+    problem = _problem(case, q, k, k)
+    return not decode.suits(problem) and hopper.forward_kernels(problem) is not None
+
+
 def _draw_results(results: "Sequence[tuple[Case, Tuned]]", stored: "Path") -> "Table":
     """Tiles and times before and after, and where the tiles are now."""
     from rich.table import Table
 
     columns = ("kernel", "shape", "dtype", "tiles before", "after", "us before", "after", "gain")
     table = Table(*columns, title="Tuned tiles", title_justify="left", caption_justify="left")
-    table.caption = f"{LEGEND}\nStored in {stored}"
+    served = {case: _has_hopper_kernels(case) for case, _ in results}
+    note = f"\n{HOPPER}" if any(served.values()) else ""
+    table.caption = f"{LEGEND}{note}\nStored in {stored}"
     for case, tuned in results:
         gain = tuned.before_ms / tuned.after_ms - 1.0
         is_same = tuned.before == tuned.after
         table.add_row(
-            tuned.kind.kernel,
+            tuned.kind.kernel + "*" * served[case],
             str(case.shape),
             case.dtype,
             tuned.before.describe(tuned.kind.kernel),

@@ -17,7 +17,7 @@ BACKWARD_ROWS = 192  # queries and keys that fill those of the backward kernel
 
 def forward_kernels(problem: Problem) -> ModuleType | None:
     """``hopper_forward``, where it serves the call."""
-    if problem.num_queries < FORWARD_ROWS or not _is_known(problem.q.device):
+    if problem.num_queries < FORWARD_ROWS or not serves(problem.q.device):
         return None
     from flashpoint.ops.triton import hopper_forward, hopper_tiles
 
@@ -27,7 +27,7 @@ def forward_kernels(problem: Problem) -> ModuleType | None:
 def backward_kernels(problem: Problem, do: Tensor) -> ModuleType | None:
     """``hopper_backward``, where it serves the call."""
     shortest = min(problem.num_queries, problem.num_keys)
-    if shortest < BACKWARD_ROWS or not _is_known(problem.q.device):
+    if shortest < BACKWARD_ROWS or not serves(problem.q.device):
         return None
     from flashpoint.ops.triton import hopper_backward
 
@@ -35,8 +35,8 @@ def backward_kernels(problem: Problem, do: Tensor) -> ModuleType | None:
 
 
 @functools.cache
-def _is_known(device: torch.device) -> bool:
-    """True where the GPU is a Hopper and this Triton has the Gluon we know."""
+def serves(device: torch.device) -> bool:
+    """True where the device is a Hopper GPU and this Triton has the Gluon we know."""
     if INTERPRETED or device.type != "cuda" or torch.cuda.get_device_capability(device)[0] != 9:
         return False
     return triton.__version__.startswith(GLUON_VERSIONS)
