@@ -7,6 +7,7 @@ import typer
 
 from flashpoint import __version__
 from flashpoint.cli.bench import bench
+from flashpoint.cli.data import data
 from flashpoint.cli.demo import demo
 from flashpoint.cli.doctor import doctor
 from flashpoint.cli.models import models
@@ -21,6 +22,7 @@ app = typer.Typer(
 )
 for verb in (demo, models, bench, tune, doctor):
     app.command()(verb)
+app.add_typer(data, name="data")
 
 
 def _print_version(requested: bool) -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 SHAPES = ("8,12,197,64", "4,16,2048,64", "2,16,4096,128", "1,32/8,1:32768,128")
 LEGEND = "Tiles: queries x keys, w warps, s stages; decode: p programs a multiprocessor."
-HOPPER = "The kernels for Hopper serve calls with * that hide and add nothing; these tiles the others."
+HOPPER = "*: kernels for Hopper serve calls that hide and add nothing, these tiles the others."
 
 
 def tune(

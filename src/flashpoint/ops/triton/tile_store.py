@@ -6,11 +6,11 @@ once, as a warning, and calls go on without it.
 """
 
 import json
-import os
-import tempfile
 import warnings
 from pathlib import Path
 from typing import Any
+
+from flashpoint.files import cache_folder, write_atomically
 
 FORMAT = 1  # another one is not read: raise it when kernels change what their tiles mean
 
@@ -22,11 +22,7 @@ _said: set[str] = set()
 
 def path() -> Path:
     """Where the file is, or would be."""
-    folder = os.environ.get("FLASHPOINT_CACHE")
-    if folder:
-        return Path(folder) / "tiles.json"
-    caches = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return Path(caches) / "flashpoint" / "tiles.json"
+    return cache_folder() / "tiles.json"
 
 
 def find(key: str) -> dict[str, Any] | None:
@@ -42,8 +38,10 @@ def keep(key: str, entry: dict[str, Any]) -> None:
     file = path()
     known = _read.get(file, {})
     _read[file] = known | _load(file) | {key: entry}
+    content = {"format": FORMAT, "tiles": _read[file]}
+    text = json.dumps(content, indent=2, sort_keys=True)
     try:
-        _replace(file, _read[file])
+        write_atomically(file, lambda handle: handle.write(text.encode()))
     except OSError as error:
         warn_once(f"measured tiles cannot be stored in {file}: {error.strerror}")
 
@@ -76,16 +74,3 @@ def _load(file: Path) -> Entries:
         warn_once(f"{file} holds no measured tiles of format {FORMAT}")
         return {}
     return {key: entry for key, entry in content["tiles"].items() if isinstance(entry, dict)}
-
-
-def _replace(file: Path, entries: Entries) -> None:
-    """Write a file under another name, then rename it: nobody reads half of it."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=".tiles-", suffix=".json", dir=file.parent)
-    try:
-        with os.fdopen(handle, "w") as temporary:
-            json.dump({"format": FORMAT, "tiles": entries}, temporary, indent=2, sort_keys=True)
-        os.replace(name, file)
-    except OSError:
-        os.unlink(name)
-        raise

@@ -1,0 +1,95 @@
+"""Small sets in memory: scikit-learn's digits, and sets that ``flashpoint data prepare`` wrote."""
+
+import zipfile
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from flashpoint.data.decode import require_pillow
+from flashpoint.data.source import Integers, Pixels, Source, pick_split
+from flashpoint.errors import InputError, UnsupportedError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+    from torch import Tensor
+
+DIGITS_FOLD = 5
+
+
+class ArraySource(Source):
+    """Images of one size as one array, uint8 [N, H, W, C]."""
+
+    is_small = True
+
+    def __init__(
+        self, name: str, class_names: Sequence[str], labels: Integers, images: Pixels
+    ) -> None:
+        super().__init__(name, class_names, labels)
+        self.images = images
+
+    def read(self, index: int) -> tuple["Image", int]:
+        """One image of the array."""
+        pixels = self.images[index]
+        flat = pixels[..., 0] if pixels.shape[-1] == 1 else pixels
+        return require_pillow().fromarray(flat), int(self.labels[index])
+
+    def describe(self, index: int) -> str:
+        """Its number."""
+        return f"{self.name}: image {index}"
+
+    def resident(self) -> "tuple[Tensor, Tensor]":
+        """Everything, with channels first."""
+        import torch
+
+        images = np.ascontiguousarray(self.images.transpose(0, 3, 1, 2))
+        return torch.from_numpy(images), torch.from_numpy(self.labels)
+
+
+def open_digits(split: str) -> ArraySource:
+    """scikit-learn's 1,797 handwritten digits, 8 x 8: 1,437 to train on, 360 to validate.
+
+    Sorted by class, every fifth sample is for validation: the split is the same everywhere and
+    has every class in its share.
+    """
+    try:
+        library = import_module("sklearn.datasets")
+    except ImportError as error:
+        raise UnsupportedError(
+            "digits needs scikit-learn. Install it: pip install 'flashpoint[vision]'."
+        ) from error
+    chosen = pick_split(("train", "validation"), split, "digits")
+    bunch: Any = library.load_digits()
+    labels = bunch.target.astype(np.int64)
+    held_out = np.zeros(len(labels), dtype=bool)
+    held_out[np.argsort(labels, kind="stable")[::DIGITS_FOLD]] = True
+    kept = held_out if chosen == "validation" else ~held_out
+    images = np.rint(bunch.images[kept, ..., None] * (255.0 / 16.0)).astype(np.uint8)
+    return ArraySource("digits", [str(digit) for digit in range(10)], labels[kept], images)
+
+
+def open_prepared(kind: str, folder: Path, split: str) -> ArraySource:
+    """A set in the form of ``flashpoint data prepare``: a folder of .npz files, one a split."""
+    where = f"{kind}:{folder}"
+    files = {file.stem: file for file in folder.glob("*.npz")} if folder.is_dir() else {}
+    if not files:
+        raise InputError(
+            f"{folder} holds no prepared {kind}. "
+            f"Make it: flashpoint data prepare {kind} --from FILE --to {folder}."
+        )
+    file = files[pick_split(files, split, where)]
+    try:
+        with file.open("rb") as opened, np.load(opened, allow_pickle=False) as content:
+            stored = str(content["name"])
+            images, labels = content["images"], content["labels"]
+            class_names = [str(name) for name in content["class_names"]]
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        raise InputError(
+            f"{file} is no prepared set, or is cut ({error}). "
+            f"Make it again: flashpoint data prepare {kind} --from FILE --to {folder}."
+        ) from error
+    if stored != kind:
+        raise InputError(f"{file} holds {stored}, not {kind}. Write {stored}:{folder}.")
+    return ArraySource(where, class_names, labels.astype(np.int64), images)

@@ -1,0 +1,116 @@
+"""What a run trains and validates on, as data; checked when it is made."""
+
+import math
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+from flashpoint.errors import InputError, hint
+
+Crop = Literal["none", "pad", "inception"]
+View = Literal["auto", "crop", "squash", "whole"]
+Resident = Literal["auto", "yes", "no"]
+
+MAX_MAGNITUDE = 30.0
+EVAL_ZOOM = 256 / 224
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AugmentationConfig:
+    """What happens to a training image, in this order: crop, flip, randaug; then mixup.
+
+    Attributes:
+        crop: "inception" takes a random part and resizes it; "pad" surrounds the image with
+            black and takes a random part of the image's size; "none" takes the image as
+            validation does.
+        pad: pixels on each side for crop "pad".
+        min_area: smallest part of the image for crop "inception", as a share of its area.
+        flip: mirror half of the images, left to right.
+        randaug_ops: operations in a row on every image; 0 for none.
+        randaug_magnitude: their strength; 10 is the full level, more is allowed.
+        mixup: p of Beta(p, p), from which the share of the partner is drawn; 0 for none.
+    """
+
+    crop: Crop = "none"
+    pad: int = 4
+    min_area: float = 0.05
+    flip: bool = False
+    randaug_ops: int = 0
+    randaug_magnitude: float = 0.0
+    mixup: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_choice("data.augmentation.crop", self.crop, get_args(Crop))
+        for name, low, high in (
+            ("pad", 0, 1024),
+            ("min_area", 0.001, 1.0),
+            ("randaug_ops", 0, 16),
+            ("randaug_magnitude", 0.0, MAX_MAGNITUDE),
+            ("mixup", 0.0, math.inf),
+        ):
+            check_range(f"data.augmentation.{name}", getattr(self, name), low, high)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DataConfig:
+    """Where images are and how they become batches.
+
+    Attributes:
+        train, validation: a source each, as ``open_source`` reads it: "digits", "cifar10:DIR",
+            "mnist:DIR", "fashion-mnist:DIR", a folder of class folders, "shards:PATTERN",
+            "hf:DIR".
+        image_size: height and width of a batch's images.
+        channels: 3 for colour, 1 for grey.
+        augmentation: of training images.
+        evaluation_view: how a validation image is brought to size. "crop": the short side to
+            256/224 of image_size, then the centre. "squash": both sides to 256/224, then the
+            centre. "whole": both sides to image_size. "auto": "whole" for the small sets that
+            have names, "crop" for all others.
+        resident: keep all images on the device and augment them there. "auto": for the small
+            sets that have names, unless randaug is on.
+        workers: processes that read and decode, if the set is not resident.
+        max_broken_share: more unreadable images than this share stop the run.
+        labels: a file with one class a line, in the order of the labels, for folders and shards.
+    """
+
+    train: str
+    validation: str
+    image_size: int = 224
+    channels: int = 3
+    augmentation: AugmentationConfig = field(default_factory=AugmentationConfig)
+    evaluation_view: View = "auto"
+    resident: Resident = "auto"
+    workers: int = 4
+    max_broken_share: float = 0.01
+    labels: str | None = None
+
+    def __post_init__(self) -> None:
+        check_choice("data.evaluation_view", self.evaluation_view, get_args(View))
+        check_choice("data.resident", self.resident, get_args(Resident))
+        if self.channels not in (1, 3):
+            raise InputError(f"data.channels={self.channels} must be 1 (grey) or 3 (colour).")
+        for name, low, high in (
+            ("image_size", 1, 8192),
+            ("workers", 0, 1024),
+            ("max_broken_share", 0.0, 1.0),
+        ):
+            check_range(f"data.{name}", getattr(self, name), low, high)
+        if self.resident == "yes" and self.augmentation.randaug_ops:
+            raise InputError(
+                f"data.augmentation.randaug_ops={self.augmentation.randaug_ops} needs images that "
+                "workers decode, and data.resident='yes' keeps them on the device. "
+                'Set resident: "no", or randaug_ops: 0.'
+            )
+
+
+def check_choice(name: str, value: object, known: tuple[str, ...]) -> None:
+    """Refuse a word that is not known, with its nearest matches."""
+    if value not in known:
+        raise InputError(
+            f"{name}={value!r} is unknown. {hint(value, known)}Known: {', '.join(known)}."
+        )
+
+
+def check_range(name: str, value: float, low: float, high: float) -> None:
+    """Refuse a number outside of its range."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+        raise InputError(f"{name}={value!r} must be a number in [{low}, {high}].")

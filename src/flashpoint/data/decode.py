@@ -1,0 +1,67 @@
+"""Bytes of an image file to pixels: grey or RGB, 8 bits, whatever the file holds.
+
+Alpha is dropped, palettes are resolved, CMYK is converted, 16 bits keep their upper 8. A rotation
+noted in EXIF is ignored, as BigVision's decoder ignores it. An animation is its first frame.
+"""
+
+import io
+import warnings
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from flashpoint.data.source import BrokenImageError, Pixels
+from flashpoint.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+
+def require_pillow() -> ModuleType:
+    """The module PIL.Image, or a line that says what to install."""
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise UnsupportedError(
+            "reading images needs pillow. Install it: pip install 'flashpoint[vision]'."
+        ) from error
+    return Image
+
+
+def decode(content: bytes, name: str) -> "Image":
+    """The image in mode L or RGB; whatever Pillow cannot read is a BrokenImageError."""
+    pillow = require_pillow()
+    try:
+        with warnings.catch_warnings():  # of odd metadata, of which only pixels matter
+            warnings.simplefilter("ignore")
+            image: Image = pillow.open(io.BytesIO(content))
+            image.load()
+            return _plain(image)
+    except Exception as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise BrokenImageError(f"{name}: {reason}") from error
+
+
+def _plain(image: "Image") -> "Image":
+    """Any of Pillow's modes as L or RGB."""
+    mode = image.mode
+    if mode in ("L", "RGB"):
+        return image
+    if mode in ("1", "LA", "La"):
+        return image.convert("L")
+    if mode.startswith("I"):  # 16 bits, which Pillow may also open as 32
+        wide = np.asarray(image).astype(np.int64).clip(0, 65535)
+        return require_pillow().fromarray((wide >> 8).astype(np.uint8))
+    if mode == "F":
+        raise ValueError("floating-point pixels have no fixed range")
+    if mode == "PA" or "transparency" in image.info:
+        image = image.convert("RGBA")
+    return image.convert("RGB")
+
+
+def to_pixels(image: "Image", channels: int) -> Pixels:
+    """uint8 [C, H, W] of an image, as grey or as colour."""
+    mode = "L" if channels == 1 else "RGB"
+    plane = np.asarray(image if image.mode == mode else image.convert(mode))
+    return plane[None] if channels == 1 else np.ascontiguousarray(plane.transpose(2, 0, 1))

@@ -1,0 +1,222 @@
+"""WebDataset shards: tar files whose samples are read in any order, by random access.
+
+ImageNet-21k's usual form. A pattern names the shards: ``{00000..00127}`` counts with its zeros,
+``{a,b}`` lists, ``*`` and ``?`` match, a folder means the .tar files in it. ``classes.txt`` beside
+the shards names the classes, one a line in the order of the labels.
+
+The order of an epoch is local: shards are permuted, then samples within each group of 16, so that
+reads stay in a few files at a time.
+"""
+
+import glob
+import os
+import re
+from collections import OrderedDict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from flashpoint.data.class_list import read_class_list
+from flashpoint.data.decode import decode
+from flashpoint.data.image_folder import find_split_folder
+from flashpoint.data.shard_index import ShardIndex, index_shards
+from flashpoint.data.source import SPLIT_NAMES, BrokenImageError, Integers, Source, pick_split
+from flashpoint.data.tar_members import name_before
+from flashpoint.errors import InputError, hint
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+GROUP = 16
+MAX_OPEN = 32
+CLASS_LIST = "classes.txt"
+
+_RANGE = re.compile(r"(\d+)\.\.(\d+)")
+
+
+class ShardSource(Source):
+    """The samples of many tar files.
+
+    Attributes:
+        shards: the files, in the order of their names.
+    """
+
+    def __init__(self, name: str, shards: Sequence[Path], labels: Path | None = None) -> None:
+        self.shards = tuple(shards)
+        indices = index_shards(self.shards)
+        self.damage = [
+            f"{shard}: {index.damage}"
+            for shard, index in zip(self.shards, indices, strict=True)
+            if index.damage
+        ]
+        self.lost_share = _lost_share(indices)
+        counts = [len(index.offsets) for index in indices]
+        if not sum(counts):
+            raise InputError(
+                f"{name}: none of {len(self.shards)} shards has an image with a label"
+                + (f" ({self.damage[0]})." if self.damage else ".")
+            )
+        self._starts = np.concatenate(([0], np.cumsum(counts)))
+        self._offsets = np.concatenate([index.offsets for index in indices])
+        self._sizes = np.concatenate([index.sizes for index in indices])
+        self._open: OrderedDict[int, int] = OrderedDict()
+        beside = self.shards[0].parent / CLASS_LIST
+        file = labels or (beside if beside.exists() else None)
+        super().__init__(name, *_classes(name, indices, file))
+
+    def read(self, index: int) -> tuple["Image", int]:
+        """Read and decode one member of a tar file."""
+        shard, offset, size = self._place(index)
+        try:
+            content = os.pread(self._handle(shard), size, offset)
+        except OSError as error:
+            raise BrokenImageError(f"{self.shards[shard]}: {error.strerror}") from error
+        return decode(content, self.describe(index)), int(self.labels[index])
+
+    def describe(self, index: int) -> str:
+        """The shard and the member."""
+        shard, offset, _ = self._place(index)
+        try:
+            member = name_before(self._handle(shard), offset)
+        except OSError:
+            member = f"byte {offset}"
+        return f"{self.shards[shard]}: {member}"
+
+    def shuffle(self, rng: np.random.Generator) -> Integers:
+        """Permute shards, then samples within groups of shards."""
+        shards = rng.permutation(len(self.shards))
+        parts: list[Integers] = []
+        for first in range(0, len(shards), GROUP):
+            group = shards[first : first + GROUP]
+            spans = [np.arange(self._starts[s], self._starts[s + 1]) for s in group]
+            parts.append(rng.permutation(np.concatenate(spans)))
+        return np.concatenate(parts)
+
+    def _place(self, index: int) -> tuple[int, int, int]:
+        """Shard, offset and size of a sample."""
+        shard = int(np.searchsorted(self._starts, index, side="right")) - 1
+        return shard, int(self._offsets[index]), int(self._sizes[index])
+
+    def _handle(self, shard: int) -> int:
+        """An open file; the one used least recently is closed for it."""
+        if shard not in self._open:
+            self._open[shard] = os.open(self.shards[shard], os.O_RDONLY)
+            if len(self._open) > MAX_OPEN:
+                os.close(self._open.popitem(last=False)[1])
+        self._open.move_to_end(shard)
+        return self._open[shard]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Open files stay in their process."""
+        return self.__dict__ | {"_open": OrderedDict()}
+
+    def __del__(self) -> None:
+        for handle in self.__dict__.get("_open", {}).values():
+            os.close(handle)
+
+
+def open_shards(pattern: str, split: str, labels: Path | None = None) -> ShardSource:
+    """The shards that a pattern names; of a folder with several splits, those of one."""
+    path = Path(pattern).expanduser()
+    if path.is_dir():
+        shards = _shards_in(path, split)
+    else:
+        shards = [Path(name) for text in expand_braces(str(path)) for name in _matches(text)]
+    if not any(shard.exists() for shard in shards):
+        raise InputError(
+            f"shards:{pattern} names no file that exists"
+            + (f", the first would be {shards[0]}." if shards else ".")
+            + " Quote the pattern, so that the shell leaves its braces alone."
+        )
+    return ShardSource(f"shards:{pattern}", shards, labels)
+
+
+def expand_braces(pattern: str) -> list[str]:
+    """All texts that a pattern with braces stands for.
+
+    Example:
+        >>> expand_braces("{a,b}-{08..10}.tar")
+        ['a-08.tar', 'a-09.tar', 'a-10.tar', 'b-08.tar', 'b-09.tar', 'b-10.tar']
+    """
+    match = re.search(r"\{([^{}]*)\}", pattern)
+    if match is None:
+        return [pattern]
+    head, tail = pattern[: match.start()], pattern[match.end() :]
+    if bounds := _RANGE.fullmatch(match[1]):
+        first, last = bounds[1], bounds[2]
+        step = 1 if int(first) <= int(last) else -1
+        numbers = range(int(first), int(last) + step, step)
+        choices = [str(number).zfill(len(first)) for number in numbers]
+    else:
+        choices = match[1].split(",")
+    texts = (text for choice in choices for text in expand_braces(head + choice + tail))
+    return list(dict.fromkeys(texts))  # nested braces name some twice
+
+
+def _matches(text: str) -> list[str]:
+    """The files of a pattern with stars; a plain name is itself, also if it does not exist."""
+    return sorted(glob.glob(text)) if glob.has_magic(text) else [text]
+
+
+def _shards_in(folder: Path, split: str) -> list[Path]:
+    """The tar files of a folder; names with split words in them are told apart."""
+    shards = sorted(folder.glob("*.tar"))
+    if not shards:
+        inner = find_split_folder(folder, split)
+        if inner == folder:
+            raise InputError(f"shards:{folder} holds no .tar files.")
+        return _shards_in(inner, split)
+    words = {shard: _split_word(shard.name) for shard in shards}
+    known = {word for word in words.values() if word}
+    if len(known) < 2:
+        return shards
+    chosen = pick_split(known, split, f"shards:{folder}")
+    return [shard for shard in shards if words[shard] == chosen]
+
+
+def _split_word(name: str) -> str:
+    """The word in a file's name that names a split, or nothing."""
+    parts = re.split(r"[-_.]", name.lower())
+    return next((p for known in SPLIT_NAMES.values() for p in known if p in parts), "")
+
+
+def _lost_share(indices: Sequence[ShardIndex]) -> float:
+    """What damaged shards lack of a whole one, as a share of all: an estimate."""
+    counts = np.array([len(index.offsets) for index in indices], dtype=np.float64)
+    damaged = np.array([bool(index.damage) for index in indices])
+    usual = counts[~damaged].mean() if not damaged.all() else counts.max(initial=0.0)
+    lost = np.maximum(usual - counts[damaged], 0.0).sum()
+    return float(lost / max(lost + counts.sum(), 1.0))
+
+
+def _classes(
+    name: str, indices: Sequence[ShardIndex], file: Path | None
+) -> tuple[list[str], Integers]:
+    """Class names, and the label of every sample as a number."""
+    values = {value for index in indices for value in index.values}
+    names: dict[str, str] = {}
+    for index in indices:
+        names.update(index.names)
+    are_numbers = all(value.isdecimal() for value in values)
+    if file is not None:
+        class_names = read_class_list(file)
+    elif are_numbers:
+        highest = max(int(value) for value in values)
+        class_names = [names.get(str(number), str(number)) for number in range(highest + 1)]
+    else:
+        class_names = sorted(values)
+    known = {class_name: number for number, class_name in enumerate(class_names)}
+    numbers = {value: int(value) if are_numbers else known.get(value, -1) for value in values}
+    if missing := [value for value, number in numbers.items() if number < 0]:
+        raise InputError(
+            f"{name}: the label {missing[0]!r} is not among the {len(known)} classes of {file}. "
+            f"{hint(missing[0], known)}Labels are numbers, or names in that list."
+        )
+    parts = [
+        np.array([numbers[value] for value in index.values], dtype=np.int64)[index.codes]
+        for index in indices
+        if len(index.codes)
+    ]
+    return class_names, np.concatenate(parts)

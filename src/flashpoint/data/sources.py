@@ -1,0 +1,103 @@
+"""From a text in a config or on the command line to a source of images."""
+
+from pathlib import Path
+
+import numpy as np
+
+from flashpoint.data.arrays import open_digits, open_prepared
+from flashpoint.data.config import DataConfig
+from flashpoint.data.huggingface import open_huggingface
+from flashpoint.data.image_folder import open_folder
+from flashpoint.data.shards import open_shards
+from flashpoint.data.source import Source
+from flashpoint.errors import InputError, hint
+
+PREPARED = ("cifar10", "mnist", "fashion-mnist")
+KINDS = ("digits", *PREPARED, "shards", "hf")
+
+
+def open_source(text: str, split: str, labels: str | Path | None = None) -> Source:
+    """Open what a text names.
+
+    | text | what |
+    |---|---|
+    | ``digits`` | scikit-learn's digits, 8 x 8, in memory |
+    | ``cifar10:DIR``, ``mnist:DIR``, ``fashion-mnist:DIR`` | by ``flashpoint data prepare`` |
+    | ``DIR`` | class folders with images, or folders train and val with class folders |
+    | ``shards:PATTERN`` | WebDataset tar files: ``{000..127}``, ``{a,b}``, ``*``, or a folder |
+    | ``hf:DIR`` | a Hugging Face dataset, written by ``save_to_disk`` |
+
+    Behind the folder of a prepared set or a Hugging Face dataset ``:NAME`` may name a split,
+    which then counts and not the argument.
+
+    Args:
+        text: as above.
+        split: "train" or "validation" (which may be stored as val, valid or test), or a name.
+        labels: a file with one class a line, for folders, shards and Hugging Face datasets.
+
+    Example:
+        >>> open_source("digits", "validation").num_samples
+        360
+    """
+    kind, _, rest = text.partition(":")
+    class_list = Path(labels) if labels is not None else None
+    if text == "digits":
+        return open_digits(split)
+    if text in KINDS or (kind in KINDS and not rest):
+        place = "PATTERN" if kind == "shards" else "DIR"
+        raise InputError(f"{text!r} needs a place: {kind}:{place}.")
+    if kind == "shards":
+        return open_shards(rest, split, class_list)
+    if kind in PREPARED:
+        return open_prepared(kind, *_folder_and_split(rest, split))
+    if kind == "hf":
+        folder, split = _folder_and_split(rest, split)
+        return open_huggingface(_existing(folder, text), split, class_list)
+    return open_folder(_existing(_folder(text), text), split, class_list)
+
+
+def open_sources(config: DataConfig) -> tuple[Source, Source]:
+    """The training and the validation source of a config, if they fit together.
+
+    They must have the same classes in the same order, and not be the same images.
+    """
+    train = open_source(config.train, "train", config.labels)
+    validation = open_source(config.validation, "validation", config.labels)
+    if train.name == validation.name and np.array_equal(train.labels, validation.labels):
+        raise InputError(
+            f"data.train={config.train!r} and data.validation={config.validation!r} are the same "
+            "images: there are no splits. Give each a place of its own."
+        )
+    pairs = zip(train.class_names, validation.class_names, strict=False)
+    differing = next((pair for pair in pairs if pair[0] != pair[1]), None)
+    if differing or validation.num_classes > train.num_classes:
+        detail = f", first {differing[0]!r} and {differing[1]!r}" if differing else ""
+        raise InputError(
+            f"the classes of {train.name} ({train.num_classes}) and {validation.name} "
+            f"({validation.num_classes}) differ{detail}. Give the order of all classes in a file: "
+            "data.labels."
+        )
+    return train, validation
+
+
+def _existing(folder: Path, text: str) -> Path:
+    """The folder, if it is one."""
+    if not folder.is_dir():
+        raise InputError(
+            f"{text!r} is neither a folder nor a known set. "
+            f"{hint(text.partition(':')[0], KINDS)}Known: digits, cifar10:DIR, mnist:DIR, "
+            "fashion-mnist:DIR, a folder of class folders, shards:PATTERN, hf:DIR."
+        )
+    return folder
+
+
+def _folder(text: str) -> Path:
+    return Path(text).expanduser()
+
+
+def _folder_and_split(text: str, split: str) -> tuple[Path, str]:
+    """A folder, and the split that may stand behind it."""
+    before, colon, after = text.rpartition(":")
+    if colon and not _folder(text).exists() and _folder(before).is_dir():
+        return _folder(before), after
+    return _folder(text), split

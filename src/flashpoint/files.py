@@ -1,0 +1,31 @@
+"""Files that are there whole or not at all, and the folder for those that may be removed."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO
+
+
+def cache_folder() -> Path:
+    """``FLASHPOINT_CACHE``, by default ``flashpoint`` in ``XDG_CACHE_HOME`` or ``~/.cache``.
+
+    What is kept there makes things faster; it may be removed at any time.
+    """
+    if folder := os.environ.get("FLASHPOINT_CACHE"):
+        return Path(folder)
+    caches = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return Path(caches) / "flashpoint"
+
+
+def write_atomically(file: Path, write: Callable[[IO[bytes]], object]) -> None:
+    """Write a file under another name, then rename it: nobody reads half of it."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    temporary = file.parent / f".{file.name}.{os.getpid()}.part"
+    try:
+        with temporary.open("wb") as handle:
+            write(handle)
+            handle.flush()
+            os.fsync(handle.fileno())
+        os.replace(temporary, file)
+    finally:
+        temporary.unlink(missing_ok=True)

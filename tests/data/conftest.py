@@ -1,0 +1,8 @@
+"""Each test has a cache folder of its own."""
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path_factory, monkeypatch):
+    monkeypatch.setenv("FLASHPOINT_CACHE", str(tmp_path_factory.mktemp("cache")))
