@@ -97,6 +97,7 @@ def test_streamed_and_resident_sets_see_the_same_samples():
 
 @pytest.mark.gpu
 @needs_gpu
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 @pytest.mark.parametrize("crop", ["none", "pad", "inception"])
 def test_gpu_equals_cpu_without_waiting(crop):
     on_cpu, on_gpu = (

@@ -62,6 +62,77 @@ def test_activation_matches_reference(activation, options):
     assert_exact("triton", torch.bfloat16, make_inputs(shape), activation=activation, **options)
 
 
+@every_shape
+@pytest.mark.parametrize("causal", [False, True], ids=["all", "causal"])
+@pytest.mark.parametrize("activation", ["sigmoid", "silu"])
+def test_forward_in_turns_matches_reference(activation, causal, shape):
+    assert_served(shape, torch.float16, activation, causal)
+    assert_exact("triton", torch.float16, make_inputs(shape), activation=activation, causal=causal)
+
+
+def weigh_each(activation, q_values, k_values, v, dtype):
+    """o and the same in fp64, where query i and key j have the score q_i k_j and alpha is 0."""
+    L, D = v.shape
+    q, k = torch.zeros(2, 1, 1, L, D)
+    q[..., 0] = torch.tensor(q_values).repeat(L)[:L]
+    k[..., 0] = 2.0 * torch.tensor(k_values).repeat(L)[:L]
+    tensors = [x.to("cuda", dtype) for x in (q, k, v.view(1, 1, L, D))]
+    options = {"activation": activation, "scale": 0.5, "alpha": 0.0}
+    got = flashpoint.attention(*tensors, **options, impl="triton")
+    exact = flashpoint.attention(*(x.double() for x in tensors), **options, impl="reference")
+    return got[0, 0].double(), exact[0, 0]
+
+
+# neighbours differ much, for the scores of a group share a reciprocal
+Q_VALUES = [0.0, 1.0, 3.0, 21.0, 22.0, 30.0, 41.0, 60.0, 80.0, 90.0, 700.0, 30000.0]
+K_VALUES = [1.0, -1.0, 0.25, -0.5, -1.0, 0.0, -1.0, -1.0, 1.0, 1.0, 1.0, -0.125, 1.0]
+
+
+@pytest.mark.parametrize("D", [64, 128])
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+@pytest.mark.parametrize("activation", ["sigmoid", "silu", "gelu", "softplus"])
+def test_every_finite_score_is_weighed_well(activation, dtype, D):
+    """Column c of o is the weight of key c alone: each must have its own digits."""
+    got, exact = weigh_each(activation, Q_VALUES, K_VALUES, torch.eye(256, D), dtype)
+    # what fp16 holds; in bf16 a sigmoid below 2^-125 is 0, silu's times a score of up to 90 more;
+    # gelu's digits cancel far below zero
+    smallest = 2.0**-24 if dtype == torch.float16 else 90 * 2.0**-125
+    smallest = 1e-6 if activation == "gelu" else smallest
+    torch.testing.assert_close(got, exact, rtol=torch.finfo(dtype).eps, atol=smallest)
+
+
+@pytest.mark.parametrize("activation", ["sigmoid", "silu"])
+def test_huge_scores_are_weighed_well(activation):
+    values = [1e38, 1e30, 1e10, 1e5]
+    signs = [1.0, -1.0, -1.0, 1.0, -1.0]
+    got, exact = weigh_each(activation, values, signs, torch.eye(256, 64), torch.bfloat16)
+    torch.testing.assert_close(got, exact, rtol=2.0**-7, atol=0.0)
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0], ids=["plus", "minus"])
+@pytest.mark.parametrize("activation", ["sigmoid", "silu"])
+def test_infinite_scores_give_the_limits(activation, sign):
+    """All are infinite in every other row; silu of -Inf is NaN, as it is in PyTorch."""
+    values = [1.0, float("inf")]
+    got, exact = weigh_each(activation, values, [sign], torch.ones(256, 64), torch.bfloat16)
+    assert exact[::2].isfinite().all()
+    torch.testing.assert_close(got, exact, rtol=2.0**-7, atol=0.0, equal_nan=True)
+
+
+@pytest.mark.parametrize("D", [64, 128])
+@pytest.mark.parametrize("activation", ["sigmoid", "silu", "gelu", "softplus"])
+@pytest.mark.parametrize("poisoned", ["q", "k"])
+def test_nan_stays_in_rows_that_see_it(activation, poisoned, D):
+    tensors = make_qkv((1, 2, 2, 512, 512, D, D), torch.bfloat16)
+    tensors[poisoned][:, :, 391] = float("nan")
+    for causal in (False, True):
+        o = flashpoint.attention(**tensors, activation=activation, causal=causal, impl="triton")
+        rows = o.isnan().all(-1)[0, 0].nonzero().flatten().tolist()
+        seen = [391] if poisoned == "q" else list(range(391 if causal else 0, 512))
+        assert rows == seen
+        assert o.isnan().any(-1).sum() == 2 * len(seen)
+
+
 @pytest.mark.parametrize("options", [{"alpha": 0.0}, {"length": "keys", "causal": True}], ids=str)
 def test_length_matches_reference(options):
     assert_exact("triton", torch.bfloat16, make_inputs(SHAPES["ragged"]), **options)

@@ -25,15 +25,20 @@ from triton import knobs
 
 from flashpoint.ops.triton.hopper import GLUON_VERSIONS
 
-# head dim, right end of the window, and whether signs are stored
+# head dim, right end of the window, activation, and of which kernels
 CASES = {
-    "64": (64, None, False),
-    "64-causal": (64, 0, False),
-    "128": (128, None, False),
-    "128-causal": (128, 0, False),
-    "128-signed": (128, None, True),
-    "128-causal-signed": (128, 0, True),
+    "64": (64, None, "relu", "all"),
+    "64-causal": (64, 0, "relu", "all"),
+    "128": (128, None, "relu", "all"),
+    "128-causal": (128, 0, "relu", "all"),
+    "128-signed": (128, None, "relu", "signed"),
+    "128-causal-signed": (128, 0, "relu", "signed"),
+    "64-silu": (64, None, "silu", "forward"),
+    "64-causal-silu": (64, 0, "silu", "forward"),
+    "128-silu": (128, None, "silu", "forward"),
+    "128-causal-silu": (128, 0, "silu", "forward"),
 }
+NUM_KERNELS = {"all": 3, "signed": 2, "forward": 1}
 LOCAL_MEMORY = re.compile(r"(\d+) bytes stack frame")
 MOST_LOCAL_MEMORY = 96  # bytes: what is needed once a tile, not once a block
 
@@ -52,7 +57,7 @@ def test_kernels_compile_without_a_gpu():
     said = {case: worker.communicate()[0] for case, worker in workers.items()}
     for case, worker in workers.items():
         assert worker.returncode == 0, f"{case}:\n{said[case][-2000:]}"
-        assert said[case].count("compiled") == 3 - ("signed" in case), said[case]
+        assert said[case].count("compiled") == NUM_KERNELS[CASES[case][-1]], said[case]
 
 
 class Collector:
@@ -68,8 +73,11 @@ class Collector:
         self.launches.append((kernel, arguments))
 
 
-def launches_of(head_dim, right, signed):
-    """What the launchers would run: kernels and their arguments; signed: of backward alone."""
+def launches_of(head_dim, right, activation, which):
+    """What the launchers would run: kernels and their arguments.
+
+    ``which``: all of a plain call, the backward ones that store signs, or the forward one.
+    """
     from flashpoint.ops.spec import Terms
     from flashpoint.ops.triton import hopper_backward, hopper_forward, hopper_tiles
     from flashpoint.ops.triton.activations import in_kernels
@@ -77,14 +85,16 @@ def launches_of(head_dim, right, signed):
 
     torch.cuda.get_device_properties = lambda _: SimpleNamespace(multi_processor_count=132)
     q, k, v, do = (torch.empty(2, 4, 512, head_dim, dtype=torch.bfloat16) for _ in range(4))
-    problem = Problem.dense(q, k, v, None, None, None, Terms(right=right))
+    problem = Problem.dense(q, k, v, None, None, None, Terms(activation, right=right))
     assert hopper_tiles.suits(problem)
     assert hopper_backward.suits(problem, do)
     collector = Collector()
-    if not signed:
+    if which != "signed":
         hopper_forward.launch_hopper_forward(problem, collector, do)
-    hopper_backward.SIGNED_ROWS = dict.fromkeys([False, True], 512 if signed else 513)
-    arguments = problem.arguments() | {"GRADIENT": in_kernels("relu")[1]}
+    if which == "forward":
+        return collector.launches
+    hopper_backward.SIGNED_ROWS = dict.fromkeys([False, True], 512 if which == "signed" else 513)
+    arguments = problem.arguments() | {"GRADIENT": in_kernels(activation)[1]}
     hopper_backward.launch_hopper_backward(problem, collector, do, [q, k, v], arguments)
     return collector.launches
 

@@ -10,6 +10,16 @@ one that waits for V_{t-1} has released all V before it and all K before K_t. Wh
 stands in the producer's order behind blocks that need only those released slots, for every STAGES
 >= 1. Q has one slot per warpgroup, the same two barriers with one arrival each, and the tile's
 number in place of t.
+
+Turns. Warpgroups that start products together wait for them together, then compute weights
+together, while the tensor cores idle. By schedule "turns", warpgroup w starts the products of
+block t in its turn (t, w), then passes it on: (0, 0), (0, 1), ..., (1, 0), (1, 1), ...; of blocks
+that it does not see it only passes the turn on. turns[w] has one arrival, the predecessor's, which
+ends phase t; one before all others stands in for that of (0, 0). A predecessor two turns ahead
+would have taken one behind w's: no waiter is two phases behind. No circle of waits: of all turns
+not yet passed on, take the first, (t, w). Nothing holds back w but Q, K_t and V up to V_{t-1},
+whose slots the others give back behind their turns up to t - 1, which they have had. Turns order
+work, no data.
 """
 
 from typing import NamedTuple
@@ -26,44 +36,18 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
+from flashpoint.ops.triton.hopper_activations import form_of, round_weights, weigh
 from flashpoint.ops.triton.hopper_tiles import (
     REGISTERS,
-    clip,
     count_turns,
     describe,
     locate_tile,
     make_barriers,
+    pass_turn,
+    take_turn,
 )
 from flashpoint.ops.triton.problem import Problem, block_of
 from flashpoint.ops.triton.replay import Recorder, only
-
-
-@gluon.jit
-def weigh(
-    scores, limits, step, scale, bias_number, shrink,
-    WEIGH: gl.constexpr, HAS_SCALE: gl.constexpr, HAS_BIAS_NUMBER: gl.constexpr,
-    SHRINKS: gl.constexpr, IS_RELU: gl.constexpr, MASKED: gl.constexpr, DTYPE: gl.constexpr,
-):
-    """h(scale * scores + b) as DTYPE, zero where row r does not see the key: from limits[r] on."""
-    if HAS_SCALE:
-        scores *= scale
-    if HAS_BIAS_NUMBER:
-        scores += bias_number
-    weights = scores if IS_RELU else WEIGH(scores)
-    if MASKED:
-        BLOCK_KEYS: gl.constexpr = weights.shape[1]
-        layout: gl.constexpr = gl.SliceLayout(0, weights.type.layout)
-        first = gl.full([BLOCK_KEYS], step * BLOCK_KEYS, gl.int32, layout)
-        keys = gl.arange(0, BLOCK_KEYS, layout)
-        # An opaque addition: the compiler would keep one loop variable per key.
-        keys = gl.inline_asm_elementwise(
-            "add.s32 $0, $1, $2;", "=r,r,r", [keys, first], gl.int32, True, 1
-        )
-        weights = gl.where(keys[None, :] < limits[:, None], weights, 0.0)
-    if SHRINKS:
-        weights *= shrink
-    weights = clip(weights, DTYPE) if IS_RELU else weights.to(DTYPE)
-    return weights
 
 
 @gluon.jit
@@ -81,7 +65,7 @@ def produce(descriptors, buffers, barriers, sizes, CAUSAL: gl.constexpr):
     """Producer warp: per tile Q for every consumer, then K_0, V_0, K_1, V_1, ..."""
     q, k, v, o = descriptors
     q_buffers, k_buffers, v_buffers, o_buffers = buffers
-    q_full, q_empty, k_full, k_empty, v_full, v_empty = barriers
+    q_full, q_empty, k_full, k_empty, v_full, v_empty, turns = barriers
     B, H, group, row_tiles, Lq, Lk = sizes
     STAGES: gl.constexpr = k_buffers.shape[0]
     BLOCK_KEYS: gl.constexpr = k.block_shape[2]
@@ -141,8 +125,8 @@ def add_blocks(
     first, last, block, q, weights, acc, limits, scale, bias_number, shrink,
     k_buffers, v_buffers, barriers,
     WEIGH: gl.constexpr, HAS_SCALE: gl.constexpr, HAS_BIAS_NUMBER: gl.constexpr,
-    SHRINKS: gl.constexpr, IS_RELU: gl.constexpr, MASKED: gl.constexpr, SCHEDULE: gl.constexpr,
-    S_LAYOUT: gl.constexpr,
+    SHRINKS: gl.constexpr, FORM: gl.constexpr, MASKED: gl.constexpr, SCHEDULE: gl.constexpr,
+    S_LAYOUT: gl.constexpr, CONSUMER: gl.constexpr,
 ):
     """Steps first <= step < last: takes W of the step before, leaves W of the last; O lags behind.
 
@@ -150,33 +134,42 @@ def add_blocks(
         serial   one product after the other
         paired   S of this step and O of the last one are in flight together
         overlap  as paired, and W of this step is computed while O of the last one still runs
+        turns    as overlap, and the warpgroups start their products in turn
     ``block`` is the number of step 0.
     """
-    q_full, q_empty, k_full, k_empty, v_full, v_empty = barriers
+    q_full, q_empty, k_full, k_empty, v_full, v_empty, turns = barriers
     STAGES: gl.constexpr = k_buffers.shape[0]
     DTYPE: gl.constexpr = weights.dtype
     W_LAYOUT: gl.constexpr = weights.type.layout
+    OVERLAPS: gl.constexpr = SCHEDULE == "overlap" or SCHEDULE == "turns"
     for step in range(first, last):
         now = block + step
         if SCHEDULE == "serial":
             acc = issue_outputs(weights, v_buffers, v_full, now - 1, acc)
             acc = warpgroup_mma_wait(0, deps=[acc])
             mbarrier.arrive(v_empty.index((now - 1) % STAGES), count=1)
+        take_turn(turns, now, SCHEDULE, CONSUMER)
         scores = issue_scores(q, k_buffers, k_full, now, S_LAYOUT)
         if SCHEDULE != "serial":
             acc = issue_outputs(weights, v_buffers, v_full, now - 1, acc)
-        if SCHEDULE == "overlap":
+        pass_turn(turns, SCHEDULE, CONSUMER)
+        if OVERLAPS:
             scores = warpgroup_mma_wait(1, deps=[scores])
         else:
             acc, scores = warpgroup_mma_wait(0, deps=[acc, scores])
         mbarrier.arrive(k_empty.index(now % STAGES), count=1)
         next_weights = weigh(
             scores, limits, step, scale, bias_number, shrink,
-            WEIGH, HAS_SCALE, HAS_BIAS_NUMBER, SHRINKS, IS_RELU, MASKED, DTYPE,
+            WEIGH, HAS_SCALE, HAS_BIAS_NUMBER, SHRINKS, FORM, MASKED,
         )
-        next_weights = gl.convert_layout(next_weights, W_LAYOUT, assert_trivial=True)
-        if SCHEDULE == "overlap":  # the product reads the registers of weights until here
+        if SCHEDULE != "turns":
+            next_weights = round_weights(next_weights, FORM, DTYPE, W_LAYOUT)
+        else:  # this wait returns at once; without its branch, ptxas moves h behind the next one
+            mbarrier.wait(v_full.index((now - 1) % STAGES), (now - 1) // STAGES & 1)
+        if OVERLAPS:  # the product reads the registers of weights until here
             acc, weights, next_weights = warpgroup_mma_wait(0, deps=[acc, weights, next_weights])
+        if SCHEDULE == "turns":  # into those registers
+            next_weights = round_weights(next_weights, FORM, DTYPE, W_LAYOUT)
         if SCHEDULE != "serial":
             mbarrier.arrive(v_empty.index((now - 1) % STAGES), count=1)
         weights = next_weights
@@ -187,13 +180,13 @@ def add_blocks(
 def consume(
     descriptors, buffers, barriers, sizes, gain, scale, bias_number, shrink,
     WEIGH: gl.constexpr, HAS_SCALE: gl.constexpr, HAS_BIAS_NUMBER: gl.constexpr,
-    SHRINKS: gl.constexpr, IS_RELU: gl.constexpr, CAUSAL: gl.constexpr, NORM: gl.constexpr,
+    SHRINKS: gl.constexpr, FORM: gl.constexpr, CAUSAL: gl.constexpr, NORM: gl.constexpr,
     SCHEDULE: gl.constexpr, Q_IN_REGISTERS: gl.constexpr, CONSUMER: gl.constexpr,
 ):
     """Warpgroup CONSUMER: rows [CONSUMER * ROWS, (CONSUMER + 1) * ROWS) of every tile."""
     q_rows, k_rows, v_rows, o_rows = descriptors
     q_buffers, k_buffers, v_buffers, o_buffers = buffers
-    q_full, q_empty, k_full, k_empty, v_full, v_empty = barriers
+    q_full, q_empty, k_full, k_empty, v_full, v_empty, turns = barriers
     B, H, group, row_tiles, Lq, Lk = sizes
     DTYPE: gl.constexpr = q_rows.dtype
     STAGES: gl.constexpr = k_buffers.shape[0]
@@ -230,25 +223,28 @@ def consume(
             q = q_buffer.load(gl.DotOperandLayout(0, S_LAYOUT, 2))
             fence_async_shared()
             mbarrier.arrive(q_empty.index(CONSUMER), count=1)
+        take_turn(turns, block, SCHEDULE, CONSUMER)
         scores = issue_scores(q, k_buffers, k_full, block, S_LAYOUT)
+        pass_turn(turns, SCHEDULE, CONSUMER)
         scores = warpgroup_mma_wait(0, deps=[scores])
         mbarrier.arrive(k_empty.index(block % STAGES), count=1)
         weights = weigh(
             scores, limits, 0, scale, bias_number, shrink,
-            WEIGH, HAS_SCALE, HAS_BIAS_NUMBER, SHRINKS, IS_RELU, CAUSAL, DTYPE,
+            WEIGH, HAS_SCALE, HAS_BIAS_NUMBER, SHRINKS, FORM, CAUSAL,
         )
-        weights = gl.convert_layout(weights, W_LAYOUT, assert_trivial=True)
+        weights = round_weights(weights, FORM, DTYPE, W_LAYOUT)
         acc = gl.full([ROWS, BLOCK_D], 0.0, gl.float32, O_LAYOUT)
         weights, acc = add_blocks(
             1, whole_blocks, block, q, weights, acc, limits, scale, bias_number, shrink,
             k_buffers, v_buffers, barriers,
-            WEIGH, HAS_SCALE, HAS_BIAS_NUMBER, SHRINKS, IS_RELU, False, SCHEDULE, S_LAYOUT,
+            WEIGH, HAS_SCALE, HAS_BIAS_NUMBER, SHRINKS, FORM, False, SCHEDULE, S_LAYOUT, CONSUMER,
         )
         if CAUSAL:
             weights, acc = add_blocks(
                 gl.maximum(whole_blocks, 1), own_blocks, block, q, weights, acc, limits,
                 scale, bias_number, shrink, k_buffers, v_buffers, barriers,
-                WEIGH, HAS_SCALE, HAS_BIAS_NUMBER, SHRINKS, IS_RELU, True, SCHEDULE, S_LAYOUT,
+                WEIGH, HAS_SCALE, HAS_BIAS_NUMBER, SHRINKS, FORM, True, SCHEDULE, S_LAYOUT,
+                CONSUMER,
             )
         if not Q_IN_REGISTERS:
             mbarrier.arrive(q_empty.index(CONSUMER), count=1)
@@ -258,6 +254,8 @@ def consume(
         mbarrier.arrive(v_empty.index(last % STAGES), count=1)
         for unseen in range(block + own_blocks, block + tile_blocks):  # others' blocks: give back
             stage = unseen % STAGES
+            take_turn(turns, unseen, SCHEDULE, CONSUMER)
+            pass_turn(turns, SCHEDULE, CONSUMER)
             mbarrier.wait(k_full.index(stage), unseen // STAGES & 1)
             mbarrier.arrive(k_empty.index(stage), count=1)
             mbarrier.wait(v_full.index(stage), unseen // STAGES & 1)
@@ -283,7 +281,7 @@ def consume(
 def work(
     descriptors, buffers, barriers, sizes, gain, scale, bias_number, shrink,
     WEIGH: gl.constexpr, HAS_SCALE: gl.constexpr, HAS_BIAS_NUMBER: gl.constexpr,
-    SHRINKS: gl.constexpr, IS_RELU: gl.constexpr, CAUSAL: gl.constexpr, NORM: gl.constexpr,
+    SHRINKS: gl.constexpr, FORM: gl.constexpr, CAUSAL: gl.constexpr, NORM: gl.constexpr,
     SCHEDULE: gl.constexpr, Q_IN_REGISTERS: gl.constexpr, WARPGROUP: gl.constexpr,
 ):
     """Consumers are warpgroups 0 to NUM_CONSUMERS - 1, the producer is the one after them."""
@@ -291,7 +289,7 @@ def work(
     if WARPGROUP < NUM_CONSUMERS:
         consume(
             descriptors, buffers, barriers, sizes, gain, scale, bias_number, shrink,
-            WEIGH, HAS_SCALE, HAS_BIAS_NUMBER, SHRINKS, IS_RELU, CAUSAL, NORM,
+            WEIGH, HAS_SCALE, HAS_BIAS_NUMBER, SHRINKS, FORM, CAUSAL, NORM,
             SCHEDULE, Q_IN_REGISTERS, WARPGROUP,
         )
     else:
@@ -303,7 +301,7 @@ def hopper_forward_kernel(
     q, k, v, o,                                    # descriptors, blocks [1, 1, rows, BLOCK_D]
     B, Hq, group, row_tiles, Lq, Lk, gain, scale, bias_number, shrink,
     WEIGH: gl.constexpr, HAS_SCALE: gl.constexpr, HAS_BIAS_NUMBER: gl.constexpr,
-    SHRINKS: gl.constexpr, IS_RELU: gl.constexpr, CAUSAL: gl.constexpr, NORM: gl.constexpr,
+    SHRINKS: gl.constexpr, FORM: gl.constexpr, CAUSAL: gl.constexpr, NORM: gl.constexpr,
     NUM_CONSUMERS: gl.constexpr, STAGES: gl.constexpr, SCHEDULE: gl.constexpr,
     Q_IN_REGISTERS: gl.constexpr, CONSUMER_REGISTERS: gl.constexpr,
 ):
@@ -316,11 +314,15 @@ def hopper_forward_kernel(
     q_full, q_empty = make_barriers(NUM_CONSUMERS, 1), make_barriers(NUM_CONSUMERS, 1)
     k_full, k_empty = make_barriers(STAGES, 1), make_barriers(STAGES, NUM_CONSUMERS)
     v_full, v_empty = make_barriers(STAGES, 1), make_barriers(STAGES, NUM_CONSUMERS)
+    turns = q_full
+    if SCHEDULE == "turns":
+        turns = make_barriers(NUM_CONSUMERS, 1)
+        mbarrier.arrive(turns.index(0), count=1)
     fence_async_shared()
 
     descriptors = (q, k, v, o)
     buffers = (q_buffers, k_buffers, v_buffers, o_buffers)
-    barriers = (q_full, q_empty, k_full, k_empty, v_full, v_empty)
+    barriers = (q_full, q_empty, k_full, k_empty, v_full, v_empty, turns)
     sizes = (B, Hq, group, row_tiles, Lq, Lk)
     gl.warp_specialize(
         [
@@ -328,7 +330,7 @@ def hopper_forward_kernel(
                 work,
                 (
                     descriptors, buffers, barriers, sizes, gain, scale, bias_number, shrink,
-                    WEIGH, HAS_SCALE, HAS_BIAS_NUMBER, SHRINKS, IS_RELU, CAUSAL, NORM,
+                    WEIGH, HAS_SCALE, HAS_BIAS_NUMBER, SHRINKS, FORM, CAUSAL, NORM,
                     SCHEDULE, Q_IN_REGISTERS, warpgroup,
                 ),
             )
@@ -365,23 +367,33 @@ CONFIGS = {
     (128, False): Config(128, 64, 2, 2, "paired", True),
     (128, True): Config(64, 64, 2, 4, "overlap", True),
 }
+# for activations that special functions hold up
+TURNS = {
+    (64, False): Config(128, 64, 2, 3, "turns", True),
+    (64, True): Config(64, 64, 3, 4, "turns", True),
+    (128, False): Config(128, 64, 2, 2, "turns", True),
+    (128, True): Config(64, 64, 2, 4, "turns", True),
+}
+IN_TURNS = ("sigmoid", "silu")
 
 
 def launch_hopper_forward(problem: Problem, recorder: Recorder, o: Tensor) -> None:
     """Write the result to o."""
     causal = problem.terms.right is not None
-    config = CONFIGS[block_of(problem.q.shape[3]), causal]
+    activation = problem.terms.activation
+    configs = TURNS if activation in IN_TURNS else CONFIGS
+    config = configs[block_of(problem.q.shape[3]), causal]
     row_tiles = -(-problem.num_queries // (config.rows * config.consumers))
     tiles = row_tiles * problem.q_heads * problem.num_samples
     processors = torch.cuda.get_device_properties(o.device).multi_processor_count
     arguments = only(hopper_forward_kernel, problem.arguments())
+    arguments |= form_of(activation, arguments)
     recorder.launch(hopper_forward_kernel, min(tiles, processors), arguments | {
         "q": describe(problem.q, config.rows),
         "k": describe(problem.k, config.block_keys),
         "v": describe(problem.v, config.block_keys),
         "o": describe(o, config.rows),
         "B": problem.num_samples, "group": problem.group, "row_tiles": row_tiles,
-        "IS_RELU": problem.terms.activation == "relu",
         "CAUSAL": causal, "NUM_CONSUMERS": config.consumers, "STAGES": config.stages,
         "SCHEDULE": config.schedule, "Q_IN_REGISTERS": config.q_in_registers,
         "CONSUMER_REGISTERS": REGISTERS[config.consumers], "num_warps": 4,

@@ -53,6 +53,20 @@ def make_barriers(NUM: gl.constexpr, ARRIVALS: gl.constexpr):
 
 
 @gluon.jit
+def take_turn(turns, block, SCHEDULE: gl.constexpr, CONSUMER: gl.constexpr):
+    """Wait until products of this block may start; only schedule "turns" has an order."""
+    if SCHEDULE == "turns":
+        mbarrier.wait(turns.index(CONSUMER), block & 1)
+
+
+@gluon.jit
+def pass_turn(turns, SCHEDULE: gl.constexpr, CONSUMER: gl.constexpr):
+    """Let the next warpgroup start its products."""
+    if SCHEDULE == "turns":
+        mbarrier.arrive(turns.index((CONSUMER + 1) % turns.shape[0]), count=1)
+
+
+@gluon.jit
 def deal(turn, programs, CAUSAL: gl.constexpr):
     """Place of this program in a round of tiles; causal rounds alternate, to even out lengths."""
     program = gl.program_id(0)
