@@ -8,8 +8,8 @@ STAMP := .venv/.installed
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 10
 
-demo: $(STAMP) ## show the operator at work on this machine
-	@$(BIN)/flashpoint demo
+demo: $(STAMP) ## train twins with and without softmax and show them; DEMO=--fresh to start over
+	@$(BIN)/flashpoint demo $(DEMO)
 
 test: $(STAMP) ## run the tests and the doctests
 	@$(BIN)/pytest -q

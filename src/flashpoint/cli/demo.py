@@ -1,52 +1,134 @@
-"""``flashpoint demo``: every activation, checked and timed on this machine."""
+"""``flashpoint demo``: two twins, softmax and relu, trained side by side on this machine."""
 
+import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from flashpoint.errors import UnsupportedError
 
-    from flashpoint.bench.activations import ActivationRow
-    from flashpoint.bench.cases import Shape
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from flashpoint.cli.demo_twins import Twin
+    from flashpoint.cli.demo_view import Result
+
+NAMES = ("relu", "softmax")
+TITLE = "Attention with and without softmax"
+CONFIG = Path("configs", "digits.yaml")
 
 
 def demo(
-    shape: Annotated[
-        str, typer.Option(metavar="B,H,L,D", help="By default that of a small ViT.")
-    ] = "8,6,197,64",
-    dtype: Annotated[str, typer.Option(help="Any of bf16,fp16,fp32.")] = "fp32,bf16",
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the runs.")] = Path(
+        "runs", "demo"
+    ),
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Remove the runs of an earlier demo first.")
+    ] = False,
 ) -> None:
-    """Show the operator: the error and the time of every activation on this machine."""
+    """Train two small ViTs on digits, relu and softmax, and show how they compare: 2 minutes.
+
+    Interrupted, the same command goes on; finished, it shows the result again.
+    """
     from rich.console import Console
 
-    from flashpoint.bench.activation_table import render
-    from flashpoint.bench.cases import parse_dtypes, parse_shape
-    from flashpoint.bench.environment import describe
+    from flashpoint.cli.demo_twins import STOPPED, Stopped, Twin
+    from flashpoint.cli.demo_view import HEADER, draw_next, draw_results
 
-    sizes = parse_shape(shape)
-    rows = _measure(sizes, parse_dtypes(dtype))
-    Console().print(render(rows, sizes, describe()))
-    if not all(row.is_right for row in rows):
-        raise typer.Exit(1)
+    config = find_config()
+    twins = [Twin(name, out / name) for name in NAMES]
+    if fresh:
+        _remove(out, twins)
+    console = Console()
+    console.print(HEADER)
+    try:
+        _train(twins, config, console)
+    except Stopped as stop:
+        typer.echo(str(stop), err=True)
+        raise typer.Exit(STOPPED) from stop
+    with console.status("Looking at their attention"):
+        for twin in twins:
+            if not (twin.folder / "attention" / "maps.png").is_file():
+                _look_at(twin)
+        _write_report(out, twins)
+    console.print(draw_results(_gather(twins)))
+    console.print(draw_next(out, [twin.folder for twin in twins], config), soft_wrap=True)
 
 
-def _measure(shape: "Shape", dtypes: "Sequence[str]") -> "list[ActivationRow]":
-    """Measure all activations and show on stderr how far it is."""
-    from rich.console import Console
-    from rich.progress import track
+def find_config() -> Path:
+    """The config of the digits: of the checkout, or of the installed package."""
+    package = Path(__file__).resolve().parents[1]
+    for file in (package.parents[1] / CONFIG, package / CONFIG):
+        if file.is_file():
+            return file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file
+    raise UnsupportedError(f"the demo needs {CONFIG}, which is not here. Run it in a checkout.")
 
-    from flashpoint.bench.activations import measure_activations
-    from flashpoint.ops.spec import BUILTIN
 
-    console = Console(stderr=True)
-    return list(
-        track(
-            measure_activations(shape, dtypes),
-            description="Measuring every activation",
-            total=len(BUILTIN) * len(dtypes),
-            console=console,
-            transient=True,
-            disable=not console.is_terminal,
+def _remove(out: Path, twins: "list[Twin]") -> None:
+    """Remove what an earlier demo left, and nothing else."""
+    for twin in twins:
+        if (twin.folder / "config.yaml").is_file():
+            shutil.rmtree(twin.folder)
+        twin.log.unlink(missing_ok=True)
+    (out / "report.html").unlink(missing_ok=True)
+
+
+def _train(twins: "list[Twin]", config: Path, console: "Console") -> None:
+    """Train what is not finished, or say that everything is."""
+    from flashpoint.cli.demo_twins import train_twins
+    from flashpoint.cli.demo_view import Progress
+
+    waiting = [twin for twin in twins if not twin.is_finished]
+    if not waiting:
+        where = twins[0].folder.parent
+        console.out(
+            f"{where} holds both runs already. To train them again: --fresh\n", highlight=False
         )
-    )
+        return
+    for twin in waiting:
+        if twin.look().step:
+            console.out(f"{twin.folder} goes on from its last checkpoint.", highlight=False)
+    with Progress(console) as progress:
+        train_twins(waiting, config, progress.show)
+
+
+def _look_at(twin: "Twin") -> None:
+    """Draw the attention of a trained twin and count its zeros."""
+    from flashpoint.cli.run_arguments import open_with_model
+    from flashpoint.evaluation.run_inspection import inspect_model
+
+    run, model, _ = open_with_model(twin.folder, "last", "cpu")
+    inspect_model(model, run.config.data, twin.folder / "attention")
+
+
+def _gather(twins: "list[Twin]") -> "list[Result]":
+    """The numbers of the table, from the runs' files."""
+    from statistics import fmean
+
+    from flashpoint.cli.demo_view import Result
+    from flashpoint.report.run_files import read_runs
+
+    results: list[Result] = []
+    for run in read_runs([twin.folder for twin in twins]):
+        assert run.statistics is not None
+        results.append(
+            Result(
+                name=run.name,
+                top1=run.record["validation"]["top1"],
+                loss=run.record["validation"]["loss"],
+                seconds=run.record["seconds"],
+                images_per_s=run.record["samples_per_s"],
+                zeros=fmean(head["sparsity"] for head in run.statistics["heads"]),
+            )
+        )
+    return results
+
+
+def _write_report(out: Path, twins: "list[Twin]") -> None:
+    """The page of both runs."""
+    from flashpoint.report.page import write_page
+    from flashpoint.report.run_report import report_runs
+
+    page = report_runs([twin.folder for twin in twins], title=TITLE)
+    write_page(page, out / "report.html")

@@ -6,11 +6,17 @@ from typing import Annotated
 import typer
 
 from flashpoint import __version__
+from flashpoint.cli.activations import activations
 from flashpoint.cli.bench import bench
 from flashpoint.cli.data import data
 from flashpoint.cli.demo import demo
 from flashpoint.cli.doctor import doctor
+from flashpoint.cli.evaluate import evaluate
+from flashpoint.cli.inspect import inspect
 from flashpoint.cli.models import models
+from flashpoint.cli.probe import probe
+from flashpoint.cli.report import report
+from flashpoint.cli.train import train
 from flashpoint.cli.tune import tune
 from flashpoint.errors import FlashpointError
 
@@ -20,7 +26,10 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for verb in (demo, models, bench, tune, doctor):
+for verb in (
+    *(demo, train, evaluate, probe, inspect, report, models),
+    *(bench, activations, tune, doctor),
+):
     app.command()(verb)
 app.add_typer(data, name="data")
 
@@ -41,7 +50,7 @@ def flashpoint(
         ),
     ] = False,
 ) -> None:
-    """Attention without softmax: see it, time it, check this machine."""
+    """Attention without softmax: train with it, look at it, time it."""
 
 
 def main() -> None:

@@ -1,0 +1,100 @@
+"""What the verbs that look at a finished run share: its folder, checkpoint, data and files."""
+
+import json
+import sys
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+
+import typer
+
+from flashpoint.errors import InputError, hint
+
+if TYPE_CHECKING:
+    from flashpoint.models.vit import ViT
+    from flashpoint.training.run_folder import Run
+
+STDOUT = Path("-")
+
+RunFolder: TypeAlias = Annotated[Path, typer.Argument(metavar="RUN", help="The run's folder.")]
+Checkpoint: TypeAlias = Annotated[
+    str, typer.Option(metavar="best|last|N", help="Which: best by validation, last, or a step.")
+]
+Device: TypeAlias = Annotated[str, typer.Option(metavar="auto|cpu|cuda", help="Where to compute.")]
+BatchSize: TypeAlias = Annotated[int, typer.Option(min=1, help="Images at a time.")]
+JsonFile: TypeAlias = Annotated[
+    Path | None, typer.Option("--json", metavar="FILE", help="Write the result; - is stdout.")
+]
+Progress: TypeAlias = Callable[[int, int], None]
+
+
+def open_with_model(folder: Path, checkpoint: str, device: str) -> "tuple[Run, ViT, int]":
+    """A run and its model at a checkpoint, on a device, and the checkpoint's step."""
+    from flashpoint.models.vit import ViT
+    from flashpoint.training.run_folder import open_run
+
+    where = _find_device(device)
+    run = open_run(folder)
+    which = parse_checkpoint(checkpoint)
+    model = run.load_model(which)
+    if not isinstance(model, ViT):
+        raise InputError(f"{folder} trained {type(model).__name__}, which classifies no images.")
+    step = {"best": run.best_step, "last": run.steps[-1]}.get(str(which), which)
+    return run, model.to(where), int(step)
+
+
+def parse_checkpoint(text: str) -> Literal["best", "last"] | int:
+    """What --checkpoint says."""
+    if text == "best" or text == "last":
+        return text
+    if not text.isdecimal():
+        raise InputError(
+            f"--checkpoint {text!r} must be best, last or a step. {hint(text, ('best', 'last'))}"
+        )
+    return int(text)
+
+
+def _find_device(name: str) -> Any:
+    from flashpoint.training.ranks import choose_device
+
+    if name not in ("auto", "cpu", "cuda"):
+        raise InputError(f"--device {name!r} must be auto, cpu or cuda.")
+    return choose_device(name)
+
+
+@contextmanager
+def counting(label: str) -> Generator[Progress]:
+    """A bar on stderr that counts images; silent if stderr is no terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    console = Console(stderr=True)
+    columns = (TextColumn(label), BarColumn(20), MofNCompleteColumn(), TimeRemainingColumn())
+    with Bar(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def require_writable(file: Path | None, option: str) -> None:
+    """Refuse a file that could not be written, before anything is computed."""
+    if file is None or file == STDOUT:
+        return
+    existed = file.exists()
+    try:
+        with file.open("a"):
+            pass
+    except OSError as error:
+        raise InputError(f"cannot write {option} {file}: {error.strerror}.") from error
+    if not existed:
+        file.unlink()
+
+
+def write_json(content: dict[str, Any], file: Path) -> None:
+    """Plain data as JSON, to a file or to stdout."""
+    text = json.dumps(content, indent=1, allow_nan=False) + "\n"
+    if file == STDOUT:
+        sys.stdout.write(text)
+    else:
+        file.write_text(text)

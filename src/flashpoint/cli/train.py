@@ -1,0 +1,144 @@
+"""``flashpoint train``: train what a config file describes, or a model by its name."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from flashpoint.errors import FlashpointError, InputError, hint
+
+if TYPE_CHECKING:
+    from flashpoint.training.config import TrainConfig
+
+STOPPED = 75
+"""Exit status of a run that was asked to stop and saved itself; EX_TEMPFAIL, "try again"."""
+
+
+def train(
+    what: Annotated[
+        str, typer.Argument(metavar="CONFIG|MODEL", help="A YAML file, or a model as vit_s16.")
+    ],
+    data: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WHERE",
+            help="Images to train and validate on: digits, cifar10:DIR, a folder, shards:PATTERN, "
+            "hf:DIR.",
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Folder of the run.", show_default="runs/NAME"),
+    ] = None,
+    changes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Change a key of the config, as optimizer.lr=3e-4; may be repeated.",
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show the whole config and the cost; train nothing.")
+    ] = False,
+) -> None:
+    """Train a model; checkpoints, curves and a record lie in the run's folder.
+
+    \b
+    flashpoint train configs/digits.yaml
+    flashpoint train configs/digits.yaml --set model.attention=softmax --out runs/softmax
+    flashpoint train vit_s16 --data DIR
+    torchrun --nproc-per-node 8 -m flashpoint train configs/vit_i1k.yaml --data DIR
+
+    The same command again goes on from the newest checkpoint, also after a crash. SIGTERM and
+    Ctrl-C save a checkpoint and end with status 75; errors end with status 2.
+    """
+    folder = out or Path("runs") / Path(what).stem
+    is_first = os.environ.get("RANK", "0") == "0"
+    try:
+        config = _config(what, data, changes or [])
+        if dry_run:
+            _show(config)
+            return
+        _run(config, folder, is_first)
+    except FlashpointError:
+        if is_first:
+            raise
+        raise typer.Exit(2) from None  # the first process says why
+
+
+def _config(what: str, data: str | None, changes: list[str]) -> "TrainConfig":
+    """The config that a file or a name means, with data and changes in place."""
+    from flashpoint.training import config_file
+
+    is_file = what.endswith((".yaml", ".yml")) or Path(what).is_file()
+    if is_file:
+        where = [] if data is None else [f"data.train={data}", f"data.validation={data}"]
+        return config_file.load(Path(what), [*where, *changes])
+    if data is None:
+        _check_model(what)
+        raise InputError(f"train {what} needs images: pass --data WHERE, as --data digits.")
+    from flashpoint.training.recipes import recipe
+
+    return config_file.parse(recipe(what, data), changes)
+
+
+def _check_model(what: str) -> None:
+    """Refuse what is neither a file nor a model, with the nearest of both."""
+    from flashpoint.models.registry import list_models, model_config
+
+    try:
+        model_config(what)
+    except InputError as error:
+        configs = {path.stem: str(path) for path in Path("configs").glob("*.yaml")}
+        near = repr(configs[what]) if what in configs else None
+        question = (
+            f"Did you mean {near}? " if near else hint(what, [*configs.values(), *list_models()])
+        )
+        raise InputError(
+            f"{what!r} is neither a config file nor a model. {question}See `flashpoint models`."
+        ) from error
+
+
+def _run(config: "TrainConfig", folder: Path, is_first: bool) -> None:
+    """Train, and say in a line how it ended."""
+    import torch
+
+    from flashpoint.training.failure import Preempted, RunError
+    from flashpoint.training.loop import train as run
+    from flashpoint.training.progress import describe_numbers
+
+    try:
+        record = run(config, folder)
+    except Preempted as stop:
+        if is_first:
+            typer.echo(str(stop), err=True)
+        raise typer.Exit(STOPPED) from stop
+    except torch.OutOfMemoryError as error:
+        raise RunError(
+            f"a batch of {config.batch_size} does not fit into the GPU's memory in "
+            f"{config.accumulate} parts. Pass --set accumulate={2 * config.accumulate} or more."
+        ) from error
+    if is_first:
+        typer.echo(
+            f"{folder}: {describe_numbers(record.validation)} after {record.steps} steps, "
+            f"{record.seconds:.0f} s, {record.samples_per_s:,.0f} {record.unit}/s"
+        )
+
+
+def _show(config: "TrainConfig") -> None:
+    """The complete config as a file, and what it costs as comments."""
+    from flashpoint.training import config_file
+    from flashpoint.training.ranks import Ranks
+    from flashpoint.training.tasks import task_class
+
+    task = task_class(config)(config, Ranks())
+    steps = config.total_steps(task.num_samples)
+    samples = steps * config.batch_size
+    size = sum(parameter.numel() for parameter in task.build_model().parameters())
+    typer.echo(
+        f"# {steps} steps of {config.batch_size} {task.unit}, {size:,} parameters, "
+        f"{samples * task.flops_per_sample:.3g} FLOPs in all"
+    )
+    typer.echo(config_file.dump(task.config), nl=False)

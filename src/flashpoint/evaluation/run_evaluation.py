@@ -1,0 +1,72 @@
+"""A run and its model on data: what ``flashpoint evaluate`` does, for programs."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from flashpoint.data.batches import EvalBatches
+from flashpoint.data.config import DataConfig
+from flashpoint.data.sources import open_source
+from flashpoint.errors import InputError
+from flashpoint.evaluation.class_matching import match_classes, require_same_classes
+from flashpoint.evaluation.classification import Classification, classify
+from flashpoint.models.vit import ViT
+from flashpoint.training.run_folder import Run
+
+
+def evaluate_run(
+    run: Run,
+    model: ViT,
+    *,
+    data: str | None = None,
+    is_matching: bool = False,
+    batch_size: int = 256,
+    on_count: Callable[[int, int], None] = lambda done, total: None,
+) -> Classification:
+    """Accuracy and loss of a run's model, counted and computed as in training.
+
+    Args:
+        run: gives the data, the loss, the precision and the names of the classes.
+        model: of ``run.load_model``, on any device.
+        data: another place than the run's validation data.
+        is_matching: only classes that model and data share may answer, found by name.
+        batch_size: images at a time.
+        on_count: told how many images are done, and of how many.
+    """
+    config = data_at(run.config.data, data)
+    source = open_source(config.validation, "validation", config.labels)
+    known = class_names(run, model)
+    match = match_classes(known, source.class_names) if is_matching else None
+    if match is None:
+        require_same_classes(known, source.class_names)
+    device = next(model.parameters()).device
+    return classify(
+        model,
+        EvalBatches(source, config, batch_size=batch_size, device=device),
+        loss=run.config.loss,
+        match=match,
+        is_bf16=run.config.precision == "bf16",
+        on_count=on_count,
+    )
+
+
+def data_at(config: DataConfig, where: str | None) -> DataConfig:
+    """The run's validation data, or those at another place, read in the same way."""
+    if where is None or where == config.validation:
+        return config
+    return replace(config, validation=where, labels=None)
+
+
+def class_names(run: Run, model: ViT) -> Sequence[str]:
+    """What the model's outputs mean: as the run noted it, else as its training data say.
+
+    Where neither is there, outputs are numbered, as they are behind the last class of the data.
+    """
+    noted = None if run.record is None else run.record.notes.get("classes")
+    if noted is None:
+        config = run.config.data
+        try:
+            noted = open_source(config.train, "train", config.labels).class_names
+        except InputError:  # the training data are not on this machine
+            noted = ()
+    num_classes = model.config.num_classes
+    return [*noted, *map(str, range(len(noted), num_classes))][:num_classes]

@@ -1,0 +1,39 @@
+"""The page of a few runs, from their folders."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from flashpoint.report.attention import attention
+from flashpoint.report.curves import curves
+from flashpoint.report.format import percent
+from flashpoint.report.html import Html, join, tag
+from flashpoint.report.page import build_page
+from flashpoint.report.provenance import commands, environment
+from flashpoint.report.run_files import RunFiles, read_runs
+from flashpoint.report.run_table import describe_attention, final, run_table
+
+
+def report_runs(folders: Sequence[Path], *, title: str) -> str:
+    """One page with all that the folders hold: table, curves, attention, provenance.
+
+    Args:
+        folders: of runs, in the order of the page; unfinished ones are shown as far as they are.
+        title: the page's heading.
+    """
+    runs = read_runs(folders)
+    sections = (
+        *(run_table(runs), curves(runs)),
+        *(attention(runs), environment(runs), commands(runs)),
+    )
+    return build_page(title, _summary(runs), [section for section in sections if section])
+
+
+def _summary(runs: Sequence[RunFiles]) -> Html:
+    """The result in a sentence, or what is being trained."""
+    known = [(run, top1) for run in runs if (top1 := final(run, "top1")) is not None]
+    if not known:
+        return join(["Not validated yet: ", ", ".join(run.name for run in runs), "."])
+    parts: list[Html] = []
+    for run, top1 in known:
+        parts.append(join([f"{describe_attention(run)} ", tag("strong", percent(top1))]))
+    return join(["Top-1 on validation data: ", join(parts, ", "), "."])

@@ -1,0 +1,178 @@
+"""What every run has, whatever its task: a frozen dataclass, checked when it is made."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from flashpoint.errors import InputError, describe
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelConfig:
+    """A registered model and what is changed in it.
+
+    In a file it is one section: ``name`` and, beside it, fields of the model's own config.
+
+    Attributes:
+        name: as ``flashpoint models`` lists it.
+        settings: fields of the model's config, by name.
+
+    Example:
+        >>> ModelConfig.from_section({"name": "vit_s16", "pool": "gap"}, "model").settings
+        {'pool': 'gap'}
+    """
+
+    name: str
+    settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    @classmethod
+    def parse(cls, name: str) -> "ModelConfig":
+        """A model as it is registered."""
+        return cls(name=name)
+
+    @classmethod
+    def from_section(cls, section: Mapping[str, Any], path: str) -> "ModelConfig":
+        """A name and settings from one mapping; the task checks the settings."""
+        settings = dict(section)
+        name = settings.pop("name", None)
+        if not isinstance(name, str):
+            raise InputError(
+                f"{path}.name={describe(name)} must be the name of a model, as 'vit_s16'."
+            )
+        return cls(name=name, settings=settings)
+
+    def to_dict(self) -> dict[str, Any]:
+        """One mapping, as ``from_section`` takes it."""
+        return {"name": self.name, **self.settings}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OptimizerConfig:
+    """AdamW; decay acts on kernels only: weights of linear and convolution layers.
+
+    Attributes:
+        lr: peak learning rate.
+        betas: decay of the running mean and of the running square of the gradient.
+        weight_decay: multiplied by the learning rate, as in PyTorch.
+        clip: largest norm of the whole gradient; longer ones are shortened to it.
+    """
+
+    lr: float = 1e-3
+    betas: tuple[float, float] = (0.9, 0.999)
+    weight_decay: float = 0.1
+    clip: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name in ("lr", "clip"):
+            value = getattr(self, name)
+            if not 0 < value < math.inf:
+                raise InputError(f"{name}={value} must be a positive number.")
+        if not all(0 <= beta < 1 for beta in self.betas):
+            raise InputError(f"betas={list(self.betas)} must lie in [0, 1).")
+        if not 0 <= self.weight_decay < math.inf:
+            raise InputError(f"weight_decay={self.weight_decay} must be 0 or positive.")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ScheduleConfig:
+    """How the learning rate goes: linearly up from 0, then down to 0 along a cosine.
+
+    Attributes:
+        warmup_steps: steps on the way up.
+        warmup_share: the same as a share of all steps; only one of the two may be set.
+    """
+
+    warmup_steps: int = 0
+    warmup_share: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.warmup_steps < 0:
+            raise InputError(f"warmup_steps={self.warmup_steps} must be 0 or more.")
+        if not 0 <= self.warmup_share <= 1:
+            raise InputError(f"warmup_share={self.warmup_share} must lie in [0, 1].")
+        if self.warmup_steps and self.warmup_share:
+            raise InputError(
+                f"warmup_steps={self.warmup_steps} and warmup_share={self.warmup_share} are both "
+                "set. Set one of them to 0."
+            )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainConfig:
+    """One run, as the loop sees it; a task adds its data and its loss.
+
+    Attributes:
+        task: what is learned; ``training/tasks.py`` lists them.
+        model: what learns it.
+        seed: of weights, of the order of samples, of augmentation.
+        epochs: passes over the training set; exactly one of epochs and steps is set.
+        steps: updates.
+        batch_size: samples per update, over all processes and accumulated parts.
+        accumulate: parts that a process cuts its share of a batch into, to need less memory.
+        optimizer, schedule: how weights move.
+        precision: "bf16" is autocast; weights and optimizer stay in fp32.
+        compile: "default" is torch.compile; "graphs" also captures a whole update as one CUDA
+            graph, for models so small that launches take longer than kernels.
+        parallel: what several processes of torchrun do: "ddp" (each has the whole model),
+            "fsdp" (each has a share of it), or "none", which refuses more than one.
+        device: "auto" is the GPU if there is one.
+        log_every: steps between two lines in metrics.jsonl.
+        evaluate_every, checkpoint_every: likewise; both also happen at the end, and every
+            evaluation is of a checkpoint.
+        keep_checkpoints: how many of the latest are kept, besides the best.
+        max_bad_steps: updates in a row whose loss or gradient may be non-finite. They are left
+            out and counted; one more ends the run.
+    """
+
+    task: str = "vision"
+    model: ModelConfig
+    seed: int = 0
+    epochs: float | None = None
+    steps: int | None = None
+    batch_size: int = 1024
+    accumulate: int = 1
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
+    precision: Literal["bf16", "fp32"] = "bf16"
+    compile: Literal["none", "default", "graphs"] = "none"
+    parallel: Literal["none", "ddp", "fsdp"] = "ddp"
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    log_every: int = 50
+    evaluate_every: int = 1000
+    checkpoint_every: int = 1000
+    keep_checkpoints: int = 2
+    max_bad_steps: int = 20
+
+    def __post_init__(self) -> None:
+        for name in (
+            *("batch_size", "accumulate", "log_every", "evaluate_every", "checkpoint_every"),
+            "keep_checkpoints",
+        ):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name}={getattr(self, name)} must be 1 or more.")
+        if (self.epochs is None) == (self.steps is None):
+            raise InputError(
+                f"epochs={self.epochs} and steps={self.steps}: exactly one must be set, "
+                "the other null."
+            )
+        length = self.steps if self.epochs is None else self.epochs
+        if length is None or not 0 < length < math.inf:
+            raise InputError(f"epochs or steps must be positive, not {length}.")
+        if self.seed < 0 or self.max_bad_steps < 0:
+            raise InputError(
+                f"seed={self.seed} and max_bad_steps={self.max_bad_steps} must be 0 or more."
+            )
+
+    def total_steps(self, num_samples: int) -> int:
+        """Updates of the whole run, with so many samples in an epoch.
+
+        Example:
+            >>> config = TrainConfig(model=ModelConfig(name="vit_s16"), epochs=1.5, batch_size=100)
+            >>> config.total_steps(1000)
+            15
+        """
+        if self.epochs is None:
+            assert self.steps is not None
+            return self.steps
+        return max(1, round(self.epochs * num_samples / self.batch_size))

@@ -1,0 +1,282 @@
+"""The training loop: one for every task, for one process or many.
+
+A step is one update of the weights; "at step n" means after n updates. All that a step needs
+follows from the config and its number, so a run that goes on from a checkpoint makes the same
+curve as one that was never interrupted.
+"""
+
+import json
+from contextlib import ExitStack, closing
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from flashpoint.training import checkpoint
+from flashpoint.training.checkpoint import Checkpoint
+from flashpoint.training.config import TrainConfig
+from flashpoint.training.device_rate import matrix_rate
+from flashpoint.training.failure import Preempted, RunError
+from flashpoint.training.graphs import CapturedStep
+from flashpoint.training.metrics import Metrics
+from flashpoint.training.optimizer import make_optimizer
+from flashpoint.training.progress import Progress, describe_numbers
+from flashpoint.training.ranks import Ranks, join
+from flashpoint.training.record import (
+    Record,
+    describe_environment,
+    numbers_of,
+    read_text,
+    write_text,
+)
+from flashpoint.training.run_folder import CHECKPOINTS, best_of, claim, settle_config
+from flashpoint.training.schedule import learning_rate, warmup_steps
+from flashpoint.training.sharing import Shared, check_sharing
+from flashpoint.training.step import Counts, Step, Update
+from flashpoint.training.stopping import Wish, stop_wishes
+from flashpoint.training.stopwatch import Stopwatch
+from flashpoint.training.task import Batch, Task
+from flashpoint.training.tasks import task_class
+
+
+def train(config: TrainConfig, out: Path, *, console: Console | None = None) -> Record:
+    """Train to the end, from the newest checkpoint in ``out`` if there is one.
+
+    Args:
+        config: the run.
+        out: its folder; made if it is not there.
+        console: where progress is shown; None is standard error.
+
+    Raises:
+        Preempted: SIGTERM or Ctrl-C came; a checkpoint was saved.
+        RunError: the run cannot go on; older checkpoints are whole.
+    """
+    with join(config.device, config.parallel) as ranks, ExitStack() as stack:
+        check_sharing(config, ranks)
+        ranks.on_first(lambda: stack.enter_context(claim(out)))
+        task: Task = task_class(config)(config, ranks)
+        ranks.on_first(lambda: settle_config(out, task.config))
+        progress = Progress(
+            console,
+            name=out.name,
+            unit=task.unit,
+            total=config.total_steps(task.num_samples),
+            is_shown=ranks.is_first,
+        )
+        text = ranks.share_text(read_text(out) if ranks.is_first else "")
+        if text:
+            record = Record(**json.loads(text))
+            result = describe_numbers(record.validation)
+            progress.say(f"{out} is finished ({record.steps} steps: {result}); nothing to do.")
+            return record
+        wish = stack.enter_context(stop_wishes())
+        return _Run(task, ranks, out, progress).go(wish)
+
+
+class _Run:
+    """One run in one of its processes."""
+
+    def __init__(self, task: Task, ranks: Ranks, out: Path, progress: Progress) -> None:
+        self.task, self.ranks, self.out, self.progress = task, ranks, out, progress
+        self.config = config = task.config
+        self.total = config.total_steps(task.num_samples)
+        self.warmup = warmup_steps(config.schedule, self.total)
+        torch.manual_seed(config.seed)
+        self.model = Shared(
+            task.build_model(),
+            ranks,
+            parallel=config.parallel,
+            compiled=config.compile != "none",
+        )
+        is_captured = config.compile == "graphs"
+        self.optimizer = make_optimizer(
+            self.model.module, config.optimizer, ranks.device, captured=is_captured
+        )
+        self.step = Step(task, self.model, self.optimizer)
+        self.rate = matrix_rate(ranks.device, config.precision)
+        self.metrics: Metrics | None = None  # of the first process
+
+    def go(self, wish: Wish) -> Record:
+        """Train from where the run stands to its end."""
+        start = self._restore()
+        self.progress.start(start)
+        try:
+            self._train(start, wish)
+            return self._finish()
+        finally:
+            self.progress.stop()
+            if self.metrics is not None:
+                self.metrics.close()
+
+    def _train(self, start: int, wish: Wish) -> None:
+        is_new = self.metrics is not None and start not in self.metrics.validations()
+        if self._validates_at(start) and self.ranks.any(is_new):
+            self._validate(start)  # the run was ended in the middle of it
+        with closing(self.task.batches(start)) as batches:
+            update: Update | None = None
+            for step in range(start + 1, self.total + 1):
+                batch = next(batches)
+                self.step.set_rate(
+                    learning_rate(step - 1, self.config.optimizer.lr, self.warmup, self.total)
+                )
+                if update is None:
+                    update = self._prepare(batch)
+                update(batch)
+                self.progress.step(step)
+                self._after(step, wish)
+
+    def _prepare(self, batch: Batch) -> Update:
+        """Compile what is to be compiled, off the clock; the weights stay as they are."""
+        if self.config.compile == "none":
+            return self.step
+        with self.watch.paused():
+            if self.config.compile == "graphs":
+                return CapturedStep(self.step, batch)
+            self.step.rehearse(batch)
+            return self.step
+
+    def _after(self, step: int, wish: Wish) -> None:
+        """Log, save, validate and stop, whatever is due after a step."""
+        if step % self.config.log_every == 0 or step == self.total:
+            self._log(step)
+        stops = self.ranks.any(bool(wish))
+        validates = self._validates_at(step)
+        if stops or validates or step % self.config.checkpoint_every == 0:
+            self._save(step)
+        if stops:
+            raise Preempted(
+                f"stopped by {wish.name or 'a signal'} at step {step} of {self.total}, all saved "
+                f"in {self.out}. Give the same command again to go on."
+            )
+        if validates:
+            self._validate(step)
+
+    def _validates_at(self, step: int) -> bool:
+        return step > 0 and (step % self.config.evaluate_every == 0 or step == self.total)
+
+    def _log(self, step: int) -> None:
+        counts, seconds = self.step.tally.read(), self.watch.read()
+        steps, elapsed = step - self.logged_at[0], seconds - self.logged_at[1]
+        samples_per_s = steps * self.config.batch_size / elapsed
+        rate = None if self.rate is None else self.rate * self.ranks.size
+        line = {
+            "kind": "train",
+            "step": step,
+            "epoch": step * self.config.batch_size / self.task.num_samples,
+            "loss": counts.loss / counts.good if counts.good else None,
+            "lr": learning_rate(step - 1, self.config.optimizer.lr, self.warmup, self.total),
+            "grad_norm": counts.grad_norm / counts.good if counts.good else None,
+            f"{self.task.unit}_per_s": samples_per_s,
+            "seconds": seconds,
+            "skipped": int(counts.bad),
+            "utilisation": rate and samples_per_s * self.task.flops_per_sample / rate,
+        }
+        self._write(line)
+        self.progress.log(line, (self.total - step) * elapsed / steps)
+        self._check_counts(counts, step)
+        self.step.tally.reset(replace(counts, loss=0.0, grad_norm=0.0, good=0.0))
+        self.logged_at = step, seconds
+
+    def _check_counts(self, counts: Counts, step: int) -> None:
+        if counts.worst_row > self.config.max_bad_steps:
+            saved = checkpoint.saved_steps(self.out / CHECKPOINTS)
+            kept = f"the last checkpoint is step_{saved[-1]}" if saved else "none was saved yet"
+            raise RunError(
+                f"loss or gradient was not finite in {int(counts.worst_row)} updates in a row by "
+                f"step {step}, more than max_bad_steps={self.config.max_bad_steps}; {kept}. Lower "
+                "optimizer.lr or optimizer.clip, or look at the data."
+            )
+
+    def _validate(self, step: int) -> None:
+        with self.watch.paused():
+            self.model.module.eval()
+            numbers = self.task.validate(self.model.module)
+            self.model.module.train()
+            line = {"kind": "validation", "step": step, **numbers}
+            self._write(line)
+            self.progress.validated(line)
+            if self.ranks.is_first:
+                self._prune()
+
+    def _write(self, line: dict[str, Any]) -> None:
+        self.ranks.on_first(lambda: self.metrics and self.metrics.add(line))
+
+    def _save(self, step: int) -> None:
+        state = {"counts": asdict(self.step.tally.read()), "seconds": self.watch.read()}
+        with self.watch.paused():
+            weights, moments = self.model.state(self.optimizer)
+            saved = Checkpoint(step=step, model=weights, optimizer=moments, state=state)
+
+            def write() -> None:
+                assert self.metrics is not None
+                self.metrics.sync()
+                checkpoint.save(self.out / CHECKPOINTS, saved)
+                self._prune()
+
+            self.ranks.on_first(write)
+
+    def _prune(self) -> None:
+        """Keep the last checkpoints and the best one."""
+        assert self.metrics is not None
+        folder = self.out / CHECKPOINTS
+        keep = set(checkpoint.saved_steps(folder)[-self.config.keep_checkpoints :])
+        best = best_of(self.metrics.validations(), self.config)
+        checkpoint.prune(folder, keep if best is None else keep | {best})
+
+    def _restore(self) -> int:
+        """Take the newest whole checkpoint, if there is one; gives its step."""
+        found: list[Checkpoint | None] = [None]
+
+        def read() -> None:
+            found[0] = checkpoint.latest(self.out / CHECKPOINTS, self.progress.say)
+            step = found[0].step if found[0] else 0
+            self.metrics = Metrics(self.out, step, self.progress.say)
+
+        self.ranks.on_first(read)
+        saved = found[0] or Checkpoint(step=0, model={}, optimizer={}, state={})
+        step = self.ranks.max(saved.step)
+        state = json.loads(self.ranks.share_text(json.dumps(dict(saved.state))))
+        if step:
+            self.model.restore(self.optimizer, dict(saved.model), dict(saved.optimizer))
+            self.step.tally.reset(Counts(**state["counts"]))
+            self.progress.say(f"going on from step {step} of {self.total} in {self.out}.")
+        self.watch = Stopwatch(self.ranks.device, state.get("seconds", 0.0))
+        self.logged_at = step, self.watch.read()
+        return step
+
+    def _finish(self) -> Record:
+        """Write the record; gives it in every process."""
+        text = self._record().to_json() if self.ranks.is_first else ""
+        self.ranks.on_first(lambda: write_text(self.out, text))
+        return Record(**json.loads(self.ranks.share_text(text)))
+
+    def _record(self) -> Record:
+        assert self.metrics is not None
+        config, task, seconds = self.config, self.task, self.watch.read()
+        samples = self.total * config.batch_size
+        flops = samples * task.flops_per_sample
+        logged = [line for line in self.metrics.lines if line["kind"] == "train"]
+        validations = self.metrics.validations()
+        best = best_of(validations, config) or self.total
+        is_gpu = self.ranks.device.type == "cuda"
+        rate = None if self.rate is None else self.rate * self.ranks.size
+        return Record(
+            steps=self.total,
+            epochs=samples / task.num_samples,
+            samples=samples,
+            unit=task.unit,
+            seconds=seconds,
+            samples_per_s=samples / seconds,
+            num_parameters=sum(p.numel() for p in self.model.module.parameters()),
+            flops=flops,
+            utilisation=rate and flops / seconds / rate,
+            peak_memory_bytes=torch.cuda.max_memory_allocated() if is_gpu else None,
+            train_loss=logged[-1]["loss"] if logged else None,
+            validation=numbers_of(validations[self.total]),
+            best={"step": best, **numbers_of(validations[best])},
+            skipped=int(self.step.tally.read().bad),
+            notes=task.notes(),
+            environment=describe_environment(self.ranks.device, self.ranks.size),
+        )

@@ -1,0 +1,53 @@
+"""A sensible run for a model that was only named: no config file is needed to begin."""
+
+from typing import Any
+
+_SMALL = {
+    "digits": {"image_size": 8, "channels": 1, "augmentation": {"crop": "pad", "pad": 1}},
+    "mnist": {"image_size": 28, "channels": 1, "augmentation": {"crop": "pad", "pad": 2}},
+    "fashion-mnist": {
+        "image_size": 28,
+        "channels": 1,
+        "augmentation": {"crop": "pad", "pad": 2, "flip": True},
+    },
+    "cifar10": {
+        "image_size": 32,
+        "channels": 3,
+        "augmentation": {"crop": "pad", "pad": 4, "flip": True},
+    },
+}
+_PHOTOGRAPHS = {
+    "image_size": 224,
+    "channels": 3,
+    "augmentation": {
+        "crop": "inception",
+        "flip": True,
+        "randaug_ops": 2,
+        "randaug_magnitude": 10.0,
+        "mixup": 0.2,
+    },
+}
+
+
+def recipe(model: str, data: str) -> dict[str, Any]:
+    """Plain data of a config that trains ``model`` on the images at ``data``.
+
+    Photographs get BigVision's optimizer and its medium augmentation; small sets their own size.
+
+    Example:
+        >>> recipe("vit_ti4", "cifar10:DIR")["data"]["image_size"]
+        32
+    """
+    small = _SMALL.get(data.partition(":")[0])
+    return {
+        "model": {"name": model},
+        "data": {"train": data, "validation": data, **(small or _PHOTOGRAPHS)},
+        "loss": "softmax",
+        "epochs": 60 if small else 90,
+        "batch_size": 256 if small else 1024,
+        "optimizer": {"lr": 1e-3, "weight_decay": 0.1, "clip": 1.0},
+        "schedule": {"warmup_share": 0.05},
+        "log_every": 10 if small else 50,
+        "evaluate_every": 200 if small else 1000,
+        "checkpoint_every": 200 if small else 1000,
+    }

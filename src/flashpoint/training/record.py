@@ -1,0 +1,128 @@
+"""record.json: what came out of a run, and where and with what it was made."""
+
+import json
+import os
+import platform
+import subprocess
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import flashpoint
+from flashpoint.training.checkpoint import replace_file
+
+FILE = "record.json"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Record:
+    """The end of a run.
+
+    Attributes:
+        steps, epochs, samples: how long it trained.
+        unit: what samples are called.
+        seconds: of training, without validation, checkpoints and pauses.
+        samples_per_s: over all of it.
+        num_parameters: of the model.
+        flops: operations of the matrix products in training.
+        utilisation: their rate as a share of the device's at large products; None on the CPU.
+        peak_memory_bytes: of the GPU's memory; None on the CPU.
+        train_loss: the last logged one.
+        validation: numbers at the end.
+        best: numbers and step of the best checkpoint.
+        skipped: updates left out, as their loss or gradient was not finite.
+        notes: what the task adds.
+        environment: device, versions, commit, time.
+    """
+
+    steps: int
+    epochs: float
+    samples: int
+    unit: str
+    seconds: float
+    samples_per_s: float
+    num_parameters: int
+    flops: float
+    utilisation: float | None
+    peak_memory_bytes: int | None
+    train_loss: float | None
+    validation: Mapping[str, float]
+    best: Mapping[str, float]
+    skipped: int
+    notes: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    environment: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    def to_json(self) -> str:
+        """As it stands in a run's folder."""
+        return json.dumps(asdict(self), indent=1) + "\n"
+
+    @classmethod
+    def read(cls, folder: Path) -> "Record | None":
+        """The record of a run, or None while it has not ended."""
+        text = read_text(folder)
+        return cls(**json.loads(text)) if text else None
+
+
+def read_text(folder: Path) -> str:
+    """What record.json holds; nothing while the run has not ended."""
+    file = folder / FILE
+    return file.read_text("utf-8") if file.is_file() else ""
+
+
+def write_text(folder: Path, text: str) -> None:
+    """Put record.json into a run's folder, whole."""
+    replace_file(folder / FILE, text.encode())
+
+
+def numbers_of(line: Mapping[str, Any]) -> dict[str, float]:
+    """What was measured in a line of validation."""
+    return {name: value for name, value in line.items() if name not in ("kind", "step")}
+
+
+def describe_environment(device: torch.device, num_processes: int) -> dict[str, Any]:
+    """Machine, versions and commit of this process."""
+    is_gpu = device.type == "cuda"
+    return {
+        "device": torch.cuda.get_device_name(device) if is_gpu else _cpu_name(),
+        "device_type": device.type,
+        "num_processes": num_processes,
+        "threads": torch.get_num_threads(),
+        "platform": f"{platform.system()}-{platform.machine()}",
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "cuda": torch.version.cuda if is_gpu else None,
+        "flashpoint": flashpoint.__version__,
+        "commit": os.environ.get("FLASHPOINT_COMMIT") or _commit(),
+        "time_utc": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def _cpu_name() -> str:
+    """The model as Linux names it, else as Python does."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.is_file() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def _commit() -> str | None:
+    """The commit of the checkout that this file is tracked in, with "-dirty" if it was changed."""
+    here = Path(__file__)
+    git = ("git", "-C", str(here.parent))
+    answers: list[str] = []
+    for question in (
+        ("ls-files", "--error-unmatch", here.name),
+        ("describe", "--always", "--abbrev=12", "--dirty", "--exclude=*"),
+    ):
+        try:
+            done = subprocess.run(
+                (*git, *question), capture_output=True, text=True, timeout=10, check=True
+            )
+        except (OSError, subprocess.SubprocessError):
+            return None
+        answers.append(done.stdout.strip())
+    return answers[-1] or None

@@ -1,0 +1,152 @@
+"""The folder of a run: claimed by the one that trains, read by everyone else."""
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+from torch import nn
+
+from flashpoint.errors import InputError
+from flashpoint.training import checkpoint, config_file
+from flashpoint.training.failure import RunError
+from flashpoint.training.metrics import read_metrics
+from flashpoint.training.record import Record
+from flashpoint.training.tasks import task_class
+from flashpoint.training.typed import plain
+
+if TYPE_CHECKING:
+    from flashpoint.training.config import TrainConfig
+    from flashpoint.training.vision import VisionConfig
+
+CONFIG = "config.yaml"
+CHECKPOINTS = "checkpoints"
+LOCK = ".lock"
+MAY_CHANGE = (
+    *("accumulate", "checkpoint_every", "compile", "data.workers", "device", "evaluate_every"),
+    *("keep_checkpoints", "log_every", "max_bad_steps", "parallel"),
+)
+"""Keys that may differ when a run goes on: how it is computed and watched, not what it is."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Run:
+    """A run on disk, finished or not.
+
+    Attributes:
+        path: its folder.
+        config: complete, so that the model can be built from it alone.
+        record: final numbers; None while the run has not ended.
+        metrics: the lines of metrics.jsonl.
+    """
+
+    path: Path
+    config: "VisionConfig"
+    record: Record | None
+    metrics: list[dict[str, Any]]
+
+    @property
+    def steps(self) -> list[int]:
+        """Steps of which there are checkpoints."""
+        return checkpoint.saved_steps(self.path / CHECKPOINTS)
+
+    @property
+    def best_step(self) -> int:
+        """The checkpoint with the best validation, or the last where none was validated."""
+        validations = {m["step"]: m for m in self.metrics if m["kind"] == "validation"}
+        present = {step: validations[step] for step in self.steps if step in validations}
+        best = best_of(present, self.config)
+        return self._last_step if best is None else best
+
+    @property
+    def _last_step(self) -> int:
+        if not self.steps:
+            raise InputError(f"{self.path} has no checkpoint yet.")
+        return self.steps[-1]
+
+    def load_model(self, which: Literal["best", "last"] | int = "best") -> nn.Module:
+        """The model with the weights of a checkpoint, on the CPU, in evaluation mode.
+
+        Args:
+            which: "best" by validation, "last", or a step that has a checkpoint.
+        """
+        from flashpoint.models.registry import create_model
+
+        step = {"best": self.best_step, "last": self._last_step}.get(cast("str", which), which)
+        if step not in self.steps:
+            have = ", ".join(map(str, self.steps)) or "none"
+            raise InputError(f"{self.path} has no checkpoint of step {which}. It has: {have}.")
+        try:
+            weights = checkpoint.load_tensors(self.path / CHECKPOINTS, int(step), "model")
+        except checkpoint.DamagedError as error:
+            raise InputError(
+                f"checkpoint step_{step} of {self.path} is damaged: {error}."
+            ) from error
+        model = create_model(self.config.model.name, **self.config.model.settings)
+        model.load_state_dict(weights)
+        return model.eval()
+
+
+def open_run(path: Path | str) -> Run:
+    """Read a run's folder."""
+    path = Path(path)
+    if not (path / CONFIG).is_file():
+        raise InputError(f"{path} is not a run's folder: it has no {CONFIG}.")
+    return Run(
+        path=path,
+        config=cast("VisionConfig", config_file.load(path / CONFIG)),
+        record=Record.read(path),
+        metrics=read_metrics(path),
+    )
+
+
+def best_of(validations: Mapping[int, Mapping[str, Any]], config: "TrainConfig") -> int | None:
+    """The step with the best validation, the earlier of equals; None of none."""
+    score = task_class(config).score
+    return max(sorted(validations), key=lambda step: score(validations[step]), default=None)
+
+
+@contextlib.contextmanager
+def claim(path: Path) -> Generator[None]:
+    """Hold a run's folder; refused while another process, here or below NFS, holds it.
+
+    The lock is the kernel's and ends with its process, however that ends.
+    """
+    with checkpoint.writing(path / LOCK):
+        path.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        try:
+            # Not flock: forked workers would inherit it, and hold it for a while after kill -9.
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            owner = os.read(descriptor, 20).decode().strip()
+            raise RunError(
+                f"{path} is in use by process {owner}, which trains this run. Wait until it "
+                "ends, or pass another --out."
+            ) from error
+        os.truncate(descriptor, 0)
+        os.write(descriptor, f"{os.getpid()}\n".encode())
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def settle_config(path: Path, config: "TrainConfig") -> None:
+    """Write the config of a new run; refuse another one in the folder of an old run."""
+    file = path / CONFIG
+    if file.exists():
+        changed = config_file.differences(config_file.read(file), plain(config))
+        fatal = {key: pair for key, pair in changed.items() if key not in MAY_CHANGE}
+        if fatal:
+            first = "; ".join(
+                f"{key} was {old!r}, is {new!r}" for key, (old, new) in fatal.items()
+            )
+            raise InputError(
+                f"{path} holds a run with another config: {first}. Pass another --out, or remove "
+                "the folder."
+            )
+    checkpoint.replace_file(file, config_file.dump(config).encode())

@@ -1,0 +1,62 @@
+"""What the loop asks of a task; vision's is in vision.py."""
+
+from collections.abc import Callable, Generator, Mapping
+from typing import Any, Protocol
+
+from torch import Tensor, nn
+
+from flashpoint.training.config import TrainConfig
+from flashpoint.training.ranks import Ranks
+
+Batch = tuple[Tensor, ...]
+Numbers = Mapping[str, float]
+
+
+class Task(Protocol):
+    """A model, its data and its loss, for one process of a run.
+
+    A new task is a module with a subclass of TrainConfig as ``CONFIG`` and a class like this as
+    ``TASK``, named in tasks.py.
+
+    Attributes:
+        config: of the run, complete: building it again needs nothing else.
+        unit: what samples are called, as "images".
+        num_samples: in an epoch.
+        flops_per_sample: operations of forward and backward together.
+    """
+
+    config: TrainConfig
+    unit: str
+    num_samples: int
+    flops_per_sample: float
+
+    def __init__(self, config: Any, ranks: Ranks) -> None: ...
+
+    def build_model(self) -> nn.Module:
+        """A new model on the CPU; the loop has set the seed."""
+        ...
+
+    def batches(self, start: int) -> Generator[Batch]:
+        """This process' share of batch number ``start`` and of all later ones, on the device.
+
+        A batch is a pure function of the config and its number. All tensors of a batch have the
+        samples along their first axis, and any randomness already in them.
+        """
+        ...
+
+    def loss(self, forward: Callable[..., Tensor], batch: Batch) -> Tensor:
+        """The mean loss over the samples of a batch, or of a part of one."""
+        ...
+
+    def validate(self, model: nn.Module) -> Numbers:
+        """Numbers of the whole validation set, the same in every process."""
+        ...
+
+    @staticmethod
+    def score(validation: Numbers) -> float:
+        """What the best checkpoint has most of."""
+        ...
+
+    def notes(self) -> Mapping[str, Any]:
+        """What else the record should say, as plain data."""
+        ...

@@ -1,0 +1,211 @@
+"""Dataclasses from plain data and back: names and types checked, errors with the dotted path.
+
+A class with ``parse`` may also be written as text (an AttentionSpec as "relu"); one with
+``from_section`` reads a mapping itself; one with ``to_dict`` says itself how it is written.
+"""
+
+import dataclasses
+import difflib
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal, TypeVar, Union
+
+from flashpoint.errors import InputError, describe, hint
+
+T = TypeVar("T")
+
+_WORDS = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    type(None): "null",
+}
+
+
+def build(cls: type[T], values: object, path: str = "") -> T:
+    """An instance of the dataclass ``cls`` from a mapping of its fields.
+
+    Args:
+        cls: the dataclass; fields may be dataclasses again.
+        values: what a file or the command line gave.
+        path: where this stands in the whole, for messages.
+
+    Example:
+        >>> from flashpoint.training.config import OptimizerConfig
+        >>> build(OptimizerConfig, {"lr": "1e-3"}, "optimizer").lr
+        0.001
+        >>> build(OptimizerConfig, {"lrr": 1.0}, "optimizer")
+        Traceback (most recent call last):
+        flashpoint.errors.InputError: optimizer.lrr is unknown. Did you mean 'optimizer.lr'? \
+Known: betas, clip, lr, weight_decay.
+    """
+    if not isinstance(values, Mapping):
+        raise InputError(f"{path or 'the config'} must be a section, not {describe(values)}.")
+    if hasattr(cls, "from_section"):
+        return typing.cast("Any", cls).from_section(values, path)
+    fields = {field.name: field for field in _fields(cls)}
+    hints = typing.get_type_hints(cls)
+    for key in values:
+        if key not in fields:
+            raise unknown(key, {name: hints[name] for name in fields}, path)
+    for name, field in fields.items():
+        if name not in values and _is_required(field):
+            raise InputError(f"{join(path, name)} is missing. Set it, or pass --set KEY=VALUE.")
+    arguments = {key: convert(value, hints[key], join(path, key)) for key, value in values.items()}
+    try:
+        return cls(**arguments)
+    except InputError as error:
+        says_where = not path or str(error).startswith(path)
+        raise InputError(str(error) if says_where else f"{path}: {error}") from error
+
+
+def convert(value: object, wanted: Any, path: str) -> Any:
+    """``value`` as the type ``wanted``, or an InputError that names the path."""
+    members = _members(wanted)
+    for member in members:
+        if _is_record(member):
+            if isinstance(value, Mapping) or (len(members) == 1 and not hasattr(member, "parse")):
+                return build(member, value, path)
+            if hasattr(member, "parse") and isinstance(value, str | member):
+                return _parse(member, value, path)
+            continue
+        found, result = _convert_plain(value, member, path)
+        if found:
+            return result
+    words = " or ".join(_describe_type(member) for member in members)
+    near = _literal_hint(value, members)
+    raise InputError(f"{path}={describe(value)} must be {words}. {near}".rstrip())
+
+
+def plain(value: object) -> Any:
+    """The same as dicts, lists, text and numbers; ``build`` takes it back."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        writes_itself = getattr(value, "to_dict", None)
+        if writes_itself is not None:
+            return plain(writes_itself())
+        return {field.name: plain(getattr(value, field.name)) for field in _fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    return value
+
+
+def join(path: str, key: object) -> str:
+    """The dotted path of a key."""
+    return f"{path}.{key}" if path else str(key)
+
+
+def unknown(key: object, known: Mapping[str, Any], path: str) -> InputError:
+    """The error for a key that nobody reads, with the paths of its nearest matches.
+
+    Args:
+        key: what was given.
+        known: names of the section's fields and their types; matches may lie in a section below.
+        path: of the section.
+    """
+    below = [below for name, wanted in known.items() for below in _below(wanted, join(path, name))]
+    near = _nearest(key, [join(path, name) for name in known]) or _nearest(key, below)
+    question = f"Did you mean {' or '.join(map(repr, near))}? " if near else ""
+    return InputError(
+        f"{join(path, key)} is unknown. {question}Known: {', '.join(sorted(known))}."
+    )
+
+
+def _below(wanted: Any, path: str) -> Iterator[str]:
+    """All dotted paths below a section."""
+    if _is_record(wanted):
+        for name, inner in typing.get_type_hints(wanted).items():
+            yield join(path, name)
+            yield from _below(inner, join(path, name))
+
+
+def _nearest(key: object, paths: list[str]) -> list[str]:
+    """The paths whose last names look most like a key."""
+    names = {path: path.rpartition(".")[2] for path in paths}
+    close = difflib.get_close_matches(str(key)[:60], set(names.values()), n=2)
+    return [path for name in close for path in paths if names[path] == name]
+
+
+def _fields(value: Any) -> tuple[dataclasses.Field[Any], ...]:
+    return dataclasses.fields(value)
+
+
+def _is_required(field: "dataclasses.Field[Any]") -> bool:
+    missing = dataclasses.MISSING
+    return field.default is missing and field.default_factory is missing
+
+
+def _is_record(wanted: Any) -> bool:
+    return isinstance(wanted, type) and dataclasses.is_dataclass(wanted)
+
+
+def _members(wanted: Any) -> list[Any]:
+    """The types of a union, words before numbers before text; another type alone."""
+    if typing.get_origin(wanted) not in (Union, types.UnionType):
+        return [wanted]
+    order = [type(None), bool, int, float, str]
+    return sorted(typing.get_args(wanted), key=lambda m: order.index(m) if m in order else -1)
+
+
+def _convert_plain(value: object, wanted: Any, path: str) -> tuple[bool, object]:
+    """Whether ``value`` can be read as one type that is no record, and as what."""
+    origin, arguments = typing.get_origin(wanted), typing.get_args(wanted)
+    if origin is Literal:
+        return type(value) in {type(word) for word in arguments} and value in arguments, value
+    if origin in (tuple, list):
+        return _convert_sequence(value, origin, arguments, path)
+    if wanted is float:
+        number = _as_number(value)
+        return number is not None, number
+    if wanted in _WORDS:
+        return type(value) is wanted, value
+    raise TypeError(f"{path}: configs cannot hold {wanted}")
+
+
+def _convert_sequence(
+    value: object, origin: type, arguments: tuple[Any, ...], path: str
+) -> tuple[bool, object]:
+    if not isinstance(value, list | tuple):
+        return False, None
+    items = list(value)
+    if origin is list or arguments[-1] is Ellipsis:
+        arguments = (arguments[0],) * len(items)
+    if len(items) != len(arguments):
+        return False, None
+    pairs = zip(items, arguments, strict=True)
+    return True, origin(convert(x, t, f"{path}[{i}]") for i, (x, t) in enumerate(pairs))
+
+
+def _as_number(value: object) -> float | None:
+    """YAML reads 1e-3 as text, since it lacks a dot."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        return float(value)
+    except ValueError:
+        return None
+
+
+def _parse(cls: Any, value: object, path: str) -> Any:
+    try:
+        return cls.parse(value)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
+
+
+def _describe_type(wanted: Any) -> str:
+    origin, arguments = typing.get_origin(wanted), typing.get_args(wanted)
+    if origin is Literal:
+        return " or ".join(map(repr, arguments))
+    if origin in (tuple, list):
+        count = "" if origin is list or arguments[-1] is Ellipsis else f"{len(arguments)} "
+        return f"a list of {count}values, each {_describe_type(arguments[0])}"
+    return _WORDS.get(wanted, "a section")
+
+
+def _literal_hint(value: object, members: list[Any]) -> str:
+    words = [a for m in members if typing.get_origin(m) is Literal for a in typing.get_args(m)]
+    return hint(value, words).strip()

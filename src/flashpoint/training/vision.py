@@ -1,0 +1,207 @@
+"""Image classification as a task of the loop."""
+
+import dataclasses
+import typing
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from flashpoint.data.batches import EvalBatches, TrainBatches
+from flashpoint.data.config import DataConfig
+from flashpoint.data.mixup import mixup
+from flashpoint.data.sources import open_sources
+from flashpoint.errors import InputError
+from flashpoint.models.cost import forward_flops
+from flashpoint.models.registry import model_config
+from flashpoint.models.vit import ViT, ViTConfig
+from flashpoint.training.config import ModelConfig, TrainConfig
+from flashpoint.training.ranks import Ranks
+from flashpoint.training.task import Batch, Numbers
+from flashpoint.training.typed import convert, plain, unknown
+
+Loss = Literal["sigmoid", "softmax"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class VisionConfig(TrainConfig):
+    """A run that learns to classify images.
+
+    The model's image size, channels and classes come from the data, unless classes are given.
+
+    Attributes:
+        data: where images are and what happens to them.
+        loss: cross-entropy, "softmax" or "sigmoid": the latter is summed over classes.
+    """
+
+    data: DataConfig
+    loss: Loss = "softmax"
+
+    def __post_init__(self) -> None:
+        TrainConfig.__post_init__(self)
+        vit_config(self.model, self.data)
+
+
+def vit_config(model: ModelConfig, data: DataConfig, **defaults: Any) -> ViTConfig:
+    """The whole config of a model, its settings checked by name and type.
+
+    Args:
+        model: a name and settings.
+        data: gives image size and channels.
+        defaults: settings that the model's own may replace.
+    """
+    hints = typing.get_type_hints(ViTConfig)
+    settings = {"image_size": data.image_size, "channels": data.channels, **defaults}
+    for key, value in model.settings.items():
+        if key not in hints:
+            raise unknown(key, {"name": str, **hints}, "model")
+        settings[key] = convert(value, hints[key], f"model.{key}")
+    for key in ("image_size", "channels"):
+        if settings[key] != getattr(data, key):
+            raise InputError(
+                f"model.{key}={settings[key]} differs from data.{key}={getattr(data, key)}. "
+                f"Set data.{key} only; the model follows."
+            )
+    try:
+        config = model_config(model.name, **settings)
+    except InputError as error:
+        raise InputError(f"model: {error}") from error
+    if not isinstance(config, ViTConfig):
+        raise InputError(
+            f"model.name={model.name!r} does not classify images, as task 'vision' does."
+        )
+    return config
+
+
+class VisionTask:
+    """Classifies the images of a config; see ``task.Task``."""
+
+    unit = "images"
+
+    def __init__(self, config: VisionConfig, ranks: Ranks) -> None:
+        train, validation = open_sources(config.data)
+        self.model_config = vit_config(config.model, config.data, num_classes=train.num_classes)
+        if self.model_config.num_classes < train.num_classes:
+            raise InputError(
+                f"model.num_classes={self.model_config.num_classes} is less than the "
+                f"{train.num_classes} classes of {train.name}."
+            )
+        model = ModelConfig(name=config.model.name, settings=plain(self.model_config))
+        self.config: VisionConfig = dataclasses.replace(config, model=model)
+        self.num_samples = train.num_samples
+        self.flops_per_sample = 3.0 * forward_flops(self.model_config)
+        self._ranks = ranks
+        place: dict[str, Any] = {
+            "rank": ranks.rank,
+            "world_size": ranks.size,
+            "device": ranks.device,
+        }
+        self._train = TrainBatches(
+            train, config.data, batch_size=config.batch_size, seed=config.seed, **place
+        )
+        size = max(config.batch_size // config.accumulate, ranks.size)
+        self._validation = EvalBatches(validation, config.data, batch_size=size, **place)
+
+    def build_model(self) -> nn.Module:
+        """A ViT with fresh weights."""
+        return ViT(self.model_config)
+
+    def batches(self, start: int) -> Generator[Batch]:
+        """Images, and targets as shares of the classes, mixed if the config says so."""
+        p, seed = self.config.data.augmentation.mixup, self.config.seed
+        for step, batch in enumerate(self._train.iterate(start), start=start):
+            neighbour = batch.neighbour
+            if neighbour is not None:
+                neighbour = neighbour[0], self._one_hot(neighbour[1])
+            targets = self._one_hot(batch.labels)
+            yield mixup(batch.images, targets, p, seed, step, neighbour=neighbour)
+
+    def _one_hot(self, labels: Int[Tensor, " B"]) -> Float[Tensor, "B K"]:
+        classes = torch.arange(self.model_config.num_classes, device=labels.device)
+        return (labels[:, None] == classes).float()  # F.one_hot waits for the GPU
+
+    def loss(self, forward: Callable[..., Tensor], batch: Batch) -> Tensor:
+        """Mean cross-entropy."""
+        images, targets = batch
+        return cross_entropy(forward(images), targets, self.config.loss).mean()
+
+    def validate(self, model: nn.Module) -> Numbers:
+        """Accuracy and loss of the validation set."""
+        sums = ClassificationSums(self.config.loss, self._ranks.device)
+        is_bf16 = self.config.precision == "bf16"
+        num_batches = 0
+        with (
+            torch.no_grad(),
+            torch.autocast(self._ranks.device.type, torch.bfloat16, enabled=is_bf16),
+        ):
+            for batch in self._validation.iterate():
+                sums.add(model(batch.images), batch.labels)
+                num_batches += 1
+            for _ in range(self._ranks.max(num_batches) - num_batches):
+                self._keep_step_with_others(model)
+        return sums.numbers(self._ranks)
+
+    def _keep_step_with_others(self, model: nn.Module) -> None:
+        """A forward for nothing: processes that share weights need each other in each one."""
+        data = self.config.data
+        side = data.image_size
+        model(torch.zeros(1, data.channels, side, side, device=self._ranks.device))
+
+    @staticmethod
+    def score(validation: Numbers) -> float:
+        """The share of images whose first guess is right."""
+        return validation["top1"]
+
+    def notes(self) -> Mapping[str, Any]:
+        """Images that could not be read."""
+        return {
+            "broken_images": self._train.broken,
+            "broken_share": self._train.broken_share,
+            "broken_validation_images": self._validation.broken,
+        }
+
+
+class ClassificationSums:
+    """Correct answers and losses, summed over batches.
+
+    Example:
+        >>> sums = ClassificationSums("softmax")
+        >>> sums.add(torch.tensor([[2.0, 1.0], [0.0, 3.0]]), torch.tensor([0, 0]))
+        >>> sums.numbers()["top1"]
+        0.5
+    """
+
+    def __init__(self, loss: Loss, device: torch.device | str = "cpu") -> None:
+        self._loss: Loss = loss
+        self._sums = torch.zeros(4, dtype=torch.float64, device=device)
+
+    def add(self, logits: Float[Tensor, "B K"], labels: Int[Tensor, " B"]) -> None:
+        """Count a batch; does not wait for the device."""
+        guesses = logits.topk(min(5, logits.shape[1])).indices == labels[:, None]  # [B, 5]
+        classes = torch.arange(logits.shape[1], device=labels.device)
+        targets = (labels[:, None] == classes).float()
+        losses = cross_entropy(logits, targets, self._loss)
+        counts = (guesses[:, 0].sum(), guesses.sum(), losses.sum(), torch.ones_like(labels).sum())
+        self._sums += torch.stack([count.double() for count in counts])
+
+    def numbers(self, ranks: Ranks = Ranks()) -> dict[str, float]:  # noqa: B008  frozen
+        """Shares of right first guesses and of right ones among five, and the mean loss."""
+        top1, top5, loss, count = ranks.sum_(self._sums.clone()).tolist()
+        return {"top1": top1 / count, "top5": top5 / count, "loss": loss / count}
+
+
+def cross_entropy(
+    logits: Float[Tensor, "B K"], targets: Float[Tensor, "B K"], kind: Loss
+) -> Float[Tensor, " B"]:
+    """The loss of each sample, in fp32; the sigmoid's is a sum over classes."""
+    logits = logits.float()
+    if kind == "sigmoid":
+        return F.binary_cross_entropy_with_logits(logits, targets, reduction="none").sum(-1)
+    return F.cross_entropy(logits, targets, reduction="none")
+
+
+CONFIG, TASK = VisionConfig, VisionTask

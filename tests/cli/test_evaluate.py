@@ -1,0 +1,58 @@
+"""``flashpoint evaluate`` from the command line."""
+
+import json
+
+import pytest
+from evaluation.trained import call, trained_run
+
+from flashpoint.cli.evaluate import evaluate
+from flashpoint.errors import InputError
+from flashpoint.training.run_folder import open_run
+
+
+def test_numbers_are_shown_and_written(tmp_path):
+    run = trained_run()
+    out, _ = call(evaluate, run, "--checkpoint", "last", "--json", tmp_path / "a.json")
+    record = open_run(run).record
+    assert f"{record.validation['top1']:.2%}" in out
+    assert "step 60, on digits" in out
+    content = json.loads((tmp_path / "a.json").read_text())
+    assert content["top1"] == pytest.approx(record.validation["top1"])
+    assert (content["step"], content["data"], content["labels"]) == (60, "digits", "all")
+
+
+def test_json_on_stdout_is_nothing_but_json():
+    out, err = call(evaluate, trained_run(), "--json", "-", "--labels", "matching")
+    assert json.loads(out)["num_images"] == 360
+    assert "top-1" in err
+
+
+def test_checkpoints_are_told_apart():
+    steps = [
+        json.loads(call(evaluate, trained_run(), "--json", "-", "--checkpoint", which)[0])
+        for which in ("20", "best")
+    ]
+    assert steps[0]["step"] == 20
+    assert steps[1]["step"] == open_run(trained_run()).best_step
+    assert steps[0]["loss"] > steps[1]["loss"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--checkpoint", "bst"), "must be best, last or a step. Did you mean 'best'"),
+        (("--checkpoint", "7"), "no checkpoint of step 7. It has: 20, 40, 60"),
+        (("--device", "gpu"), "--device 'gpu' must be auto, cpu or cuda"),
+        (("--data", "/no/such"), "'/no/such' is neither a folder nor a known set"),
+        (("--json", "/no/such/a.json"), "cannot write --json /no/such/a.json"),
+    ],
+)
+def test_wrong_arguments_are_one_line(arguments, message):
+    with pytest.raises(InputError, match=message) as caught:
+        call(evaluate, trained_run(), *arguments)
+    assert "\n" not in str(caught.value)
+
+
+def test_what_is_no_run_is_refused(tmp_path):
+    with pytest.raises(InputError, match="is not a run's folder"):
+        call(evaluate, tmp_path)

@@ -1,0 +1,111 @@
+"""Two gloo processes are one process: the same curve, the same weights, any way they share."""
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+
+import pytest
+import torch
+from training.runs import (
+    curve,
+    environment,
+    final,
+    finish,
+    tiny_config,
+    torchrun,
+    train_quietly,
+    write_config,
+)
+
+from flashpoint.training import checkpoint
+
+pytestmark = pytest.mark.distributed
+
+PARALLEL = ("ddp", "fsdp")
+SEVERAL_RUNS = """
+import sys
+from pathlib import Path
+import torch.distributed as dist
+from flashpoint.training import config_file, loop
+dist.init_process_group("gloo")
+for text in sys.argv[2:]:
+    out, *changes = text.split(",")
+    loop.train(config_file.load(Path(sys.argv[1]), changes), Path(out))
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """One process' run, whole and cut back; both as two processes do them."""
+    folder = tmp_path_factory.mktemp("distributed")
+    config = write_config(folder)
+    train_quietly(tiny_config(), folder / "alone")
+    plans = []
+    for parallel in PARALLEL:
+        cut_back(shutil.copytree(folder / "alone", folder / f"{parallel}-goes-on"))
+        plans.append(f"{folder}/{parallel}-goes-on,parallel={parallel}")
+        plans.append(f"{folder}/{parallel}-anew,parallel={parallel},accumulate=2")
+    done = finish(torchrun(2, folder / "train.py", config, *plans, code=SEVERAL_RUNS))
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("going on from step 8 of 12") == len(PARALLEL)
+    return folder
+
+
+def cut_back(out):
+    """As if the run had been killed after step 8."""
+    (out / "record.json").unlink()
+    shutil.rmtree(out / "checkpoints" / "step_12")
+    assert checkpoint.saved_steps(out / "checkpoints")[-1] == 8
+
+
+@pytest.mark.parametrize("parallel", PARALLEL)
+@pytest.mark.parametrize("how", ["anew", "goes-on"])
+def test_two_processes_equal_one(runs, parallel, how):
+    """Within the rounding of sums in another order; also from a checkpoint of one process."""
+    one, two = runs / "alone", runs / f"{parallel}-{how}"
+    for mine, theirs in zip(curve(one), curve(two), strict=True):
+        assert mine.pop("kind") == theirs.pop("kind")
+        assert mine == pytest.approx(theirs, rel=1e-4)
+    mine, theirs = final(one), final(two)
+    for part in ("model", "optimizer"):
+        tensors, others = getattr(mine, part), getattr(theirs, part)
+        assert tensors.keys() == others.keys()
+        for name, tensor in tensors.items():
+            torch.testing.assert_close(others[name], tensor, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("parallel", PARALLEL)
+def test_one_process_goes_on_from_two(runs, tmp_path, parallel):
+    out = shutil.copytree(runs / f"{parallel}-anew", tmp_path / "run")
+    cut_back(out)
+    train_quietly(tiny_config(), out)
+    for name, tensor in final(runs / "alone").model.items():
+        torch.testing.assert_close(final(out).model[name], tensor, rtol=1e-3, atol=1e-5)
+
+
+def test_sigterm_to_torchrun_saves_and_leaves(tmp_path):
+    config = write_config(tmp_path, "steps=3000", "evaluate_every=3000")
+    out = tmp_path / "run"
+    process = subprocess.Popen(
+        torchrun(2, tmp_path / "train.py", config, "--out", out),
+        env=environment(),
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        while not list((out / "checkpoints").glob("step_*")):
+            assert process.poll() is None
+            time.sleep(0.02)
+        process.terminate()
+        _, text = process.communicate(timeout=60)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+    assert text.count("stopped by SIGTERM at step ") == 1
+    step = int(text.partition("stopped by SIGTERM at step ")[2].split()[0])
+    assert final(out).step == step

@@ -1,0 +1,139 @@
+"""Compiled and captured updates are the plain ones."""
+
+import functools
+import json
+
+import pytest
+import torch
+from implementations import needs_gpu
+from training.runs import assert_same_run, curve, final, tiny_config, train_quietly
+
+from flashpoint.errors import InputError
+from flashpoint.training.graphs import CapturedStep
+from flashpoint.training.optimizer import make_optimizer
+from flashpoint.training.ranks import Ranks
+from flashpoint.training.sharing import Shared
+from flashpoint.training.step import Step
+from flashpoint.training.vision import VisionTask
+
+
+def test_compiled_run_is_the_plain_run(tmp_path, monkeypatch):
+    """With the compiler's front end only: what is compiled, and that rehearsals leave no trace."""
+    train_quietly(tiny_config(), tmp_path / "plain")
+    calls = []
+    compiler = torch.compile
+
+    def compile_eagerly(model):
+        calls.append(model)
+        return compiler(model, backend="eager")
+
+    monkeypatch.setattr(torch, "compile", compile_eagerly)
+    train_quietly(tiny_config("compile=default"), tmp_path / "compiled")
+    assert len(calls) == 1
+    assert_same_run(tmp_path / "plain", tmp_path / "compiled")
+
+
+def make_step(*changes):
+    """A step of the tiny run on the GPU, without the compiler, and its batches."""
+    config = tiny_config("device=cuda", *changes)
+    ranks = Ranks(device=torch.device("cuda"))
+    task = VisionTask(config, ranks)
+    torch.manual_seed(0)
+    shared = Shared(task.build_model(), ranks, parallel="none", compiled=False)
+    optimizer = make_optimizer(shared.module, config.optimizer, ranks.device, captured=True)
+    return Step(task, shared, optimizer), task.batches(0)
+
+
+def snapshot(step):
+    """Copies of all that an update may change."""
+    weights = [p.detach().clone() for p in step.model.module.parameters()]
+    return weights + [t.clone() for s in step.optimizer.state.values() for t in s.values()]
+
+
+@pytest.mark.gpu
+@needs_gpu
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_captured_updates_are_the_plain_ones(accumulate):
+    plain, batches = make_step(f"accumulate={accumulate}")
+    step, _ = make_step(f"accumulate={accumulate}")
+    first = next(batches)
+    before = [p.detach().clone() for p in step.model.module.parameters()]
+    captured = CapturedStep(step, first)
+    after = [p.detach() for p in step.model.module.parameters()]
+    assert all(a.equal(b) for a, b in zip(before, after, strict=True))
+    for number, rate in enumerate((1e-3, 5e-3, 0.0, 1e-3)):
+        batch = first if number == 0 else next(batches)
+        for one in (plain, step):
+            one.set_rate(rate)
+        plain(batch)
+        captured(batch)
+    torch.testing.assert_close(snapshot(step), snapshot(plain), rtol=1e-4, atol=1e-6)
+    assert step.tally.read().loss == pytest.approx(plain.tally.read().loss, rel=1e-5)
+
+
+@pytest.mark.gpu
+@needs_gpu
+def test_captured_bad_update_is_left_out():
+    step, batches = make_step()
+    step.set_rate(1e-3)
+    images, targets = next(batches)
+    captured = CapturedStep(step, (images, targets))
+    captured((images, targets))
+    before = snapshot(step)
+    captured((images * float("nan"), targets))
+    assert all(a.equal(b) for a, b in zip(before, snapshot(step), strict=True))
+    captured((images, targets))
+    assert not any(a.equal(b) for a, b in zip(before, snapshot(step), strict=True))
+    counts = step.tally.read()
+    assert (counts.good, counts.bad, counts.bad_row, counts.worst_row) == (2, 1, 0, 1)
+
+
+@pytest.mark.gpu
+@needs_gpu
+def test_batch_of_another_shape_is_refused():
+    step, batches = make_step()
+    images, targets = next(batches)
+    captured = CapturedStep(step, (images, targets))
+    with pytest.raises(InputError, match="cannot be replayed by a graph"):
+        captured((images[:4], targets[:4]))
+
+
+@pytest.mark.gpu
+@needs_gpu
+def test_updates_between_two_logs_never_wait_for_the_gpu():
+    step, batches = make_step()
+    update = CapturedStep(step, next(batches))
+    next(batches)
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for _ in range(3):
+            step.set_rate(1e-3)
+            update(next(batches))
+            step(next(batches))
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.gpu
+@needs_gpu
+@pytest.mark.slow
+@pytest.mark.parametrize("compiled", ["none", "default", "graphs"])
+def test_run_on_a_gpu_ends_where_the_cpu_does(tmp_path, compiled):
+    """In fp32, through the whole loop, with a stop in the middle."""
+    train_quietly(tiny_config(), tmp_path / "cpu")
+    config = functools.partial(tiny_config, "device=cuda", f"compile={compiled}")
+    train_quietly(config(), tmp_path / "gpu")
+    for mine, theirs in zip(curve(tmp_path / "cpu"), curve(tmp_path / "gpu"), strict=True):
+        assert mine["step"] == theirs["step"]
+        assert mine["loss"] == pytest.approx(theirs["loss"], rel=1e-2)
+    (tmp_path / "gpu" / "record.json").unlink()
+    before = final(tmp_path / "gpu").model
+    for file in (tmp_path / "gpu" / "checkpoints" / "step_12").iterdir():
+        file.write_bytes(b"")
+    train_quietly(config(), tmp_path / "gpu")
+    for name, tensor in final(tmp_path / "gpu").model.items():
+        torch.testing.assert_close(tensor, before[name], rtol=1e-2, atol=1e-3)
+    record = json.loads((tmp_path / "gpu" / "record.json").read_text())
+    assert record["utilisation"] > 0
+    assert record["peak_memory_bytes"] > 0
