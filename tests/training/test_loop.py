@@ -271,6 +271,13 @@ def _raise_full(*_):
 def test_impossible_run_is_refused_in_one_line(tmp_path, change, error, message):
     with pytest.raises(error, match=message):
         train_quietly(tiny_config(change), tmp_path / "run")
+    assert not (tmp_path / "run" / "checkpoints").exists()
+
+
+def test_run_without_data_leaves_no_folder(tmp_path):
+    with pytest.raises(InputError, match="'nowhere' is neither a folder nor a known set"):
+        train_quietly(tiny_config("data.train=nowhere"), tmp_path / "run")
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="is about machines without a GPU")

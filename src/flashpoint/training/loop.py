@@ -55,8 +55,8 @@ def train(config: TrainConfig, out: Path, *, console: Console | None = None) -> 
     """
     with join(config.device, config.parallel) as ranks, ExitStack() as stack:
         check_sharing(config, ranks)
+        task: Task = task_class(config)(config, ranks)  # if it cannot be, no folder is made
         ranks.on_first(lambda: stack.enter_context(claim(out)))
-        task: Task = task_class(config)(config, ranks)
         ranks.on_first(lambda: settle_config(out, task.config))
         progress = Progress(
             console,

@@ -1,0 +1,160 @@
+"""``flashpoint train`` from the command line."""
+
+import subprocess
+import sys
+
+import pytest
+import typer
+import yaml
+from training.runs import TINY, write_config
+from typer.testing import CliRunner
+
+from flashpoint.cli.train import STOPPED, train
+from flashpoint.errors import FlashpointError
+from flashpoint.training import loop
+from flashpoint.training.failure import Preempted
+from flashpoint.training.run_folder import open_run
+
+
+@pytest.fixture
+def run(monkeypatch, tmp_path):
+    """Run the verb in this process, in a folder of its own; gives its result."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    app = typer.Typer()
+    app.command()(train)
+    return lambda *arguments: CliRunner().invoke(app, [str(a) for a in arguments])
+
+
+def test_config_file_trains_into_runs(run, tmp_path):
+    result = run(write_config(tmp_path))
+    assert result.exit_code == 0, result.output
+    assert "runs/tiny: top1 " in result.stdout
+    assert " after 12 steps, " in result.stdout
+    assert open_run(tmp_path / "runs" / "tiny").record.steps == 12
+
+
+def test_changes_and_folder_are_honoured(run, tmp_path):
+    changes = ("--set", "model.attention=softmax", "--set", "steps=2")
+    result = run(write_config(tmp_path), "--out", "elsewhere/twin", *changes)
+    assert result.exit_code == 0, result.output
+    found = open_run(tmp_path / "elsewhere" / "twin")
+    assert found.config.model.settings["attention"]["activation"] == "softmax"
+    assert found.record.steps == 2
+
+
+def test_second_time_there_is_nothing_to_do(run, tmp_path):
+    config = write_config(tmp_path, "steps=2")
+    run(config)
+    result = run(config)
+    assert result.exit_code == 0
+    assert "runs/tiny is finished (2 steps: " in result.stderr
+    assert "nothing to do" in result.stderr
+
+
+def test_model_name_gets_a_recipe(run, tmp_path):
+    small = ("--set", "steps=2", "--set", "epochs=null", "--set", "device=cpu")
+    result = run("vit_ti4", "--data", "digits", *small, "--set", "batch_size=8")
+    assert result.exit_code == 0, result.output
+    config = open_run(tmp_path / "runs" / "vit_ti4").config
+    assert (config.model.name, config.data.train, config.data.image_size) == (
+        "vit_ti4",
+        "digits",
+        8,
+    )
+
+
+def test_dry_run_shows_the_whole_config_and_leaves_nothing(run, tmp_path):
+    result = run(write_config(tmp_path), "--dry-run", "--data", "digits")
+    assert result.exit_code == 0, result.output
+    head, _, rest = result.stdout.partition("\n")
+    assert head.startswith("# 12 steps of 16 images, ")
+    assert "FLOPs in all" in head
+    shown = yaml.safe_load(rest)
+    assert shown["model"]["num_classes"] == 10
+    assert shown["batch_size"] == TINY["batch_size"]
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["vit_s16"], "train vit_s16 needs images: pass --data WHERE, as --data digits."),
+        (["vit_z16"], "'vit_z16' is neither a config file nor a model. Did you mean 'vit_"),
+        (
+            ["tiny"],
+            "'tiny' is neither a config file nor a model. Did you mean 'configs/tiny.yaml'?",
+        ),
+        (["nope.yaml"], "nope.yaml cannot be read: No such file or directory."),
+        (["vit_s16", "--data", "nowhere"], "'nowhere' is neither a folder nor a known set."),
+        (["tiny.yaml", "--set", "lr=1"], "lr is unknown. Did you mean 'optimizer.lr'? Known: "),
+        (["tiny.yaml", "--set", "steps=x"], "steps='x' must be null or a whole number."),
+    ],
+)
+def test_bad_input_is_one_line(run, tmp_path, arguments, message):
+    write_config(tmp_path)
+    (tmp_path / "configs").mkdir()
+    write_config(tmp_path / "configs")
+    error = run(*arguments).exception
+    assert isinstance(error, FlashpointError)
+    assert str(error).startswith(message)
+    assert "\n" not in str(error)
+
+
+@pytest.mark.parametrize(("rank", "says"), [("0", True), ("1", False)])
+def test_stopped_run_has_its_own_status(run, tmp_path, monkeypatch, rank, says):
+    def stop(*_):
+        raise Preempted("stopped by SIGTERM at step 3 of 12.")
+
+    monkeypatch.setattr(loop, "train", stop)
+    monkeypatch.setenv("RANK", rank)
+    result = run(write_config(tmp_path))
+    assert result.exit_code == STOPPED == 75
+    assert ("stopped by SIGTERM at step 3 of 12." in result.stderr) is says
+
+
+def test_other_processes_leave_errors_to_the_first(run, tmp_path, monkeypatch):
+    monkeypatch.setenv("RANK", "1")
+    result = run(write_config(tmp_path), "--set", "lr=1")
+    assert result.exit_code == 2
+    assert result.output == ""
+
+
+def test_full_gpu_says_what_to_change(run, tmp_path, monkeypatch):
+    import torch
+
+    def overflow(*_):
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    monkeypatch.setattr(loop, "train", overflow)
+    error = run(write_config(tmp_path)).exception
+    assert "a batch of 16 does not fit into the GPU's memory in 1 parts" in str(error)
+    assert "--set accumulate=2" in str(error)
+
+
+def test_help_shows_how_to_begin_and_loads_no_torch():
+    code = (
+        "import sys, typer; from flashpoint.cli.train import train;"
+        "app = typer.Typer(); app.command()(train);"
+        "app(['--help'], standalone_mode=False); sys.exit('torch' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    for part in ("configs/digits.yaml", "--data", "--set", "--out", "torchrun", "status 75"):
+        assert part in done.stdout
+
+
+def test_training_digits_needs_no_torchvision(tmp_path):
+    code = (
+        "import sys; sys.modules['torchvision'] = None\n"
+        "from pathlib import Path\n"
+        "from flashpoint.training import config_file, loop\n"
+        "loop.train(config_file.load(Path(sys.argv[1])), Path(sys.argv[2]))"
+    )
+    arguments = [str(write_config(tmp_path, "steps=2")), str(tmp_path / "run")]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
