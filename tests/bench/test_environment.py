@@ -5,7 +5,8 @@ import subprocess
 import torch
 
 import flashpoint
-from flashpoint.bench.environment import checkout_commit, describe
+from flashpoint.bench.environment import describe
+from flashpoint.provenance import checkout_commit
 
 
 def test_environment_names_machine_and_versions():

@@ -2,15 +2,14 @@
 
 import os
 import platform
-import subprocess
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import metadata
-from pathlib import Path
 
 import torch
 
 import flashpoint
+from flashpoint.provenance import commit, cpu_name, first_line
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,7 +50,7 @@ def describe(device: str = "cpu") -> Environment:
         python=platform.python_version(),
         torch=str(torch.__version__),
         flashpoint=flashpoint.__version__,
-        commit=os.environ.get("FLASHPOINT_COMMIT") or checkout_commit(Path(__file__)),
+        commit=commit(),
         time_utc=datetime.now(UTC).isoformat(timespec="seconds"),
         **(_gpu_versions() if is_gpu else {"driver": None}),
     )
@@ -61,7 +60,7 @@ def _gpu_versions() -> dict[str, str | None]:
     """What runs below torch."""
     query = ("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
     return {
-        "driver": _output(*query),
+        "driver": first_line(*query),
         "cuda": torch.version.cuda,
         "cudnn": str(torch.backends.cudnn.version() or "") or None,
         "triton": _version("triton"),
@@ -74,30 +73,3 @@ def _version(package: str) -> str | None:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return None
-
-
-def cpu_name() -> str:
-    """The model as Linux names it, else as Python does."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
-
-
-def checkout_commit(file: Path) -> str | None:
-    """The commit of the checkout that ``file`` is tracked in, or None."""
-    git = ("git", "-C", str(file.parent))
-    if _output(*git, "ls-files", "--error-unmatch", file.name) is None:
-        return None
-    return _output(*git, "describe", "--always", "--abbrev=12", "--dirty", "--exclude=*")
-
-
-def _output(*command: str) -> str | None:
-    """First line that a command prints, or None if it cannot be run or fails."""
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout.partition("\n")[0].strip() or None

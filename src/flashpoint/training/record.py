@@ -1,9 +1,7 @@
 """record.json: what came out of a run, and where and with what it was made."""
 
 import json
-import os
 import platform
-import subprocess
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -13,6 +11,7 @@ from typing import Any
 import torch
 
 import flashpoint
+from flashpoint.provenance import commit, cpu_name
 from flashpoint.training.checkpoint import replace_file
 
 FILE = "record.json"
@@ -87,7 +86,7 @@ def describe_environment(device: torch.device, num_processes: int) -> dict[str, 
     """Machine, versions and commit of this process."""
     is_gpu = device.type == "cuda"
     return {
-        "device": torch.cuda.get_device_name(device) if is_gpu else _cpu_name(),
+        "device": torch.cuda.get_device_name(device) if is_gpu else cpu_name(),
         "device_type": device.type,
         "num_processes": num_processes,
         "threads": torch.get_num_threads(),
@@ -96,33 +95,6 @@ def describe_environment(device: torch.device, num_processes: int) -> dict[str, 
         "torch": str(torch.__version__),
         "cuda": torch.version.cuda if is_gpu else None,
         "flashpoint": flashpoint.__version__,
-        "commit": os.environ.get("FLASHPOINT_COMMIT") or _commit(),
+        "commit": commit(),
         "time_utc": datetime.now(UTC).isoformat(timespec="seconds"),
     }
-
-
-def _cpu_name() -> str:
-    """The model as Linux names it, else as Python does."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.is_file() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
-
-
-def _commit() -> str | None:
-    """The commit of the checkout that this file is tracked in, with "-dirty" if it was changed."""
-    here = Path(__file__)
-    git = ("git", "-C", str(here.parent))
-    answers: list[str] = []
-    for question in (
-        ("ls-files", "--error-unmatch", here.name),
-        ("describe", "--always", "--abbrev=12", "--dirty", "--exclude=*"),
-    ):
-        try:
-            done = subprocess.run(
-                (*git, *question), capture_output=True, text=True, timeout=10, check=True
-            )
-        except (OSError, subprocess.SubprocessError):
-            return None
-        answers.append(done.stdout.strip())
-    return answers[-1] or None
