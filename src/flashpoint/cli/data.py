@@ -1,4 +1,4 @@
-"""``flashpoint data``: prepare small sets from packages, and look at any source of images."""
+"""``flashpoint data``: prepare sets from packages, and look at any source of images or text."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -9,32 +9,55 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from flashpoint.data.summary import Summary
+    from flashpoint.data.text.corpus.prepare import Prepared
+    from flashpoint.data.text.summary import Summary as TextSummary
 
 MANY_CLASSES = 20
 SHOWN = 5
 
 data = typer.Typer(
-    help="Prepare small sets of images, and look at what a source holds.", no_args_is_help=True
+    help="Prepare sets of images and documents, and look at what a source holds.",
+    no_args_is_help=True,
 )
 
 
 @data.command()
 def prepare(
-    name: Annotated[str, typer.Argument(help="cifar10, mnist or fashion-mnist.")],
+    name: Annotated[str, typer.Argument(help="cifar10, mnist, fashion-mnist or en-de-docs.")],
     source: Annotated[
-        Path,
-        typer.Option("--from", help="The package (.tgz, .deb), or a folder it was extracted to."),
-    ],
+        Path | None,
+        typer.Option(
+            "--from",
+            help="The package (.tgz, .deb), or a folder it was extracted to. For en-de-docs a "
+            "folder with the .deb files; without it, apt downloads them.",
+        ),
+    ] = None,
     to: Annotated[
         Path | None, typer.Option(help="Where to write.", show_default="data/NAME")
     ] = None,
 ) -> None:
-    """Check a set that came as a package and write it in the form that training reads."""
+    """Check a set that comes as packages and write it in the form that training reads."""
+    from flashpoint.data.prepare import SETS
+    from flashpoint.data.text.corpus.prepare import NAME
+    from flashpoint.errors import InputError, hint
+
+    folder = to if to is not None else Path("data") / name
+    if name == NAME:
+        _prepare_documents(source, folder)
+    elif name in SETS and source is not None:
+        _prepare_images(name, source, folder)
+    elif name in SETS:
+        raise InputError(f"{name} needs its package: --from FILE. {SETS[name].package}")
+    else:
+        known = (*SETS, NAME)
+        raise InputError(f"set {name!r} is unknown. {hint(name, known)}Known: {', '.join(known)}.")
+
+
+def _prepare_images(name: str, source: Path, folder: Path) -> None:
     from rich.console import Console
 
     from flashpoint.data.prepare import prepare
 
-    folder = to if to is not None else Path("data") / name
     with Console(stderr=True).status(f"reading {source}"):
         written = prepare(name, source, folder)
     for split, file, num_images in written:
@@ -44,26 +67,86 @@ def prepare(
     typer.echo(f"Look at it: flashpoint data show {where} --png {name}.png")
 
 
+def _prepare_documents(source: Path | None, folder: Path) -> None:
+    from rich.console import Console
+
+    from flashpoint.data.text.corpus.prepare import prepare_documents
+
+    progress = Console(stderr=True)
+    with progress.status("looking for packages") as status:
+
+        def report(text: str) -> None:
+            status.update(text)
+            if not progress.is_terminal:
+                typer.echo(text, err=True)
+
+        prepared = prepare_documents(folder, source, report)
+    typer.echo("After cleaning; below each corpus, what was counted earlier:")
+    Console().print(_draw_corpora(prepared))
+    Console().print(_draw_prepared_splits(prepared))
+    where = f"documents:{folder}"
+    typer.echo(f"In a config: data.train and data.validation are {where}")
+    typer.echo(f"Look at it: flashpoint data show {where} --pairs 10")
+
+
+def _draw_corpora(prepared: "Prepared") -> "Table":
+    """A row for each corpus, with the numbers of an earlier extraction."""
+    from rich.table import Table
+
+    table = Table("corpus", "documents", "aligned", "segments", "unique", "English words")
+    for row in prepared.corpora:
+        documents, *counts = (f"{number:,}" for number in row.counts)
+        table.add_row(row.name, documents, f"{row.num_aligned:,}", *counts)
+        documents, *counts = (f"{number:,}" for number in row.known)
+        table.add_row("", documents, "", *counts, style="dim")
+    return table
+
+
+def _draw_prepared_splits(prepared: "Prepared") -> "Table":
+    """A row for each split that was written."""
+    from rich.table import Table
+
+    table = Table("split", "documents", "segments", "unique", "English words", "repeats removed")
+    for name, counts in prepared.splits.items():
+        table.add_row(name, *(f"{n:,}" for n in counts), f"{prepared.removed[name]:,}")
+    return table
+
+
 @data.command()
 def show(
     where: Annotated[
         str,
         typer.Argument(
-            help="digits, cifar10:DIR, mnist:DIR, fashion-mnist:DIR, a folder of class folders, "
-            "'shards:PATTERN' or hf:DIR."
+            help="Images: digits, cifar10:DIR, mnist:DIR, fashion-mnist:DIR, a folder of class "
+            "folders, 'shards:PATTERN' or hf:DIR. Text: documents:DIR, text:PREFIX, "
+            "text:FILE,FILE, text:FILE.tsv, jsonl:FILE or hf:DIR."
         ),
     ],
     split: Annotated[
-        str | None, typer.Option(help="Only this split.", show_default="train and validation")
+        str | None, typer.Option(help="Only this split.", show_default="all that there are")
     ] = None,
     labels: Annotated[
-        Path | None, typer.Option(help="A file with one class a line, in the labels' order.")
+        Path | None,
+        typer.Option(help="Images: a file with one class a line, in the labels' order."),
     ] = None,
     png: Annotated[
-        Path | None, typer.Option(help="Draw some images of each class to this file.")
+        Path | None, typer.Option(help="Images: draw some of each class to this file.")
     ] = None,
+    pairs: Annotated[
+        int, typer.Option(help="Text: print so many segments with their translations.", min=0)
+    ] = 0,
+    languages: Annotated[str, typer.Option(help="Text: source and target.")] = "en-de",
 ) -> None:
-    """Count samples, classes and sizes of a source; with --png, draw some of its images."""
+    """Count what a source holds; with --png or --pairs, look at some of it."""
+    from flashpoint.data.text.sources import names_documents
+
+    if names_documents(where):
+        _show_documents(where, split, pairs, languages)
+    else:
+        _show_images(where, split, labels, png)
+
+
+def _show_images(where: str, split: str | None, labels: Path | None, png: Path | None) -> None:
     from rich.console import Console
 
     from flashpoint.data.summary import contact_sheet, summarise
@@ -82,6 +165,66 @@ def show(
     if png is not None:
         _save(contact_sheet(summaries[0].source), png)
         typer.echo(f"Some images of {summaries[0].split}: {png}")
+
+
+def _show_documents(where: str, split: str | None, pairs: int, languages: str) -> None:
+    from rich.console import Console
+
+    from flashpoint.data.text.summary import sample_pairs, summarise
+    from flashpoint.errors import InputError
+
+    source, _, target = languages.partition("-")
+    if not source or not target:
+        raise InputError(f"--languages {languages!r} must be two codes, as en-de.")
+    with Console(stderr=True).status(f"opening {where}"):
+        summaries = summarise(where, split, (source, target))
+    console = Console()
+    typer.echo(where)
+    console.print(_draw_text_splits(summaries))
+    if any(summaries[0].origins):
+        typer.echo(f"Documents and {source} words of each origin:")
+        console.print(_draw_origins(summaries))
+    for summary in summaries:
+        if summary.documents.num_left_out:
+            typer.secho(
+                f"{summary.documents.num_left_out:,} segments of {summary.split} have no text on "
+                "one side and are left out",
+                fg=typer.colors.RED,
+            )
+    for name, (text, translation) in sample_pairs(summaries[0].documents, pairs):
+        typer.echo(f"\n{name}\n  {source}: {text}\n  {target}: {translation}")
+
+
+def _draw_text_splits(summaries: "list[TextSummary]") -> "Table":
+    """A column for each split."""
+    from rich.table import Table
+
+    source, target = summaries[0].documents.languages
+    names = ("documents", "segments", "different segments")
+    names += (f"{source} words", f"{target} words")
+    names += (f"{source} words of the median document", f"{source} words of the longest")
+    table = Table("", *(summary.split for summary in summaries))
+    columns = [
+        (
+            *(len(summary.documents), summary.documents.num_segments, summary.num_unique),
+            *(*summary.num_words, *summary.document_words),
+        )
+        for summary in summaries
+    ]
+    for name, *numbers in zip(names, *columns, strict=True):
+        table.add_row(name, *(f"{number:,}" for number in numbers))
+    return table
+
+
+def _draw_origins(summaries: "list[TextSummary]") -> "Table":
+    """A row for each corpus that documents come from."""
+    from rich.table import Table
+
+    table = Table("origin", *(summary.split for summary in summaries))
+    for origin in dict.fromkeys(origin for summary in summaries for origin in summary.origins):
+        counts = [summary.origins.get(origin, (0, 0)) for summary in summaries]
+        table.add_row(origin or "?", *(f"{number:,}, {words:,}" for number, words in counts))
+    return table
 
 
 def _save(sheet: object, png: Path) -> None:

@@ -82,18 +82,24 @@ def _columns(name: str, features: Any) -> tuple[str, str]:
 
 def open_huggingface(folder: Path, split: str, labels: Path | None = None) -> HuggingFaceSource:
     """A dataset that ``save_to_disk`` wrote; of a DatasetDict, one of its splits."""
+    dataset, name = load_split(folder, split)
+    return HuggingFaceSource(name, dataset, labels)
+
+
+def load_split(folder: Path, split: str) -> tuple[Any, str]:
+    """One split of a dataset on disk, and what to call it."""
     library = require_datasets()
-    where = f"hf:{folder}"
+    name = f"hf:{folder}"
     try:
         loaded: Any = library.load_from_disk(str(folder))
     except (OSError, ValueError) as error:
         raise InputError(
-            f"{folder} is no Hugging Face dataset on disk: "
-            f"{str(error).splitlines()[0]} Write it with dataset.save_to_disk(...)."
+            f"{folder} is no Hugging Face dataset on disk: {str(error).splitlines()[0]} Write it "
+            "with dataset.save_to_disk(...)."
         ) from error
     if isinstance(loaded, library.DatasetDict):
-        chosen = pick_split([str(name) for name in loaded], split, where)
-        return HuggingFaceSource(f"{where}:{chosen}", loaded[chosen], labels)
+        chosen = pick_split([str(known) for known in loaded], split, name)
+        return loaded[chosen], f"{name}:{chosen}"
     if split not in SPLIT_NAMES:
-        raise InputError(f"{where} is one dataset without splits. Leave {split!r} out.")
-    return HuggingFaceSource(where, loaded, labels)
+        raise InputError(f"{name} is one dataset without splits. Leave {split!r} out.")
+    return loaded, name

@@ -31,7 +31,7 @@ def read_package(where: Path, wanted: Wanted) -> dict[str, bytes]:
         with where.open("rb") as opened:
             is_deb = opened.read(len(AR_MAGIC)) == AR_MAGIC
             opened.seek(0)
-            return _read_tar(_deb_data(opened) if is_deb else opened, wanted)
+            return _read_tar(deb_data(opened) if is_deb else opened, wanted)
     except (OSError, EOFError, ValueError, tarfile.TarError, zlib.error, lzma.LZMAError) as error:
         raise InputError(
             f"{where} cannot be read as a package: {error}. "
@@ -62,7 +62,7 @@ def _unpacked(
     return found
 
 
-def _deb_data(opened: IO[bytes]) -> IO[bytes]:
+def deb_data(opened: IO[bytes]) -> IO[bytes]:
     """The tar file in a Debian package, which is an ar file: headers of 60 bytes, even offsets."""
     position = len(AR_MAGIC)
     while True:

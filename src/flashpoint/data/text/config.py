@@ -1,0 +1,66 @@
+"""What a translation model learns from, as data; checked when it is made."""
+
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+from flashpoint.data.config import check_choice, check_range
+from flashpoint.errors import InputError
+
+PieceKind = Literal["unigram", "bpe"]
+
+MIN_LENGTH, MAX_LENGTH = 16, 65_536
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PiecesConfig:
+    """Subword pieces that source and target share.
+
+    Attributes:
+        kind: how they are found: "bpe" (seconds), or "unigram" (minutes).
+        vocabulary_size: pieces in all, with the 256 bytes and the special ones.
+        file: a SentencePiece model to take instead; empty: one is trained.
+    """
+
+    kind: PieceKind = "bpe"
+    vocabulary_size: int = 8192
+    file: str = ""
+
+    def __post_init__(self) -> None:
+        check_choice("data.pieces.kind", self.kind, get_args(PieceKind))
+        check_range("data.pieces.vocabulary_size", self.vocabulary_size, 300, 1_000_000)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DocumentConfig:
+    """Where documents are and how they become samples.
+
+    Attributes:
+        train, validation: a place each, as ``open_documents`` reads it: "documents:DIR",
+            "text:PREFIX", "jsonl:FILE", "hf:DIR".
+        source, target: the languages' codes.
+        length: tokens that a side of a sample has at most, its end included. Documents are cut
+            between segments to fit.
+        join: whether short documents, and what is left of long ones, are joined up to the
+            length; if not, a sample holds one document or a part of one.
+        pieces: subword pieces.
+    """
+
+    train: str
+    validation: str
+    source: str = "en"
+    target: str = "de"
+    length: int = 512
+    join: bool = True
+    pieces: PiecesConfig = field(default_factory=PiecesConfig)
+
+    def __post_init__(self) -> None:
+        check_range("data.length", self.length, MIN_LENGTH, MAX_LENGTH)
+        if self.source == self.target:
+            raise InputError(
+                f"data.source={self.source!r} and data.target={self.target!r} must differ."
+            )
+
+    @property
+    def languages(self) -> tuple[str, str]:
+        """Of source and target."""
+        return self.source, self.target

@@ -1,0 +1,83 @@
+"""From a text in a config or on the command line to documents."""
+
+from pathlib import Path
+
+from flashpoint.data.text.config import DocumentConfig
+from flashpoint.data.text.documents import Documents
+from flashpoint.data.text.huggingface import holds_text, open_huggingface
+from flashpoint.data.text.json_lines import open_json_lines
+from flashpoint.data.text.parallel import open_parallel
+from flashpoint.data.text.prepared import is_prepared, open_prepared
+from flashpoint.errors import InputError, hint
+
+KINDS = ("documents", "text", "jsonl", "hf")
+
+
+def open_documents(where: str, split: str, languages: tuple[str, str] = ("en", "de")) -> Documents:
+    """Open what a text names.
+
+    | text | what |
+    |---|---|
+    | ``documents:DIR`` or ``DIR`` | by ``flashpoint data prepare`` |
+    | ``text:PREFIX``, ``text:FILE,FILE``, ``text:FILE.tsv``, ``text:DIR`` | line by line |
+    | ``jsonl:FILE`` or ``jsonl:DIR`` | a document or a segment a line |
+    | ``hf:DIR`` | a Hugging Face dataset, written by ``save_to_disk`` |
+
+    Behind the folder of a prepared set or a Hugging Face dataset ``:NAME`` may name a split,
+    which then counts and not the argument.
+
+    Args:
+        where: as above.
+        split: "train", "validation" (which may be stored as val, valid or test), "test", or
+            another name; for a place that has no splits it does not matter.
+        languages: of source and target.
+    """
+    kind, _, rest = where.partition(":")
+    if kind not in KINDS:
+        return open_prepared(*_folder_and_split(where, split, where), languages)
+    if not rest:
+        raise InputError(f"{where!r} needs a place: {kind}:DIR.")
+    if kind == "documents":
+        return open_prepared(*_folder_and_split(rest, split, where), languages)
+    if kind == "text":
+        return open_parallel(rest, split, languages)
+    if kind == "jsonl":
+        return open_json_lines(Path(rest).expanduser(), split, languages)
+    return open_huggingface(*_folder_and_split(rest, split, where), languages)
+
+
+def open_both(config: DocumentConfig) -> tuple[Documents, Documents]:
+    """The training and the validation documents of a config; they must not be the same."""
+    train = open_documents(config.train, "train", config.languages)
+    validation = open_documents(config.validation, "validation", config.languages)
+    if train.name == validation.name:
+        raise InputError(
+            f"data.train={config.train!r} and data.validation={config.validation!r} are the same "
+            "documents: there are no splits. Give each a place of its own."
+        )
+    return train, validation
+
+
+def names_documents(where: str) -> bool:
+    """Whether a text names documents, not images."""
+    kind, _, rest = where.partition(":")
+    if kind == "hf":
+        folders = (Path(place).expanduser() for place in (rest, rest.rpartition(":")[0]) if place)
+        return any(folder.is_dir() and holds_text(folder) for folder in folders)
+    return kind in KINDS or is_prepared(Path(where).expanduser())
+
+
+def _folder_and_split(place: str, split: str, where: str) -> tuple[Path, str]:
+    """A folder, and the split that may stand behind it."""
+    before, colon, after = place.rpartition(":")
+    if colon and not Path(place).expanduser().exists():
+        place, split = before, after
+    folder = Path(place).expanduser()
+    if not folder.is_dir():
+        kind = where.partition(":")[0]
+        near = "" if kind in KINDS else hint(kind, KINDS)
+        raise InputError(
+            f"{where!r}: {folder} is no folder. {near}Documents are at documents:DIR, "
+            "text:PREFIX, text:FILE,FILE, jsonl:FILE or hf:DIR."
+        )
+    return folder, split

@@ -1,0 +1,238 @@
+"""Batches of documents: pure functions of the seed and the step, whatever the ranks."""
+
+from collections import Counter
+from dataclasses import replace
+from itertools import islice
+
+import pytest
+import torch
+from data.text.corpora import config, make_documents, make_pieces
+
+from flashpoint.data.text.batches import TextBatches, TextEvalBatches
+from flashpoint.data.text.documents import Document, Documents
+from flashpoint.data.text.pieces import BOS, EOS, PAD
+from flashpoint.errors import InputError
+
+FIELDS = ("source", "source_lengths", "target_in", "target_out", "target_lengths")
+
+
+def train_batches(settings=None, documents=None, **changes):
+    options = {"tokens_per_batch": 2048, "seed": 0} | changes
+    documents = documents or make_documents()
+    return TextBatches(documents, make_pieces(), settings or config(), **options)
+
+
+def eval_batches(settings=None, documents=None, **changes):
+    options = {"tokens_per_batch": 2048} | changes
+    documents = documents or make_documents()
+    return TextEvalBatches(documents, make_pieces(), settings or config(), **options)
+
+
+def epoch(batches):
+    return list(islice(batches.iterate(), batches.batches_per_epoch))
+
+
+def assert_same(one, other):
+    for field in FIELDS:
+        assert torch.equal(getattr(one, field), getattr(other, field)), field
+    assert one.num_tokens == other.num_tokens
+
+
+def texts_of(batch):
+    """Source and target segments of each row."""
+    pieces = make_pieces()
+    return [
+        (pieces.decode_segments(source), pieces.decode_segments(target))
+        for source, target in zip(batch.source.tolist(), batch.target_out.tolist(), strict=True)
+    ]
+
+
+def pairs_of(batches):
+    """How often each segment occurs; sides must have the same number of segments."""
+    return Counter(
+        pair
+        for batch in batches
+        for source, target in texts_of(batch)
+        for pair in zip(source, target, strict=True)
+    )
+
+
+ALL = Counter(s for document in make_documents() for s in document.segments)
+
+
+def test_rows_are_padded_shifted_and_ended():
+    for batch in epoch(train_batches()):
+        source = batch.source, batch.source_lengths
+        for side, lengths in (source, (batch.target_out, batch.target_lengths)):
+            places = torch.arange(side.shape[1])
+            inside = places < lengths[:, None]
+            assert ((side != PAD) == inside).all()
+            assert ((side == EOS) == (places == lengths[:, None] - 1)).all()
+            assert side.shape[1] % 64 == 0
+            assert side.dtype == lengths.dtype == torch.int64
+            assert int(lengths.max()) > side.shape[1] - 64  # no wider than needed
+        assert (batch.target_in[:, 0] == BOS).all()
+        shifted = batch.target_out[:, :-1].clone()
+        shifted[shifted == EOS] = PAD
+        assert torch.equal(batch.target_in[:, 1:], shifted)
+        assert batch.num_tokens == int(batch.target_lengths.sum())
+
+
+@pytest.mark.parametrize("join", [True, False])
+@pytest.mark.parametrize("length", [64, 128, 512])
+def test_an_epoch_has_every_segment_and_few_twice(join, length):
+    batches = train_batches(config(length=length, join=join))
+    found = pairs_of(epoch(batches))
+    missing = ALL - found
+    assert sum(missing.values()) == batches.num_too_long
+    widest = 2048 // length
+    most = max(len(source) for b in epoch(batches) for source, _ in texts_of(b))
+    assert sum((found - ALL).values()) <= widest * most
+    for pair, count in ALL.items():
+        assert count - missing[pair] <= found[pair] <= 2 * count
+
+
+@pytest.mark.parametrize("join", [True, False])
+def test_a_batch_depends_on_seed_and_step_alone(join):
+    settings = config(join=join)
+    batches = train_batches(settings)
+    number = 2 * batches.batches_per_epoch + 3
+    straight = list(islice(batches.iterate(), number))
+    for start in (0, 1, batches.batches_per_epoch - 1, batches.batches_per_epoch, number - 1):
+        assert_same(next(train_batches(settings).iterate(start)), straight[start])
+        assert_same(next(batches.iterate(start)), straight[start])
+    other = next(train_batches(settings, seed=1).iterate())
+    assert other.source.shape != straight[0].source.shape or not torch.equal(
+        other.source, straight[0].source
+    )
+
+
+def test_epochs_differ():
+    batches = train_batches()
+    count = batches.batches_per_epoch
+    first, second = (
+        [tuple(map(str, texts_of(b))) for b in islice(batches.iterate(n * count), count - 1)]
+        for n in (0, 1)
+    )
+    assert not set(first) & set(second)
+
+
+@pytest.mark.parametrize("world_size", [2, 4, 8])
+def test_ranks_hold_slices_of_the_same_batch(world_size):
+    whole = epoch(train_batches())
+    ranks = [
+        list(islice(train_batches(rank=r, world_size=world_size).iterate(), len(whole)))
+        for r in range(world_size)
+    ]
+    for step, batch in enumerate(whole):
+        parts = [rank[step] for rank in ranks]
+        for field in FIELDS:
+            joined = torch.cat([getattr(part, field) for part in parts])
+            assert torch.equal(joined, getattr(batch, field)), field
+        assert {part.num_tokens for part in parts} == {batch.num_tokens}
+        assert len({len(part.source) for part in parts}) == 1
+
+
+def test_tokens_rows_and_shapes_are_as_promised():
+    for settings in (config(length=256), config(length=256, join=False)):
+        shapes = Counter()
+        for batch in epoch(train_batches(settings, tokens_per_batch=4096)):
+            rows, width = len(batch.source), max(batch.source.shape[1], batch.target_in.shape[1])
+            assert rows * width <= 4096
+            assert rows % 8 == 0
+            shapes[batch.source.shape, batch.target_in.shape] += 1
+        assert len(shapes) <= (4 if settings.join else 12)
+
+
+def test_padding_is_little_and_measured():
+    assert train_batches(config(length=512), tokens_per_batch=4096).padding_share < 0.12
+    batches = train_batches(config(length=512, join=False))
+    held = padded = rows = 0
+    for batch in epoch(batches):
+        held += int(batch.source_lengths.sum() + batch.target_lengths.sum())
+        padded += batch.source.numel() + batch.target_in.numel()
+        rows += len(batch.source)
+    assert batches.padding_share == pytest.approx(1 - held / padded)
+    assert batches.padding_share < 0.25 < 0.4 < 1 - held / (rows * 2 * 512)
+
+
+def test_joined_samples_are_nearly_full_and_others_hold_one_document():
+    batches = train_batches(config(length=256), tokens_per_batch=4096)
+    lengths = torch.cat([batch.target_lengths for batch in epoch(batches)])
+    assert lengths.median() > 200
+    homes = {}
+    for document in make_documents():
+        for segment in document.segments:
+            homes.setdefault(segment, set()).add(document.name)
+    for batch in epoch(train_batches(config(length=256, join=False))):
+        for source, target in texts_of(batch):
+            names = [homes[pair] for pair in zip(source, target, strict=True)]
+            assert set.intersection(*names)
+
+
+def test_a_set_smaller_than_a_batch_is_repeated():
+    documents = Documents("tiny", make_documents().documents[:2])
+    batches = train_batches(config(length=64), documents)
+    first = epoch(batches)
+    assert len(first) == 1
+    assert len(first[0].source) == 32
+    assert pairs_of(first).keys() == {s for document in documents for s in document.segments}
+
+
+@pytest.mark.parametrize("join", [True, False])
+@pytest.mark.parametrize("world_size", [1, 3, 5])
+def test_validation_has_every_segment_once_over_all_ranks(join, world_size):
+    settings = config(join=join)
+    ranks = [eval_batches(settings, rank=r, world_size=world_size) for r in range(world_size)]
+    batches = [list(rank.iterate()) for rank in ranks]
+    assert {len(part) for part in batches} == {ranks[0].num_batches}
+    found = pairs_of(batch for part in batches for batch in part)
+    assert sum((found - ALL).values()) == 0
+    assert sum((ALL - found).values()) == ranks[0].num_too_long
+    tokens = sum(int(b.target_lengths.sum()) for part in batches for b in part)
+    assert tokens == ranks[0].num_tokens == sum(b.num_tokens for b in batches[0])
+    rows = sum(len(b.source) for part in batches for b in part)
+    assert rows == ranks[0].num_samples
+
+
+def test_validation_is_the_same_each_time_and_in_order():
+    batches = eval_batches(config(join=False, length=4096), tokens_per_batch=2048)
+    first, second = list(batches.iterate()), list(batches.iterate())
+    for one, other in zip(first, second, strict=True):
+        assert_same(one, other)
+    documents = {tuple(d.segments) for d in make_documents()}
+    rows = [tuple(zip(*row, strict=True)) for batch in first for row in texts_of(batch)]
+    assert set(rows) == documents  # a row longer than the tokens of a batch is one of its own
+    assert all(len(batch.source) == 1 for batch in first if batch.source.shape[1] > 1024)
+
+
+def test_fewer_samples_than_ranks_leave_ranks_without_a_batch():
+    documents = Documents("one", [Document("x", "", (("kaeio", "kaubd"),))])
+    ranks = [eval_batches(documents=documents, rank=r, world_size=2) for r in (0, 1)]
+    counts = [len(list(rank.iterate())) for rank in ranks]
+    assert counts == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"tokens_per_batch": 100}, "tokens_per_batch=100 gives 0 rows of 128 tokens"),
+        ({"world_size": 3}, "gives 32 rows of 64 tokens, which must be a multiple of the 3 ranks"),
+        ({"rank": 2, "world_size": 2}, r"rank=2 must lie in \[0, world_size=2\)"),
+        ({"seed": -1}, "seed=-1 must be 0 or more"),
+    ],
+)
+def test_wrong_arguments_are_refused(changes, message):
+    with pytest.raises(InputError, match=message):
+        train_batches(**changes)
+    with pytest.raises(InputError, match="start_step=-1 must be 0 or more"):
+        train_batches().iterate(-1)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_batches_reach_the_gpu():
+    here, there = (next(train_batches(device=device).iterate()) for device in ("cpu", "cuda"))
+    assert there.source.is_cuda
+    moved = {field: getattr(there, field).cpu() for field in FIELDS}
+    assert_same(here, replace(there, **moved))
