@@ -36,6 +36,7 @@ def test_all_models_are_listed_with_their_costs(run):
     rows = rows_of(run())
     assert list(rows) == list_models()
     assert rows["vit_s16"] == ["384", "12", "6", "22.1", "M", "196", "9.15", "8%"]
+    assert rows["reluformer_base"] == ["512", "6+6", "8", "2048", "60.5", "M", "71.54"]
 
 
 def test_image_size_changes_tokens_and_costs(run):
@@ -44,9 +45,22 @@ def test_image_size_changes_tokens_and_costs(run):
     assert rows["vit_s16"][5] == "576"
 
 
+def test_tokens_change_the_costs_of_text(run):
+    out = run("base", "--tokens", "2048", "--attention", "softmax")
+    assert rows_of(out)["reluformer_base"][-1] == "402.12"
+    assert "softmax attention, documents of 2048 tokens" in out
+    assert "images" not in out
+
+
+def test_tables_fit_a_usual_terminal(run, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert "…" not in run()
+
+
 @pytest.mark.parametrize(
     ("pattern", "names"),
     [
+        ("reluformer", ["reluformer_tiny", "reluformer_iwslt", "reluformer_base"]),
         ("*16", ["vit_ti16", "vit_s16", "vit_b16", "vit_l16"]),
         ("vit_b", ["vit_b32", "vit_b16", "vit_b8"]),
         ("vit_b14", ["vit_b14"]),
@@ -71,6 +85,8 @@ def test_models_that_do_not_fit_the_images_are_named(run):
             "image size 100 is not a multiple of any patch of vit_s16",
         ),
         (["--attention", "rellu"], "Did you mean 'relu'"),
+        (["tiny", "--attention", "rellu"], "Did you mean 'relu'"),
+        (["relufomer_tiny"], "no model fits 'relufomer_tiny'. Did you mean 'reluformer_tiny'"),
     ],
 )
 def test_bad_input_is_one_line(run, arguments, message):
@@ -91,11 +107,11 @@ def test_no_weights_are_allocated(run, monkeypatch):
         reset(self)
 
     monkeypatch.setattr(torch.nn.Linear, "reset_parameters", watch)
-    run("vit_l")
+    run()
     assert set(made) == {"meta"}
 
 
 def test_help_says_what_to_type(run):
     out = run("--help")
     assert "flashpoint models s16 --image-size 384" in out
-    assert all(option in out for option in ("FILTER", "--image-size", "--attention"))
+    assert all(option in out for option in ("FILTER", "--image-size", "--tokens", "--attention"))

@@ -9,6 +9,9 @@ from jaxtyping import TypeCheckError, install_import_hook
 with install_import_hook(["flashpoint.layers", "flashpoint.models"], "beartype.beartype"):
     from flashpoint.layers.attention import Attention
     from flashpoint.layers.spec import AttentionSpec
+    from flashpoint.layers.cache import KeyValueCache
+    from flashpoint.layers.memory import KeyValueMemory
+    from flashpoint.models.generation import beam, greedy
     from flashpoint.models.registry import create_model
 import torch
 
@@ -27,6 +30,26 @@ layer = Attention(32, 4, spec, num_kv_heads=2, context_dim=16, qk_norm="rms", ga
 options = {"causal": True, "key_lengths": torch.tensor([3, 7]), "mask": torch.ones(5, 7) > 0}
 layer(x, context, **options)
 layer.weights(*layer.project(x, context)[:2], slice(1, 3), **options)
+
+memory = KeyValueMemory(32, 8, "softmax", output_norm=True)
+memory.remove_slots(memory.add_slots(torch.randn(2, 32), torch.randn(2, 32), torch.randn(2)))
+memory.used_slots(x)
+memory(x)
+with torch.no_grad():
+    own, cache = Attention(32, 4), KeyValueCache(2)
+    own(x, causal=True, key_lengths=torch.tensor([5, 2]), cache=cache)
+    own(x[:, :1], cache=cache)
+    cache.select(torch.tensor([1, 1, 0]))
+
+source, target = torch.randint(9, (3, 6)), torch.randint(9, (3, 4))
+lengths = torch.tensor([6, 2, 0])
+for attention in ("relu", "softmax"):
+    model = create_model("reluformer_tiny", vocabulary_size=9, attention=attention)
+    options = {"source_lengths": lengths, "target_lengths": torch.tensor([4, 4, 2])}
+    logits, penalty = model(source, target, **options, with_penalty=True)
+    (logits.sum() + penalty).backward()
+    greedy(model, source, lengths, bos=2, eos=3, max_length=5)
+    beam(model, source, lengths, bos=2, eos=3, max_length=torch.tensor([5, 70, 3]), beam_size=3)
 try:
     layer(x[0], context)
 except TypeCheckError:

@@ -5,8 +5,16 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from flashpoint.models.cost import attention_flops, forward_flops, num_parameters, num_tokens
-from flashpoint.models.registry import model_config
+from flashpoint.models.cost import (
+    attention_flops,
+    forward_flops,
+    num_parameters,
+    num_tokens,
+    translation_attention_flops,
+    translation_flops,
+)
+from flashpoint.models.registry import model_config, text_model_config
+from flashpoint.models.reluformer import ReLUFormer
 from flashpoint.models.vit import ViT
 
 SMALL = {"width": 32, "depth": 3, "num_heads": 2, "image_size": 24, "patch_size": 4}
@@ -68,3 +76,30 @@ def test_tokens_are_the_papers(name, tokens):
 def test_operations_are_the_published_ones(name, gmacs):
     """As DeiT's and timm's tables give them, in multiply-adds for the class token's variant."""
     assert forward_flops(model_config(name, pool="token")) / 2e9 == pytest.approx(gmacs, rel=0.01)
+
+
+@pytest.mark.parametrize("attention", ["relu", "softmax"])
+@pytest.mark.parametrize("tied", [True, False])
+def test_formula_for_text_is_what_pytorch_counts(attention, tied):
+    config = text_model_config(
+        "reluformer_tiny", attention=attention, decoder_depth=3, tied_embeddings=tied
+    )
+    source, target = torch.ones(1, 40, dtype=torch.int64), torch.ones(1, 30, dtype=torch.int64)
+    with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
+        ReLUFormer(config)(source, target)
+    assert translation_flops(config, 40, 30) == counter.get_total_flops()
+
+
+def test_attentions_part_of_a_document_grows_with_the_square_of_its_length():
+    config = text_model_config("reluformer_base")
+    short, long = (translation_attention_flops(config, n, n) for n in (256, 1024))
+    assert long == 16 * short
+    assert short == 4 * 512 * (6 + 6 + 6) * 256**2
+
+
+def test_text_parameters_are_the_transformers():
+    """Vaswani et al. give 65 million for the base size with 37,000 pieces."""
+    config = text_model_config("reluformer_base", vocabulary_size=37_000, attention="softmax")
+    with torch.device("meta"):
+        count = num_parameters(ReLUFormer(config))
+    assert count / 1e6 == pytest.approx(63.1, abs=0.1)  # theirs, with fewer norms and one bias

@@ -4,18 +4,79 @@ import pytest
 
 from flashpoint.errors import InputError
 from flashpoint.layers.spec import AttentionSpec
-from flashpoint.models.registry import create_model, is_model, list_models, model_config
+from flashpoint.models.registry import (
+    create_model,
+    image_model_config,
+    is_model,
+    is_text_model,
+    list_models,
+    model_config,
+    text_attention,
+    text_model_config,
+)
+from flashpoint.models.reluformer import RELU_ATTENTION, ReLUFormer
 from flashpoint.models.vit import ViT
 
 TINY = {"width": 32, "depth": 1, "num_heads": 2, "image_size": 32}
 
 
-@pytest.mark.parametrize("name", list_models())
+IMAGES = [name for name in list_models() if name.startswith("vit")]
+TEXT = ["reluformer_tiny", "reluformer_iwslt", "reluformer_base"]
+
+
+def test_names_are_of_images_or_of_text():
+    assert list_models() == IMAGES + TEXT
+    assert [is_text_model(name) for name in list_models()] == [False] * len(IMAGES) + [True] * 3
+
+
+@pytest.mark.parametrize("name", IMAGES)
 def test_every_listed_name_is_a_model(name):
     assert is_model(name)
     config = model_config(name)
     assert config.width // config.num_heads == 64
     assert config.mlp_dim == 4 * config.width
+    assert config == image_model_config(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes"),
+    [
+        ("reluformer_tiny", (64, 2, 2, 4, 128)),
+        ("reluformer_iwslt", (512, 6, 6, 4, 1024)),
+        ("reluformer_base", (512, 6, 6, 8, 2048)),
+    ],
+)
+def test_text_model_has_the_papers_sizes_and_attention(name, sizes):
+    assert is_model(name)
+    c = text_model_config(name)
+    assert (c.width, c.encoder_depth, c.decoder_depth, c.num_heads, c.mlp_dim) == sizes
+    assert c == model_config(name)
+    assert c.attention == AttentionSpec(alpha=0.5, gain="learned", gain_start=2**0.5)
+    assert c.pre_norm
+    assert c.tied_embeddings
+
+
+@pytest.mark.parametrize("attention", ["relu", "softmax"])
+def test_twins_of_text_differ_in_one_word(attention):
+    model = create_model("reluformer_tiny", attention=attention, vocabulary_size=30)
+    assert isinstance(model, ReLUFormer)
+    assert model.embed.weight.shape == (30, 64)
+    expected = RELU_ATTENTION if attention == "relu" else AttentionSpec(activation="softmax")
+    assert model.config.attention == expected
+
+
+def test_only_the_word_relu_is_reluformers_own():
+    assert text_attention({"activation": "relu"}) == AttentionSpec()
+    assert text_attention("relu2") == AttentionSpec(activation="relu2")
+    assert text_attention(AttentionSpec()) == AttentionSpec()
+    assert model_config("vit_s16", attention="relu").attention == AttentionSpec()
+
+
+def test_reluformer_takes_any_size():
+    sizes = {"width": 32, "encoder_depth": 1, "decoder_depth": 3, "num_heads": 2}
+    config = model_config("reluformer", **sizes)
+    assert (config.decoder_depth, config.mlp_dim) == (3, 128)
+    assert not is_model("reluformer")
 
 
 @pytest.mark.parametrize(
@@ -69,6 +130,15 @@ def test_vit_takes_any_size():
         ("vit", TINY | {"width": "32"}, "width must be an integer >= 1. Got '32'"),
         ("vit_s16", {"attention": "rellu"}, "Did you mean 'relu'"),
         ("vit_s16", {"image_size": 100}, "image_size=100 is not a multiple of patch_size=16"),
+        (
+            "reluformer_bas",
+            {},
+            "model 'reluformer_bas' is unknown. Did you mean 'reluformer_base'",
+        ),
+        ("reluformer", {"width": 32}, "Give encoder_depth, decoder_depth, num_heads"),
+        ("reluformer_tiny", {"image_size": 32}, "reluformer_tiny has no setting 'image_size'"),
+        ("reluformer_tiny", {"num_head": 2}, "Did you mean 'num_heads'"),
+        ("reluformer_tiny", {"attention": "sofmax"}, "Did you mean 'softmax'"),
     ],
 )
 def test_wrong_name_or_setting_is_one_line(name, overrides, message):
@@ -76,3 +146,10 @@ def test_wrong_name_or_setting_is_one_line(name, overrides, message):
         create_model(name, **overrides)
     assert message in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_model_of_the_other_kind_is_refused():
+    with pytest.raises(InputError, match="'reluformer_tiny' is not a model of images"):
+        image_model_config("reluformer_tiny")
+    with pytest.raises(InputError, match="'vit_s16' is not a model of text"):
+        text_model_config("vit_s16")

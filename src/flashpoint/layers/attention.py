@@ -9,14 +9,16 @@ from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from flashpoint.errors import InputError
+from flashpoint.layers.cache import KeyValueCache
+from flashpoint.layers.softmax import attend_softmax, check_softmax_mask, softmax_weights
 from flashpoint.layers.spec import LOG_LENGTH, SOFTMAX, AttentionSpec, check_choice
 from flashpoint.layers.visibility import Visibility, rows_of
 from flashpoint.ops.api import attention
-from flashpoint.ops.spec import registered
+from flashpoint.ops.spec import Activation, registered
 
 QkNorm = Literal["none", "layer", "rms"]
 Gate = Literal["none", "sigmoid", "silu", "identity"]
@@ -130,22 +132,75 @@ class Attention(nn.Module):
         mask: Tensor | None = None,
         causal: bool = False,
         key_lengths: Int[Tensor, " B"] | None = None,
+        cache: KeyValueCache | None = None,
     ) -> Float[Tensor, "B Lq E"]:
         """Attend from x to itself or to the context; options as for ``flashpoint.attention``.
 
         With softmax a mask is bool; a query that sees nothing gets zeros before proj.
+
+        With a cache, x holds new tokens: they attend to those of earlier calls too, and with
+        cross-attention only the first call projects the context.
         """
-        q, k, v = self.project(x, context)
+        if cache is None:
+            q, k, v = self.project(x, context)
+        elif mask is not None:
+            raise InputError(
+                "a mask and a cache cannot be combined. Pass key_lengths, or neither."
+            )
+        elif self.is_cross:
+            q, k, v = self._project_to_context(x, context, cache)
+        else:
+            q, k, v = self.project(x)
+            k, v, causal, key_lengths = self._recall(cache, k, v, causal, key_lengths)
+        return self.project_back(x, self.mix(q, k, v, mask, causal, key_lengths))
+
+    def mix(
+        self,
+        q: Float[Tensor, "B H Lq D"],
+        k: Float[Tensor, "B Hkv Lk D"],
+        v: Float[Tensor, "B Hkv Lk D"],
+        mask: Tensor | None = None,
+        causal: bool = False,
+        key_lengths: Int[Tensor, " B"] | None = None,
+    ) -> Float[Tensor, "B H Lq D"]:
+        """The sum of values by their weights: what stands between ``project`` and ``proj``."""
         visibility = Visibility.of(q, k, mask, causal, key_lengths)
         if self.spec.activation == SOFTMAX:
-            _check_softmax_mask(mask)
-            o = _attend_softmax(q, k, v, visibility)
-        else:
-            o = self._attend_pointwise(q, k, v, visibility, mask)  # [B, H, Lq, D]
+            check_softmax_mask(mask)
+            return attend_softmax(q, k, v, visibility)
+        return self._attend_pointwise(q, k, v, visibility, mask)
+
+    def project_back(
+        self, x: Float[Tensor, "B Lq E"], o: Float[Tensor, "B H Lq D"]
+    ) -> Float[Tensor, "B Lq E"]:
+        """The layer's output from that of its heads: x opens the gate, if there is one."""
         o = o.transpose(1, 2).flatten(2)  # [B, Lq, E]
         if self.gate is not None:
             o = o * _activate_gate(self.gate(x), self.gate_kind)
         return self.proj(o)
+
+    def _recall(
+        self, cache: KeyValueCache, k: Tensor, v: Tensor, causal: bool, lengths: Tensor | None
+    ) -> tuple[Tensor, Tensor, bool, Tensor | None]:
+        """New keys and values behind those in the cache: all of them, and who sees them."""
+        if cache.is_empty:
+            cache.write(k, v, lengths)
+            return k, v, causal, lengths
+        cache.append(k, v)  # one query, at the end: it sees all that exists
+        if k.is_cuda and self.spec.activation != SOFTMAX and self.spec.length != "keys":
+            return *cache.whole(), False, cache.lengths  # kernels are made for shapes that stay
+        return *cache.held(), False, None if cache.is_even else cache.lengths
+
+    def _project_to_context(
+        self, x: Tensor, context: Tensor | None, cache: KeyValueCache
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """As ``project``; keys and values of the context are projected by the first call."""
+        if cache.is_empty:
+            q, k, v = self.project(x, context)
+            cache.write(k, v, can_grow=False)
+            return q, k, v
+        q = self.q_norm(self.q(x).unflatten(-1, (-1, self.head_dim)))
+        return q.transpose(1, 2), *cache.whole()
 
     def project(
         self, x: Float[Tensor, "B Lq E"], context: Float[Tensor, "B Lk C"] | None = None
@@ -196,8 +251,8 @@ class Attention(nn.Module):
             keys = k.float().repeat_interleave(self.num_heads // self.num_kv_heads, dim=1)
             scores = self.head_dim**-0.5 * (q[:, :, rows].float() @ keys.mT)  # [B, H, rows, Lk]
             if self.spec.activation == SOFTMAX:
-                _check_softmax_mask(mask)
-                return _softmax(scores, seen)
+                check_softmax_mask(mask)
+                return softmax_weights(scores, seen)
             n = self._length(visibility, rows)
             bias = self._bias(n)
             scores = scores if bias is None else scores + bias
@@ -207,6 +262,33 @@ class Attention(nn.Module):
                 weights = weights * rows_of(mask, rows)
             weights = weights if seen is None else weights.where(seen, 0)
             return (weights * (self._gain() * _power(n, -self._alpha()))).float()
+
+    def mean_weight(
+        self,
+        q: Float[Tensor, "B H Lq D"],
+        k: Float[Tensor, "B Hkv Lk D"],
+        visibility: Visibility,
+        activation: str | Activation | None = None,
+    ) -> Float[Tensor, "B H Lq 1"]:
+        """The mean of h(scores) over the keys that a query sees, in O(L) memory.
+
+        Without normalizer and gain; any h, by default the layer's own.
+        """
+        n = self._length(visibility) if self._needs_length else 1.0
+        return self.attend(
+            q,
+            k,
+            k.new_ones(()).expand(*k.shape[:3], 1),
+            activation=activation or self.spec.activation,
+            bias=self._bias(n),
+            mask=visibility.mask,
+            causal=visibility.causal,
+            key_lengths=visibility.key_lengths,
+        )
+
+    def factor(self, visibility: Visibility) -> Any:
+        """gain * n_i ** -alpha: a number, or a tensor that broadcasts to [B, H, Lq, 1]."""
+        return self._gain() * _power(self._length(visibility), -self._alpha())
 
     def _attend_pointwise(
         self, q: Tensor, k: Tensor, v: Tensor, visibility: Visibility, mask: Tensor | None
@@ -290,36 +372,3 @@ def _power(n: Any, exponent: Any) -> Any:
     if isinstance(exponent, Tensor) and not isinstance(n, Tensor):
         n = exponent.new_full((1,), n)  # torch.compile takes a length as a value of a tensor only
     return n**exponent
-
-
-def _check_softmax_mask(mask: Tensor | None) -> None:
-    if mask is not None and mask.dtype != torch.bool:
-        dtype = str(mask.dtype).removeprefix("torch.")
-        raise InputError(
-            f"softmax attention takes a bool mask, True may look. Got {dtype}: only pointwise "
-            "weights can be multiplied by a float mask."
-        )
-
-
-def _attend_softmax(
-    q: Tensor, k: Tensor, v: Tensor, visibility: Visibility
-) -> Float[Tensor, "B H Lq D"]:
-    """SDPA, whose own causality is aligned at the start, and whose blind queries may be NaN."""
-    grouped = q.shape[1] != k.shape[1]
-    hides = visibility.mask is not None or visibility.key_lengths is not None
-    if visibility.causal and not hides and q.shape[2] == k.shape[2]:
-        return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=grouped)
-    seen = visibility.matrix()
-    if seen is None:
-        return F.scaled_dot_product_attention(q, k, v, enable_gqa=grouped)
-    sighted = seen.any(-1, keepdim=True)
-    mask = seen | ~sighted  # blind queries look anywhere, so that no gradient is NaN, and get 0
-    o = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=grouped)
-    return o.where(sighted, 0)
-
-
-def _softmax(scores: Tensor, seen: Bool[Tensor, "#B #H #Lq Lk"] | None) -> Tensor:
-    if seen is None:
-        return scores.softmax(-1)
-    blind = ~seen.any(-1, keepdim=True)
-    return scores.where(seen | blind, -torch.inf).softmax(-1).where(seen, 0)

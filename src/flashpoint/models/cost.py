@@ -2,6 +2,7 @@
 
 from torch import nn
 
+from flashpoint.models.reluformer import ReLUFormerConfig
 from flashpoint.models.vit import ViTConfig
 
 
@@ -50,3 +51,34 @@ def _pool_products(config: ViTConfig) -> int:
         return 0
     width, tokens = config.width, num_tokens(config)
     return width * (2 * width + 2 * tokens * width + 2 * tokens + 2 * config.mlp_dim)
+
+
+def translation_flops(
+    config: ReLUFormerConfig, source_tokens: float, target_tokens: float
+) -> float:
+    """The same for one document and its translation, as training sees them.
+
+    Pairs that causality hides count too, as PyTorch counts them. The penalty is not part of it.
+
+    Example:
+        >>> from flashpoint.models.registry import text_model_config
+        >>> f"{translation_flops(text_model_config('reluformer_base'), 512, 512) / 1e9:.1f} GFLOPs"
+        '71.5 GFLOPs'
+    """
+    width, memory = config.width, 2 * config.mlp_dim
+    encoder = config.encoder_depth * source_tokens * width * (4 * width + memory)
+    of_source = source_tokens * 2 * width  # k and v of cross-attention
+    of_target = target_tokens * (6 * width + memory)
+    decoder = config.decoder_depth * width * (of_source + of_target)
+    head = target_tokens * width * config.vocabulary_size
+    attention = translation_attention_flops(config, source_tokens, target_tokens)
+    return 2.0 * (encoder + decoder + head) + attention
+
+
+def translation_attention_flops(
+    config: ReLUFormerConfig, source_tokens: float, target_tokens: float
+) -> float:
+    """The part of scores and of weights with v, in encoder, decoder and between them."""
+    encoder = config.encoder_depth * source_tokens**2
+    decoder = config.decoder_depth * target_tokens * (target_tokens + source_tokens)
+    return 4.0 * config.width * (encoder + decoder)

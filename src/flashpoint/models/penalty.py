@@ -1,0 +1,173 @@
+"""What keeps relu attention near a distribution: the regularisation of arXiv 2302.06461.
+
+With the weights s_ij of query i over its n_i visible keys, normalizer and gain included:
+
+    penalty_i = | log sum_j s_ij | + max(H_i - 0.7 log n_i, 0)
+
+H_i is the entropy of the row after dividing it by its sum. Neither term needs the weights
+themselves. With r_ij = relu(score_ij) unscaled and s_ij = f_i r_ij, all follows from two sums that
+the fused operator gives with values of one, in O(n) memory:
+
+    R_i = sum_j r_ij         E_i = sum_j r_ij log r_ij
+    sum_j s_ij = f_i R_i     H_i = log R_i - E_i / R_i
+
+The gain has its gradient from the first term; the entropy does not depend on it.
+
+Rows without mass. log z has no value at 0 and a boundless slope near it, so under FLOOR it goes on
+as a straight line, log FLOOR + z / FLOOR - 1: finite, and still pulling upwards. The entropy of a
+row whose R_i is under FLOOR counts as 0. Above FLOOR both are exact. A row whose every score is
+negative costs 1 - log FLOOR and, as relu has it, no gradient.
+"""
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from flashpoint.errors import UnsupportedError
+from flashpoint.layers.attention import Attention
+from flashpoint.layers.visibility import Visibility
+from flashpoint.ops.implementations import HAS_TRITON, INTERPRETED
+from flashpoint.ops.spec import Activation
+
+FLOOR = 1e-3
+SHARE = 0.7
+"""Of log n, the entropy of equal weights: more is penalised."""
+
+_TINY = 2.0**-100  # under it the logarithm stays, on every device
+_made: dict[str, Activation] = {}
+
+
+class RowSums(NamedTuple):
+    """Sums over the keys that a query sees, [B, H, Lq, 1], in fp32 or more.
+
+    Attributes:
+        counts: n, how many keys that are; broadcasts.
+        raw: R, the sum of relu(score).
+        raw_log: E, the sum of r log r of the same.
+        mass: the size of the sum of weights, f R; a learned gain may have turned negative.
+    """
+
+    counts: Tensor
+    raw: Tensor
+    raw_log: Tensor
+    mass: Tensor
+
+    def entropy(self) -> Float[Tensor, "B H Lq 1"]:
+        """H, in nats; 0 where there is almost no mass."""
+        divisor = self.raw.clamp(min=FLOOR)
+        return (divisor.log() - self.raw_log / divisor).where(self.raw >= FLOOR, 0)
+
+    def penalty(self) -> Float[Tensor, "B H Lq 1"]:
+        """Both terms."""
+        log_mass = self.mass.clamp(min=FLOOR).log() + (self.mass / FLOOR).clamp(max=1.0) - 1.0
+        excess = self.entropy() - SHARE * self.counts.clamp(min=1).log()
+        return log_mass.abs() + F.relu(excess)
+
+
+def attend_and_penalise(
+    layer: Attention,
+    x: Float[Tensor, "B Lq E"],
+    context: Float[Tensor, "B Lk C"] | None = None,
+    *,
+    causal: bool = False,
+    key_lengths: Int[Tensor, " B"] | None = None,
+    query_lengths: Int[Tensor, " B"] | None = None,
+) -> tuple[Float[Tensor, "B Lq E"], Float[Tensor, ""]]:
+    """The layer's output, and its penalty from the same queries and keys."""
+    q, k, v = layer.project(x, context)
+    o = layer.mix(q, k, v, causal=causal, key_lengths=key_lengths)
+    penalty = attention_penalty(
+        layer, q, k, causal=causal, key_lengths=key_lengths, query_lengths=query_lengths
+    )
+    return layer.project_back(x, o), penalty
+
+
+def attention_penalty(
+    layer: Attention,
+    q: Float[Tensor, "B H Lq D"],
+    k: Float[Tensor, "B Hkv Lk D"],
+    *,
+    causal: bool = False,
+    key_lengths: Int[Tensor, " B"] | None = None,
+    query_lengths: Int[Tensor, " B"] | None = None,
+) -> Float[Tensor, ""]:
+    """The penalty of one layer: the mean over its heads and valid queries.
+
+    A query is valid if it exists, by ``query_lengths``, and sees a key.
+
+    Args:
+        layer: has relu attention.
+        q, k: as ``layer.project`` gives them.
+        causal, key_lengths: as for ``flashpoint.attention``.
+        query_lengths: how many queries of each sample exist. None: all.
+
+    Example:
+        >>> layer = Attention(64, 4)
+        >>> q, k, v = layer.project(torch.randn(2, 10, 64))
+        >>> attention_penalty(layer, q, k, causal=True).shape
+        torch.Size([])
+    """
+    sums = row_sums(layer, q, k, causal=causal, key_lengths=key_lengths)
+    valid = sums.counts > 0
+    if query_lengths is not None:
+        rows = torch.arange(q.shape[2], device=q.device).view(1, 1, -1, 1)
+        valid = valid & (rows < query_lengths.view(-1, 1, 1, 1))
+    penalties = sums.penalty()
+    valid = valid.expand_as(penalties)
+    return penalties.where(valid, 0).sum() / valid.sum().clamp(min=1)
+
+
+def row_sums(
+    layer: Attention,
+    q: Float[Tensor, "B H Lq D"],
+    k: Float[Tensor, "B Hkv Lk D"],
+    *,
+    causal: bool = False,
+    key_lengths: Int[Tensor, " B"] | None = None,
+) -> RowSums:
+    """What the penalty needs of every row, by two calls of the fused operator."""
+    if layer.spec.activation != "relu":
+        raise UnsupportedError(
+            f"the penalty is defined for relu attention, this layer has "
+            f"{layer.spec.activation!r}. Train it without."
+        )
+    visibility = Visibility.of(q, k, None, causal, key_lengths)
+    dtype = torch.promote_types(q.dtype, torch.float32)
+    counts = visibility.counts()
+    if not isinstance(counts, Tensor):
+        counts = q.new_full((1, 1, 1, 1), counts, dtype=dtype)
+    counts = counts.to(dtype)
+    # Means stay within fp16's range, and so do their gradients.
+    raw, raw_log = (
+        counts * layer.mean_weight(q, k, visibility, activation).to(dtype)
+        for activation in ("relu", r_log_r())
+    )
+    return RowSums(counts, raw, raw_log, (layer.factor(visibility) * raw).abs())
+
+
+def r_log_r() -> Activation:
+    """The activation relu(s) log relu(s); made by the first call, which must not be compiled.
+
+    Example:
+        >>> r_log_r().weights_of(torch.tensor([-1.0, 0.0, 1.0, torch.e])).tolist()
+        [0.0, 0.0, 0.0, 2.7182817459106445]
+    """
+    if "r_log_r" not in _made:
+        pair = None
+        if HAS_TRITON and (INTERPRETED or torch.cuda.is_available()):
+            from flashpoint.ops.triton import entropy
+
+            pair = entropy.r_log_r, entropy.r_log_r_slope
+        _made["r_log_r"] = Activation("r_log_r", _value, _slope, triton=pair)
+    return _made["r_log_r"]
+
+
+def _value(scores: Tensor) -> Tensor:
+    return torch.where(scores <= 0, 0, scores * scores.clamp(min=_TINY).log())
+
+
+def _slope(scores: Tensor) -> Tensor:
+    return torch.where(scores <= 0, 0, 1 + scores.clamp(min=_TINY).log())

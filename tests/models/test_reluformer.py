@@ -1,0 +1,359 @@
+"""ReLUFormer and its softmax twin: shapes, start, padding, penalty, PyTorch's machinery."""
+
+import copy
+import dataclasses
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from flashpoint.errors import InputError, UnsupportedError
+from flashpoint.layers.attention import Attention
+from flashpoint.layers.memory import KeyValueMemory
+from flashpoint.layers.spec import AttentionSpec
+from flashpoint.models.penalty import attention_penalty
+from flashpoint.models.reluformer import (
+    RELU_ATTENTION,
+    Block,
+    ReLUFormer,
+    ReLUFormerConfig,
+    sines,
+)
+
+V = 50
+SMALL = {"vocabulary_size": V, "width": 32, "encoder_depth": 2, "decoder_depth": 3}
+SMALL |= {"num_heads": 4, "mlp_dim": 48}
+SOFTMAX = AttentionSpec(activation="softmax")
+PER_HEAD = dataclasses.replace(RELU_ATTENTION, gain="learned_per_head")
+NUMBER = AttentionSpec(alpha=0.5, gain=math.sqrt(2) / 1.2)
+VARIANTS = {
+    "relu": {},
+    "post-norm": {"pre_norm": False},
+    "gamma per head": {"attention": PER_HEAD},
+    "gamma a number": {"attention": NUMBER},
+    "untied": {"tied_embeddings": False},
+    "softmax": {"attention": SOFTMAX},
+    "softmax, post-norm": {"attention": SOFTMAX, "pre_norm": False},
+    "memory": {"memory_activation": "softmax", "memory_norm": True},
+}
+variants = pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS)
+
+
+def make(seed=0, **fields):
+    torch.manual_seed(seed)
+    return ReLUFormer(ReLUFormerConfig(**SMALL | fields)).eval()
+
+
+def make_tokens(*shape, seed=1):
+    return torch.randint(V, shape, generator=torch.Generator().manual_seed(seed))
+
+
+@variants
+def test_shapes_and_a_gradient_for_every_parameter(variant):
+    model = make(**variant)
+    source, target = make_tokens(3, 9), make_tokens(3, 7, seed=2)
+    lengths = {"source_lengths": torch.tensor([9, 4, 1])}
+    logits = model(source, target, **lengths)
+    assert logits.shape == (3, 7, V)
+    assert model.encode(source, lengths["source_lengths"]).shape == (3, 9, 32)
+    logits.square().sum().backward()
+    dead = [name for name, p in model.named_parameters() if p.grad is None or not p.grad.any()]
+    assert not dead
+
+
+def test_twins_have_the_same_parameters_but_for_gamma():
+    names = [
+        {name: p.shape for name, p in make(attention=spec).named_parameters()}
+        for spec in (NUMBER, SOFTMAX, RELU_ATTENTION)
+    ]
+    assert names[0] == names[1]
+    assert {name.rpartition(".")[2] for name in names[2].keys() - names[0].keys()} == {"gain"}
+    assert len(names[2]) - len(names[0]) == 2 + 2 * 3  # encoder, decoder and cross
+
+
+@variants
+def test_batch_of_documents_is_one_by_one(variant):
+    """Lengths from nothing to full; padding of any value, in source and target."""
+    model = make(**variant).double()
+    source, target = make_tokens(4, 12), make_tokens(4, 10, seed=2)
+    source_lengths, target_lengths = torch.tensor([12, 5, 1, 0]), torch.tensor([3, 10, 6, 4])
+    lengths = {"source_lengths": source_lengths, "target_lengths": target_lengths}
+    batch = model(source, target, **lengths)
+    for b in range(4):
+        s, t = source[b : b + 1, : source_lengths[b]], target[b : b + 1, : target_lengths[b]]
+        alone = model(s, t)
+        torch.testing.assert_close(batch[b : b + 1, : t.shape[1]], alone, rtol=1e-10, atol=1e-11)
+
+
+@variants
+def test_logits_do_not_see_the_future(variant):
+    model = make(**variant).double()
+    source, target = make_tokens(1, 6), make_tokens(1, 8, seed=2)
+    whole = model(source, target)
+    changed = target.clone()
+    changed[:, 5:] = (changed[:, 5:] + 1) % V
+    torch.testing.assert_close(model(source, changed)[:, :5], whole[:, :5], rtol=0, atol=1e-12)
+    assert (model(source, changed)[:, 5:] - whole[:, 5:]).abs().max() > 1e-3
+
+
+def test_model_is_the_transformer_of_pytorch():
+    """The softmax twin, post-norm, has the weights and the logits of torch.nn.Transformer."""
+    model = make(attention=SOFTMAX, pre_norm=False, decoder_depth=2).double()
+    theirs = nn.Transformer(
+        32, 4, 2, 2, 48, dropout=0.0, batch_first=True, dtype=torch.float64
+    ).eval()
+    theirs.encoder.norm = theirs.decoder.norm = nn.Identity()  # post-norm has none more
+    for ours, other in [
+        *zip(model.encoder, theirs.encoder.layers, strict=True),
+        *zip(model.decoder, theirs.decoder.layers, strict=True),
+    ]:
+        copy_attention(ours.attn, other.self_attn)
+        norms = [ours.norm1, ours.norm3]
+        if ours.is_decoder:
+            copy_attention(ours.cross, other.multihead_attn)
+            norms.insert(1, ours.norm2)
+        for number, norm in enumerate(norms, start=1):
+            getattr(other, f"norm{number}").load_state_dict(norm.state_dict())
+        other.linear1.load_state_dict(ours.memory.fc1.state_dict())
+        other.linear2.load_state_dict(ours.memory.fc2.state_dict())
+    source, target = make_tokens(2, 9), make_tokens(2, 7, seed=2)
+
+    def embed(tokens):
+        x = F.embedding(tokens, model.embed.weight) * math.sqrt(32)
+        return x + sines(torch.arange(tokens.shape[1]), 32)
+
+    causal = nn.Transformer.generate_square_subsequent_mask(7, dtype=torch.float64)
+    x = theirs(embed(source), embed(target), tgt_mask=causal, tgt_is_causal=True)
+    torch.testing.assert_close(
+        model(source, target), x @ model.embed.weight.T, rtol=1e-9, atol=1e-10
+    )
+
+
+def copy_attention(ours, theirs):
+    first = [ours.qkv] if not ours.is_cross else [ours.q, ours.kv]
+    theirs.in_proj_weight.data = torch.cat([layer.weight.data for layer in first])
+    theirs.in_proj_bias.data = torch.cat([layer.bias.data for layer in first])
+    theirs.out_proj.load_state_dict(ours.proj.state_dict())
+
+
+def test_sines_are_those_of_the_transformer():
+    found = sines(torch.tensor([0, 1, 5, 5000]), 16)
+    for row, position in enumerate((0, 1, 5, 5000)):
+        for i in range(8):
+            angle = position / 10_000 ** (2 * i / 16)
+            assert found[row, i].item() == pytest.approx(math.sin(angle), abs=1e-3)
+            assert found[row, 8 + i].item() == pytest.approx(math.cos(angle), abs=1e-3)
+
+
+def test_any_length_has_positions():
+    model = make()
+    with torch.no_grad():
+        assert model(make_tokens(1, 3000), make_tokens(1, 2)).isfinite().all()
+
+
+@pytest.mark.parametrize("pre_norm", [True, False])
+@pytest.mark.parametrize("spec", [RELU_ATTENTION, SOFTMAX])
+def test_start_has_unit_variance(spec, pre_norm):
+    torch.manual_seed(0)
+    config = ReLUFormerConfig(
+        vocabulary_size=500, width=256, encoder_depth=2, decoder_depth=2, num_heads=4,
+        mlp_dim=512, attention=spec, pre_norm=pre_norm,
+    )  # fmt: skip
+    model = ReLUFormer(config)
+    source, target = (torch.randint(500, (4, 64)) for _ in range(2))
+    x = F.embedding(source, model.embed.weight) * 16
+    assert x.var().item() == pytest.approx(1.0, rel=0.05)
+    logits = model(source, target)
+    assert 0.8 < logits.var().item() < 1.25
+    biases = [p for name, p in model.named_parameters() if name.endswith("bias")]
+    assert not any(bias.any() for bias in biases)
+    q, k, v = model.encoder[0].attn.project(torch.randn(4, 64, 256))
+    for tensor in (q, k, v, q @ k.mT / 8):
+        assert tensor.var().item() == pytest.approx(1.0, rel=0.1)
+
+
+def test_reset_starts_anew():
+    model = make(tied_embeddings=False, memory_norm=True)
+    before = {name: p.clone() for name, p in model.named_parameters()}
+    for parameter in model.parameters():
+        parameter.data.fill_(7.0)
+    torch.manual_seed(1)
+    model.reset_parameters()
+    for name, parameter in model.named_parameters():
+        assert (parameter != 7.0).all()
+        assert parameter.std(correction=0).item() == pytest.approx(
+            before[name].std(correction=0).item(), rel=0.2
+        )
+
+
+def penalties_by_hand(model, source, target, source_lengths, target_lengths):
+    """The penalty of every attention from its inputs, caught by hooks."""
+    found = []
+
+    def hook(module, inputs, options):
+        context = inputs[1] if len(inputs) > 1 else None
+        q, k, _ = module.project(inputs[0], context)
+        is_encoder = any(module is block.attn for block in model.encoder)
+        lengths = source_lengths if is_encoder else target_lengths
+        found.append(attention_penalty(module, q, k, **options, query_lengths=lengths))
+
+    layers = [module for module in model.modules() if isinstance(module, Attention)]
+    hooks = [layer.register_forward_pre_hook(hook, with_kwargs=True) for layer in layers]
+    model(source, target, source_lengths=source_lengths, target_lengths=target_lengths)
+    for handle in hooks:
+        handle.remove()
+    return found
+
+
+@pytest.mark.parametrize("pre_norm", [True, False])
+def test_penalty_is_the_mean_over_all_attention(pre_norm):
+    model = make(pre_norm=pre_norm).double()
+    tensors = (make_tokens(3, 9), make_tokens(3, 7, seed=2))
+    lengths = {
+        "source_lengths": torch.tensor([9, 4, 0]),
+        "target_lengths": torch.tensor([7, 2, 5]),
+    }
+    logits, penalty = model(*tensors, **lengths, with_penalty=True)
+    assert torch.equal(logits, model(*tensors, **lengths))
+    found = penalties_by_hand(model, *tensors, *lengths.values())
+    assert len(found) == 2 + 2 * 3
+    torch.testing.assert_close(penalty, torch.stack(found).mean())
+    grads = torch.autograd.grad(penalty, [block.attn.gain for block in model.decoder])
+    assert all(grad.any() for grad in grads)
+
+
+def test_penalty_does_not_depend_on_padding():
+    model = make().double()
+    source, target = make_tokens(2, 5), make_tokens(2, 4, seed=2)
+    _, alone = model(source, target, with_penalty=True)
+    padded = F.pad(source, (0, 3), value=9), F.pad(target, (0, 6), value=9)
+    lengths = {"source_lengths": torch.full((2,), 5), "target_lengths": torch.full((2,), 4)}
+    _, penalty = model(*padded, **lengths, with_penalty=True)
+    torch.testing.assert_close(penalty, alone)
+
+
+def test_softmax_has_no_penalty_and_others_none_either():
+    tensors = make_tokens(2, 5), make_tokens(2, 4)
+    logits, penalty = make(attention=SOFTMAX)(*tensors, with_penalty=True)
+    assert logits.shape == (2, 4, V)
+    assert penalty.item() == 0.0
+    with pytest.raises(UnsupportedError, match="defined for relu attention"):
+        make(attention=AttentionSpec(activation="silu"))(*tensors, with_penalty=True)
+
+
+def test_penalty_falls_when_it_is_minimised():
+    model = make(encoder_depth=1, decoder_depth=1)
+    tensors = make_tokens(4, 24), make_tokens(4, 24, seed=2)
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+    values = []
+    for _ in range(30):
+        _, penalty = model(*tensors, with_penalty=True)
+        optimizer.zero_grad()
+        penalty.backward()
+        optimizer.step()
+        values.append(penalty.item())
+    assert values[-1] < 0.5 * values[0]
+
+
+@pytest.mark.parametrize(("spec", "with_penalty"), [(RELU_ATTENTION, True), (SOFTMAX, False)])
+def test_model_compiles_without_graph_break(spec, with_penalty):
+    torch._dynamo.reset()
+    model = make(attention=spec, encoder_depth=1, decoder_depth=1)
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    options = {"source_lengths": torch.tensor([9, 5]), "target_lengths": torch.tensor([4, 7])}
+    for longer in (0, 4, 8):  # from the second size on, one graph serves all
+        tensors = make_tokens(2, 9 + longer), make_tokens(2, 7 + longer)
+        runs = []
+        for call in (model, compiled):
+            model.zero_grad()
+            found = call(*tensors, **options, with_penalty=with_penalty)
+            logits, penalty = found if with_penalty else (found, torch.zeros(()))
+            (logits.square().mean() + penalty).backward()
+            runs.append([logits, penalty, *(p.grad for p in model.parameters())])
+        for one, other in zip(*runs, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_model_compiles_with_inductor():
+    torch._dynamo.reset()
+    model = make(encoder_depth=1, decoder_depth=1)
+    tensors = make_tokens(2, 9), make_tokens(2, 7)
+    options = {"source_lengths": torch.tensor([9, 5]), "target_lengths": torch.tensor([4, 7])}
+    logits, penalty = torch.compile(model, fullgraph=True)(*tensors, **options, with_penalty=True)
+    expected = model(*tensors, **options, with_penalty=True)
+    torch.testing.assert_close((logits, penalty), expected, rtol=1e-4, atol=1e-5)
+
+
+@variants
+def test_autocast_is_near_full_precision(variant):
+    model = make(**variant)
+    tensors = make_tokens(3, 40), make_tokens(3, 30)
+    options = {"source_lengths": torch.tensor([40, 17, 3]), "with_penalty": True}
+    exact, exact_penalty = model(*tensors, **options)
+    with torch.autocast("cpu", torch.bfloat16):
+        logits, penalty = model(*tensors, **options)
+    assert logits.dtype == torch.bfloat16
+    assert penalty.dtype == torch.float32
+    assert (logits - exact).abs().max() < 0.1 * exact.abs().max()
+    torch.testing.assert_close(penalty, exact_penalty, rtol=0.03, atol=0)
+    (logits.float().square().mean() + penalty).backward()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
+
+
+def test_dropout_acts_in_training_only():
+    model = make(dropout=0.5)
+    tensors = make_tokens(2, 5), make_tokens(2, 4)
+    assert torch.equal(model(*tensors), model(*tensors))
+    model.train()
+    assert not torch.equal(model(*tensors), model(*tensors))
+    twin = make(dropout=0.0)
+    twin.load_state_dict(model.state_dict())
+    model.eval()
+    assert torch.equal(model(*tensors), twin(*tensors))
+
+
+def test_copies_and_checkpoints_are_the_same_model():
+    model = make(attention=PER_HEAD)
+    tensors = make_tokens(2, 5), make_tokens(2, 4)
+    other = make(attention=PER_HEAD, seed=5)
+    other.load_state_dict(model.state_dict())
+    twin = copy.deepcopy(model)
+    assert torch.equal(other(*tensors), model(*tensors))
+    assert torch.equal(twin(*tensors, with_penalty=True)[1], model(*tensors, with_penalty=True)[1])
+
+
+def test_blocks_are_readable_by_name():
+    model = make()
+    assert all(isinstance(block, Block) for block in [*model.encoder, *model.decoder])
+    assert isinstance(model.encoder[0].memory, KeyValueMemory)
+    assert {name for name in model.state_dict() if "embed" in name or "head" in name} == {
+        "embed.weight"
+    }
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"width": 30}, "width=30 must be even and a multiple of 4 heads"),
+        ({"width": 3, "num_heads": 3}, "width=3 must be even"),
+        ({"encoder_depth": 0}, "encoder_depth must be an integer >= 1. Got 0"),
+        ({"vocabulary_size": True}, "vocabulary_size must be an integer"),
+        ({"dropout": 1.0}, "dropout=1.0 must lie in [0, 1)"),
+        ({"pre_norm": 1}, "pre_norm must be True or False"),
+        ({"memory_activation": "rellu"}, "Did you mean 'relu'"),
+        ({"attention": "relu"}, "attention must be an AttentionSpec. Got 'relu'"),
+    ],
+)
+def test_wrong_config_is_one_line(fields, message):
+    with pytest.raises(InputError) as error:
+        ReLUFormerConfig(**SMALL | fields)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_tokens_of_another_shape_are_refused():
+    with pytest.raises(InputError, match=r"tokens have shape \[5\], expected \[B, L\]"):
+        make()(make_tokens(5), make_tokens(5))
