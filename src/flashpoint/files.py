@@ -1,9 +1,11 @@
 """Files that are there whole or not at all, and the folder for those that may be removed."""
 
+import json
+import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 
 def cache_folder() -> Path:
@@ -15,6 +17,26 @@ def cache_folder() -> Path:
         return Path(folder)
     caches = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return Path(caches) / "flashpoint"
+
+
+def json_text(content: Any, indent: int | None = None) -> str:
+    """Plain data as JSON that any reader takes: NaN and infinities become null.
+
+    Example:
+        >>> json_text({"loss": float("nan"), "steps": [1, 2.5]})
+        '{"loss": null, "steps": [1, 2.5]}'
+    """
+    return json.dumps(_finite(content), indent=indent, allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _finite(member) for key, member in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(member) for member in value]
+    return value
 
 
 def write_atomically(file: Path, write: Callable[[IO[bytes]], object]) -> None:

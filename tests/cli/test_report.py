@@ -21,6 +21,15 @@ def test_page_of_several_lies_in_their_folder(tmp_path):
     assert "<h1>Two &lt;runs&gt;</h1>" in (tmp_path / "report.html").read_text()
 
 
+def test_relative_and_absolute_folders_go_together(tmp_path, monkeypatch):
+    runs = [make_run(tmp_path / name) for name in ("one", "two")]
+    monkeypatch.chdir(tmp_path)
+    call(report, "one", runs[1])
+    assert (tmp_path / "report.html").exists()
+    out, _ = call(report, "one", "two")
+    assert out.startswith("report.html (")
+
+
 def test_real_run_makes_a_page(tmp_path):
     page = tmp_path / "new" / "page.html"
     call(report, trained_run(), "--out", page)

@@ -142,6 +142,13 @@ def test_gated_mlps_are_refused(timm):
         assert message in str(error.value)
 
 
+def test_blocks_of_another_order_are_refused(timm):
+    """Their parameters have the same names."""
+    block = timm.models.vision_transformer.ResPostBlock
+    with pytest.raises(UnsupportedError, match="has blocks of ResPostBlock; ours are Block"):
+        load_timm_vit(timm.models.VisionTransformer(**SMALL, block_fn=block))
+
+
 def test_other_models_are_refused(timm):
     with pytest.raises(UnsupportedError, match="ResNet is not a vision transformer of timm's"):
         load_timm_vit(timm.create_model("resnet18"))

@@ -12,6 +12,7 @@ from PIL import Image
 from flashpoint.data.sources import open_source
 from flashpoint.errors import InputError
 from flashpoint.evaluation.run_evaluation import class_names, evaluate_run
+from flashpoint.training.data_identity import settle_data
 from flashpoint.training.run_folder import open_run
 
 
@@ -38,11 +39,12 @@ def folder(tmp_path):
 
 
 @pytest.fixture
-def named_run(run):
-    """The run as if its classes had been those ids, in reverse order of the folder's."""
-    names = [f"n{label:08d}" for label in range(10)]
-    notes = {**run.record.notes, "classes": names}
-    return replace(run, record=replace(run.record, notes=notes))
+def named_run(run, tmp_path):
+    """The run as if its classes had been those ids, in the order of the folder's."""
+    path = tmp_path / "named"
+    path.mkdir()
+    settle_data(path, {"classes": [f"n{label:08d}" for label in range(10)]})
+    return replace(run, path=path)
 
 
 def count_by_hand(model, indices, columns=None):
@@ -94,11 +96,11 @@ def test_matching_restricts_answers_to_the_datas_classes(named_run, model, folde
         evaluate_run(other, model, data=str(folder))
 
 
-def test_classes_come_from_notes_data_or_numbers(run, named_run, model):
+def test_classes_are_those_that_the_run_began_with(run, named_run, model):
     assert class_names(named_run, model)[3] == "n00000003"
-    assert class_names(run, model) == [str(i) for i in range(10)]
     gone = replace(run.config.data, train="/no/such/folder")
-    assert class_names(replace(run, config=replace(run.config, data=gone)), model)[9] == "9"
+    run = replace(run, config=replace(run.config, data=gone))
+    assert class_names(run, model) == [str(i) for i in range(10)]
 
 
 def test_outputs_beyond_the_datas_classes_are_numbered():

@@ -57,7 +57,7 @@ def poison(monkeypatch, is_bad):
 
 def test_run_leaves_what_it_promises(whole):
     assert {path.name.split(".")[0] for path in whole.iterdir() if path.name[0] != "."} == {
-        *("config", "metrics", "events", "checkpoints", "record")
+        *("config", "data", "metrics", "events", "checkpoints", "record")
     }
     train = [line for line in curve(whole) if line["kind"] == "train"]
     validation = [line for line in curve(whole) if line["kind"] == "validation"]
@@ -212,10 +212,20 @@ def test_too_many_bad_steps_in_a_row_end_the_run(tmp_path, monkeypatch):
         train_quietly(tiny_config("max_bad_steps=4"), out)
     assert str(error.value).startswith(
         "loss or gradient was not finite in 5 updates in a row by step 10, more than "
-        "max_bad_steps=4; the last checkpoint is step_8."
+        "max_bad_steps=4; the last checkpoint before them is step_4."
     )
     assert all(tensor.isfinite().all() for tensor in final(out).model.values())
     assert not (out / "record.json").exists()
+
+
+def test_checkpoint_before_bad_steps_is_kept(tmp_path, monkeypatch):
+    poison(monkeypatch, lambda step: step > 3)
+    out = tmp_path / "run"
+    with pytest.raises(RunError, match=r"the last checkpoint before them is step_3\."):
+        train_quietly(
+            tiny_config("max_bad_steps=7", "checkpoint_every=1", "keep_checkpoints=1"), out
+        )
+    assert 3 in checkpoint.saved_steps(out / "checkpoints")
 
 
 def test_as_many_bad_steps_as_allowed_do_not(tmp_path, monkeypatch):

@@ -31,4 +31,5 @@ def report(
 
 def _default_file(runs: list[Path]) -> Path:
     """In the run itself, or in the folder that all runs share."""
-    return Path(os.path.commonpath(runs)) / "report.html"
+    shared = Path(os.path.commonpath([os.path.abspath(run) for run in runs])) / "report.html"
+    return Path(os.path.relpath(shared)) if not any(run.is_absolute() for run in runs) else shared

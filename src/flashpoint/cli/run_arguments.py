@@ -1,6 +1,5 @@
 """What the verbs that look at a finished run share: its folder, checkpoint, data and files."""
 
-import json
 import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 import typer
 
 from flashpoint.errors import InputError, hint
+from flashpoint.files import json_text
 
 if TYPE_CHECKING:
     from flashpoint.models.vit import ViT
@@ -93,7 +93,7 @@ def require_writable(file: Path | None, option: str) -> None:
 
 def write_json(content: dict[str, Any], file: Path) -> None:
     """Plain data as JSON, to a file or to stdout."""
-    text = json.dumps(content, indent=1, allow_nan=False) + "\n"
+    text = json_text(content, indent=1) + "\n"
     if file == STDOUT:
         sys.stdout.write(text)
     else:

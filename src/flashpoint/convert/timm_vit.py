@@ -65,8 +65,9 @@ def _read_model(model: Any) -> dict[str, Any]:
             f"{_WHOSE} pools by {model.global_pool!r}; ours by {', '.join(_POOLS)}."
         )
     first = model.blocks[0]
-    if not (hasattr(first, "attn") and hasattr(first, "mlp") and hasattr(first, "norm1")):
-        raise UnsupportedError(f"{_WHOSE} has blocks of {type(first).__name__}; ours are Block.")
+    kinds = {type(block).__name__ for block in model.blocks}
+    if kinds != {"Block"}:  # others may have the same parameters and another order
+        raise UnsupportedError(f"{_WHOSE} has blocks of {', '.join(kinds)}; ours are Block.")
     return {
         "num_heads": first.attn.num_heads,
         "pool": _POOLS[model.global_pool],

@@ -6,10 +6,10 @@ from dataclasses import replace
 from flashpoint.data.batches import EvalBatches
 from flashpoint.data.config import DataConfig
 from flashpoint.data.sources import open_source
-from flashpoint.errors import InputError
 from flashpoint.evaluation.class_matching import match_classes, require_same_classes
 from flashpoint.evaluation.classification import Classification, classify
 from flashpoint.models.vit import ViT
+from flashpoint.training.data_identity import read_data
 from flashpoint.training.run_folder import Run
 
 
@@ -57,16 +57,10 @@ def data_at(config: DataConfig, where: str | None) -> DataConfig:
 
 
 def class_names(run: Run, model: ViT) -> Sequence[str]:
-    """What the model's outputs mean: as the run noted it, else as its training data say.
+    """What the model's outputs mean: as the run noted it when it began.
 
-    Where neither is there, outputs are numbered, as they are behind the last class of the data.
+    Outputs behind the last class of its data are numbered.
     """
-    noted = None if run.record is None else run.record.notes.get("classes")
-    if noted is None:
-        config = run.config.data
-        try:
-            noted = open_source(config.train, "train", config.labels).class_names
-        except InputError:  # the training data are not on this machine
-            noted = ()
+    noted: list[str] = read_data(run.path).get("classes", [])
     num_classes = model.config.num_classes
     return [*noted, *map(str, range(len(noted), num_classes))][:num_classes]

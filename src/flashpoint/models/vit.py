@@ -98,8 +98,8 @@ class ViTConfig:
             check_choice(name, getattr(self, name), known)
         for name in _FLAGS:
             check_flag(name, getattr(self, name))
-        for name in ("norm_eps", "head_bias"):
-            check_number(name, getattr(self, name))
+        _check_eps(self.norm_eps)
+        check_number("head_bias", self.head_bias)
         if self.layer_scale is not None:
             check_number("layer_scale", self.layer_scale)
         if not isinstance(self.attention, AttentionSpec):
@@ -119,6 +119,12 @@ class ViTConfig:
     def grid(self) -> int:
         """Patches along a side."""
         return self.image_size // self.patch_size
+
+
+def _check_eps(eps: float) -> None:
+    check_number("norm_eps", eps)
+    if eps <= 0:
+        raise InputError(f"norm_eps={eps} must be positive.")
 
 
 def _check_size(name: str, value: object, smallest: int) -> None:

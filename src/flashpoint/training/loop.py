@@ -17,6 +17,7 @@ from rich.console import Console
 from flashpoint.training import checkpoint
 from flashpoint.training.checkpoint import Checkpoint
 from flashpoint.training.config import TrainConfig
+from flashpoint.training.data_identity import settle_data
 from flashpoint.training.device_rate import matrix_rate
 from flashpoint.training.failure import Preempted, RunError
 from flashpoint.training.graphs import CapturedStep
@@ -58,6 +59,7 @@ def train(config: TrainConfig, out: Path, *, console: Console | None = None) -> 
         task: Task = task_class(config)(config, ranks)  # if it cannot be, no folder is made
         ranks.on_first(lambda: stack.enter_context(claim(out)))
         ranks.on_first(lambda: settle_config(out, task.config))
+        ranks.on_first(lambda: settle_data(out, task.identity))
         progress = Progress(
             console,
             name=out.name,
@@ -97,6 +99,7 @@ class _Run:
         self.step = Step(task, self.model, self.optimizer)
         self.rate = matrix_rate(ranks.device, config.precision)
         self.metrics: Metrics | None = None  # of the first process
+        self.last_good: int | None = None  # checkpoint that no bad update followed
 
     def go(self, wish: Wish) -> Record:
         """Train from where the run stands to its end."""
@@ -181,8 +184,8 @@ class _Run:
 
     def _check_counts(self, counts: Counts, step: int) -> None:
         if counts.worst_row > self.config.max_bad_steps:
-            saved = checkpoint.saved_steps(self.out / CHECKPOINTS)
-            kept = f"the last checkpoint is step_{saved[-1]}" if saved else "none was saved yet"
+            good = self.last_good
+            kept = f"the last checkpoint before them is step_{good}" if good else "none was saved"
             raise RunError(
                 f"loss or gradient was not finite in {int(counts.worst_row)} updates in a row by "
                 f"step {step}, more than max_bad_steps={self.config.max_bad_steps}; {kept}. Lower "
@@ -204,7 +207,10 @@ class _Run:
         self.ranks.on_first(lambda: self.metrics and self.metrics.add(line))
 
     def _save(self, step: int) -> None:
-        state = {"counts": asdict(self.step.tally.read()), "seconds": self.watch.read()}
+        counts = self.step.tally.read()
+        state = {"counts": asdict(counts), "seconds": self.watch.read()}
+        if not counts.bad_row:
+            self.last_good = step
         with self.watch.paused():
             weights, moments = self.model.state(self.optimizer)
             saved = Checkpoint(step=step, model=weights, optimizer=moments, state=state)
@@ -218,12 +224,13 @@ class _Run:
             self.ranks.on_first(write)
 
     def _prune(self) -> None:
-        """Keep the last checkpoints and the best one."""
+        """Keep the last checkpoints, the best one, and the last one before bad updates."""
         assert self.metrics is not None
         folder = self.out / CHECKPOINTS
         keep = set(checkpoint.saved_steps(folder)[-self.config.keep_checkpoints :])
         best = best_of(self.metrics.validations(), self.config)
-        checkpoint.prune(folder, keep if best is None else keep | {best})
+        keep |= {step for step in (best, self.last_good) if step is not None}
+        checkpoint.prune(folder, keep)
 
     def _restore(self) -> int:
         """Take the newest whole checkpoint, if there is one; gives its step."""
@@ -241,6 +248,7 @@ class _Run:
         if step:
             self.model.restore(self.optimizer, dict(saved.model), dict(saved.optimizer))
             self.step.tally.reset(Counts(**state["counts"]))
+            self.last_good = step
             self.progress.say(f"going on from step {step} of {self.total} in {self.out}.")
         self.watch = Stopwatch(self.ranks.device, state.get("seconds", 0.0))
         self.logged_at = step, self.watch.read()

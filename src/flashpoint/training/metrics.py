@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from flashpoint.files import json_text
 from flashpoint.training.checkpoint import replace_file, writing
 
 Line = Mapping[str, Any]
@@ -80,7 +81,7 @@ class Metrics:
 
 
 def _encode(line: Line) -> bytes:
-    return json.dumps(line).encode() + b"\n"
+    return json_text(line).encode() + b"\n"
 
 
 def _open_board(folder: Path, step: int, say: Callable[[str], None]) -> Any:

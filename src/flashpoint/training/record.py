@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 import flashpoint
+from flashpoint.files import json_text
 from flashpoint.provenance import commit, cpu_name
 from flashpoint.training.checkpoint import replace_file
 
@@ -57,7 +58,7 @@ class Record:
 
     def to_json(self) -> str:
         """As it stands in a run's folder."""
-        return json.dumps(asdict(self), indent=1) + "\n"
+        return json_text(asdict(self), indent=1) + "\n"
 
     @classmethod
     def read(cls, folder: Path) -> "Record | None":

@@ -23,12 +23,14 @@ class Task(Protocol):
         unit: what samples are called, as "images".
         num_samples: in an epoch.
         flops_per_sample: operations of forward and backward together.
+        identity: what the training data are, as plain data; a run that goes on must find the same.
     """
 
     config: TrainConfig
     unit: str
     num_samples: int
     flops_per_sample: float
+    identity: Mapping[str, Any]
 
     def __init__(self, config: Any, ranks: Ranks) -> None: ...
 

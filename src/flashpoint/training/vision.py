@@ -1,6 +1,7 @@
 """Image classification as a task of the loop."""
 
 import dataclasses
+import hashlib
 import typing
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
@@ -93,6 +94,11 @@ class VisionTask:
         model = ModelConfig(name=config.model.name, settings=plain(self.model_config))
         self.config: VisionConfig = dataclasses.replace(config, model=model)
         self.num_samples = train.num_samples
+        self.identity = {
+            "samples": train.num_samples,
+            "labels": hashlib.sha256(train.labels.tobytes()).hexdigest()[:16],
+            "classes": list(train.class_names),
+        }
         self.flops_per_sample = 3.0 * forward_flops(self.model_config)
         self._ranks = ranks
         place: dict[str, Any] = {
@@ -182,6 +188,7 @@ class ClassificationSums:
     def add(self, logits: Float[Tensor, "B K"], labels: Int[Tensor, " B"]) -> None:
         """Count a batch; does not wait for the device."""
         guesses = logits.topk(min(5, logits.shape[1])).indices == labels[:, None]  # [B, 5]
+        guesses &= logits.isfinite().all(-1, keepdim=True)  # NaN guesses nothing
         classes = torch.arange(logits.shape[1], device=labels.device)
         targets = (labels[:, None] == classes).float()
         losses = cross_entropy(logits, targets, self._loss)
@@ -191,6 +198,8 @@ class ClassificationSums:
     def numbers(self, ranks: Ranks = Ranks()) -> dict[str, float]:  # noqa: B008  frozen
         """Shares of right first guesses and of right ones among five, and the mean loss."""
         top1, top5, loss, count = ranks.sum_(self._sums.clone()).tolist()
+        if not count:
+            raise InputError("none of the validation images can be read: nothing to count.")
         return {"top1": top1 / count, "top5": top5 / count, "loss": loss / count}
 
 
