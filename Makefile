@@ -11,8 +11,8 @@ help: ## list the targets
 demo: $(STAMP) ## train twins with and without softmax and show them; DEMO=--fresh to start over
 	@$(BIN)/flashpoint demo $(DEMO)
 
-test: $(STAMP) ## run the tests and the doctests
-	@$(BIN)/pytest -q
+test: $(STAMP) ## run the tests and the doctests, a process per core
+	@OMP_NUM_THREADS=1 $(BIN)/pytest -q -n auto
 
 lint: $(STAMP) ## check style, import directions and types
 	$(BIN)/ruff check
