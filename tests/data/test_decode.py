@@ -83,6 +83,16 @@ def test_cut_files_are_broken(form):
             decode(content[:part], "a/b.img")
 
 
+def test_unknown_formats_give_the_same_reason_every_time():
+    reasons = set()
+    buffers = [bytearray(1 << n) for n in range(20)]  # so that nothing lies where it lay before
+    for _ in buffers:
+        with pytest.raises(BrokenImageError) as broken:
+            decode(b"no image at all", "a/b.img")
+        reasons.add(str(broken.value))
+    assert reasons == {"a/b.img: not a known image format"}
+
+
 def test_floating_point_pixels_are_refused():
     image = Image.fromarray(np.ones((2, 2), dtype=np.float32))
     with pytest.raises(BrokenImageError, match="no fixed range"):

@@ -7,9 +7,10 @@ import tarfile
 
 import numpy as np
 import pytest
-from data.pictures import encoded, make_shards, make_tar, number_of, picture, sample
+from data.pictures import config, encoded, make_shards, make_tar, number_of, picture, sample
 
 from flashpoint.data import shard_index, shards
+from flashpoint.data.batches import EvalBatches, TrainBatches
 from flashpoint.data.decode import to_pixels
 from flashpoint.data.shard_index import index_shard
 from flashpoint.data.sources import open_source
@@ -61,6 +62,18 @@ def test_split_words_in_names_are_told_apart(tmp_path):
     assert numbers(open_source(where, "validation")) == [20, 21]
     with pytest.raises(InputError, match=r"has no split 'dev'. It has: train, val"):
         open_source(where, "dev")
+
+
+def test_shards_of_another_split_are_left_out(tmp_path):
+    for name, first in (("in-000.tar", 0), ("in-001.tar", 10), ("in-val-000.tar", 20)):
+        make_tar(tmp_path / name, sample(first, 0) + sample(first + 1, 1))
+    where = f"shards:{tmp_path}"
+    assert numbers(open_source(where, "train")) == [0, 1, 10, 11]
+    assert numbers(open_source(where, "validation")) == [20, 21]
+    for name in ("in-000.tar", "in-001.tar"):
+        (tmp_path / name).unlink()
+    with pytest.raises(InputError, match=r"has no split 'train'. It has: val"):
+        open_source(where, "train")
 
 
 def test_split_folders_hold_shards(tmp_path):
@@ -182,6 +195,50 @@ def test_bad_header_in_the_middle_ends_a_shard(tmp_path):
     source = open_source(f"shards:{tmp_path}", "train")
     assert numbers(source) == list(range(3))
     assert source.damage == [f"{shard}: no header at byte {place}"]
+
+
+@pytest.mark.parametrize("num_shards", [1, 3])
+def test_cut_shards_without_whole_siblings_are_lossy(tmp_path, num_shards):
+    make_shards(tmp_path, num_shards, each=20)
+    for shard in tmp_path.iterdir():
+        cut(shard, shard.stat().st_size * 4 // 10)
+    source = open_source(f"shards:{tmp_path}", "validation")
+    assert source.lost_share == pytest.approx(0.5, abs=0.05)
+    with pytest.raises(InputError, match=r"about 5\d\.\d\d% of its samples lost, more than"):
+        EvalBatches(source, config(), batch_size=4)
+
+
+def test_cut_shard_is_measured_by_no_smaller_siblings(tmp_path):
+    make_shards(tmp_path, num_shards=2, each=20)
+    make_tar(tmp_path / "last.tar", sample(50, 0))
+    for shard in tmp_path.glob("set-*.tar"):
+        cut(shard, shard.stat().st_size * 4 // 10)
+    assert open_source(f"shards:{tmp_path}", "train").lost_share > 0.4
+
+
+def test_damage_inside_is_measured_by_what_lies_before(tmp_path):
+    make_shards(tmp_path, num_shards=1, each=100)
+    shard = tmp_path / "set-000.tar"
+    content = bytearray(shard.read_bytes())
+    content[int(index_shard(shard).offsets[75]) - 507] ^= 1
+    shard.write_bytes(content)
+    for _ in range(2):  # scanned, then from the cache
+        source = open_source(f"shards:{tmp_path}", "train")
+        assert source.num_samples == 75
+        assert source.lost_share == pytest.approx(25 / 100, abs=0.05)
+
+
+def test_unlabelled_images_are_counted_as_lost(tmp_path):
+    for shard in range(2):
+        members = [part for n in range(5) for part in sample(10 * shard + n, n)]
+        members += [(f"lonely{n}.png", encoded(picture(n))) for n in range(5)]
+        make_tar(tmp_path / f"set-{shard}.tar", members)
+    for _ in range(2):  # scanned, then from the cache
+        source = open_source(f"shards:{tmp_path}", "train")
+        assert source.num_samples == 10
+        assert source.lost_share == 0.5
+    with pytest.raises(InputError, match=r"2 shards .* 50\.00% .*5 images without a label"):
+        TrainBatches(source, config(), batch_size=4, seed=0)
 
 
 def test_images_without_labels_are_named(tmp_path):

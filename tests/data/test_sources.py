@@ -5,7 +5,7 @@ import pickle
 
 import numpy as np
 import pytest
-from data.pictures import config, encoded, make_folder, number_of, picture
+from data.pictures import config, encoded, make_folder, make_shards, number_of, picture
 from PIL import Image
 
 from flashpoint.data.decode import to_pixels
@@ -211,6 +211,33 @@ def test_train_and_validation_must_fit_together(tmp_path):
     with pytest.raises(InputError, match=r"\(2\) and .* \(3\) differ"):
         open_sources(config(a, validation=d))
     open_sources(config("digits"))
+
+
+def test_train_and_validation_must_share_no_shard(tmp_path, monkeypatch):
+    make_shards(tmp_path / "sh", num_shards=3, each=5)
+    (tmp_path / "link").symlink_to(tmp_path / "sh")
+    monkeypatch.chdir(tmp_path)
+    train = "shards:sh/set-{000..001}.tar"
+    open_sources(config(train, validation="shards:sh/set-002.tar"))
+    for same in ("shards:sh/set-00[01].tar", "shards:link/set-{000,001}.tar"):
+        with pytest.raises(InputError, match=r"are the same images: .*sh/set-000\.tar"):
+            open_sources(config(train, validation=same))
+    with pytest.raises(InputError, match=r"share 1 of 2 shards .*first .*sh/set-001\.tar"):
+        open_sources(config(train, validation="shards:sh/set-{001..002}.tar"))
+
+
+def test_train_and_validation_must_not_be_one_place_by_two_names(tmp_path, monkeypatch):
+    make_folder(tmp_path / "folder" / "train", {"x": 2, "y": 2})
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=r"are the same images: .*folder/train"):
+        open_sources(config("folder/train", validation="./folder/../folder/train"))
+
+
+def test_huggingface_splits_are_told_apart_by_their_folders(tmp_path):
+    save_dataset(tmp_path / "b", split="test")
+    open_sources(config(f"hf:{tmp_path}/b"))
+    with pytest.raises(InputError, match=r"are the same images: .*b/train"):
+        open_sources(config(f"hf:{tmp_path}/b", validation=f"hf:{tmp_path}/b/train"))
 
 
 def test_subset_is_part_of_a_source():

@@ -1,5 +1,6 @@
 """Small sets in memory: scikit-learn's digits, and sets that ``flashpoint data prepare`` wrote."""
 
+import os
 import zipfile
 from collections.abc import Sequence
 from importlib import import_module
@@ -20,14 +21,20 @@ DIGITS_FOLD = 5
 
 
 class ArraySource(Source):
-    """Images of one size as one array, uint8 [N, H, W, C]."""
+    """Images of one size as one array, uint8 [N, H, W, C], from one place."""
 
     is_small = True
 
     def __init__(
-        self, name: str, class_names: Sequence[str], labels: Integers, images: Pixels
+        self,
+        name: str,
+        class_names: Sequence[str],
+        labels: Integers,
+        images: Pixels,
+        place: str = "",
     ) -> None:
         super().__init__(name, class_names, labels)
+        self.places = (place,) if place else ()
         self.images = images
 
     def read(self, index: int) -> tuple["Image", int]:
@@ -67,7 +74,8 @@ def open_digits(split: str) -> ArraySource:
     held_out[np.argsort(labels, kind="stable")[::DIGITS_FOLD]] = True
     kept = held_out if chosen == "validation" else ~held_out
     images = np.rint(bunch.images[kept, ..., None] * (255.0 / 16.0)).astype(np.uint8)
-    return ArraySource("digits", [str(digit) for digit in range(10)], labels[kept], images)
+    class_names = [str(digit) for digit in range(10)]
+    return ArraySource("digits", class_names, labels[kept], images, f"digits:{chosen}")
 
 
 def open_prepared(kind: str, folder: Path, split: str) -> ArraySource:
@@ -92,4 +100,5 @@ def open_prepared(kind: str, folder: Path, split: str) -> ArraySource:
         ) from error
     if stored != kind:
         raise InputError(f"{file} holds {stored}, not {kind}. Write {stored}:{folder}.")
-    return ArraySource(where, class_names, labels.astype(np.int64), images)
+    place = os.path.realpath(file)
+    return ArraySource(where, class_names, labels.astype(np.int64), images, place)

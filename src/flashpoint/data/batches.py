@@ -86,7 +86,7 @@ class TrainBatches:
         self._device = torch.device(device)
         self._has_neighbour = world_size > 1 and config.augmentation.mixup > 0.0
         self._order = EpochOrder(source, seed)
-        self._log = BrokenLog(source, config.max_broken_share)
+        self._log = BrokenLog(source, config.max_broken_share, is_shuffled=True)
         self._augmenter: ResidentAugmenter | None = None
         if is_resident(source, config):
             stored = ResidentImages(source, config, self._device, replaces=True)
@@ -218,7 +218,7 @@ class EvalBatches:
         self._source, self._config = source, config
         self._device = torch.device(device)
         self._spans = _spans(source.num_samples, batch_size, rank, world_size)
-        self._log = BrokenLog(source, config.max_broken_share)
+        self._log = BrokenLog(source, config.max_broken_share, is_shuffled=False)
         self._stored: ResidentImages | None = None
         self._loader: DataLoader[Any] | None = None
         if is_resident(source, config):

@@ -6,11 +6,22 @@ from flashpoint.data.source import Source
 from flashpoint.errors import InputError
 
 MIN_SEEN = 100
+EARLY_SHARE = 0.5
 MAX_NAMES = 1000
 
 
 class BrokenLog:
     """What could not be read so far, and the limit.
+
+    From 100 samples on the run ends when more are broken than ``max_share`` of all epochs begun:
+    chance decides when broken samples come, not how many an epoch has. In a random order the run
+    also ends when more than half of those seen are broken: then the set is no set of images.
+    Each rank counts what it sees itself, against whole epochs: by its small part it might err.
+
+    Args:
+        source: of the samples.
+        max_share: the limit, a share of an epoch.
+        is_shuffled: whether samples come in a random order.
 
     Attributes:
         seen: samples asked for.
@@ -18,9 +29,11 @@ class BrokenLog:
         names: where they lie and why, each once, at most 1,000; damaged shards come first.
     """
 
-    def __init__(self, source: Source, max_share: float) -> None:
+    def __init__(self, source: Source, max_share: float, *, is_shuffled: bool) -> None:
         self._source = source.name
         self._max_share = max_share
+        self._epoch = source.num_samples
+        self._early_share = max(EARLY_SHARE, max_share) if is_shuffled else 1.0
         self.seen = 0
         self.count = 0
         self.names: list[str] = list(source.damage[:MAX_NAMES])
@@ -40,12 +53,25 @@ class BrokenLog:
             if name not in known and len(self.names) < MAX_NAMES:
                 known.add(name)
                 self.names.append(name)
-        if self.seen >= MIN_SEEN and self.count > self._max_share * self.seen:
-            raise InputError(
-                f"{self.count} of {self.seen} images of {self._source} ({self.share:.2%}) cannot "
-                f"be read, more than max_broken_share={self._max_share:.2%}: "
-                f"{_first(self.names)}. Repair or remove them, or raise the limit."
-            )
+        if self.seen >= MIN_SEEN:
+            self._check()
+
+    def _check(self) -> None:
+        """InputError if too many are broken."""
+        epochs = -(-self.seen // self._epoch)
+        total = epochs * self._epoch
+        if self.count > self._max_share * total:
+            base = f"the {total} of {epochs} epochs" if epochs > 1 else f"the {total} of an epoch"
+            limit = f"max_broken_share={self._max_share:.2%} of {base}"
+        elif self.count > self._early_share * self.seen:
+            limit = f"{self._early_share:.2%} of them"
+        else:
+            return
+        raise InputError(
+            f"{self.count} of the {self.seen} images of {self._source} seen so far "
+            f"({self.share:.2%}) cannot be read, more than {limit}: {_first(self.names)}. "
+            "Repair or remove them, or raise the limit."
+        )
 
     @property
     def share(self) -> float:

@@ -68,7 +68,7 @@ class DataConfig:
         resident: keep all images on the device and augment them there. "auto": for the small
             sets that have names, unless randaug is on.
         workers: processes that read and decode, if the set is not resident.
-        max_broken_share: more unreadable images than this share stop the run.
+        max_broken_share: more unreadable images than this share of an epoch stop the run.
         labels: a file with one class a line, in the order of the labels, for folders and shards.
     """
 

@@ -32,12 +32,16 @@ def require_pillow() -> ModuleType:
 def decode(content: bytes, name: str) -> "Image":
     """The image in mode L or RGB; whatever Pillow cannot read is a BrokenImageError."""
     pillow = require_pillow()
+    from PIL import UnidentifiedImageError
+
     try:
         with warnings.catch_warnings():  # of odd metadata, of which only pixels matter
             warnings.simplefilter("ignore")
             image: Image = pillow.open(io.BytesIO(content))
             image.load()
             return _plain(image)
+    except UnidentifiedImageError as error:  # whose own text differs at every reading
+        raise BrokenImageError(f"{name}: not a known image format") from error
     except Exception as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise BrokenImageError(f"{name}: {reason}") from error

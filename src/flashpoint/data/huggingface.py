@@ -1,5 +1,6 @@
 """Hugging Face datasets on disk (``save_to_disk``), with an image and a label column."""
 
+import os
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -83,7 +84,10 @@ def _columns(name: str, features: Any) -> tuple[str, str]:
 def open_huggingface(folder: Path, split: str, labels: Path | None = None) -> HuggingFaceSource:
     """A dataset that ``save_to_disk`` wrote; of a DatasetDict, one of its splits."""
     dataset, name = load_split(folder, split)
-    return HuggingFaceSource(name, dataset, labels)
+    source = HuggingFaceSource(name, dataset, labels)
+    chosen = name.removeprefix(f"hf:{folder}").removeprefix(":")
+    source.places = (os.path.realpath(folder / chosen),)  # a split is a folder of its own
+    return source
 
 
 def load_split(folder: Path, split: str) -> tuple[Any, str]:

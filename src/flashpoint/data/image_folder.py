@@ -44,6 +44,7 @@ class FolderSource(Source):
             targets += [numbers[folder]] * len(found)
         super().__init__(str(root), class_names, np.array(targets, dtype=np.int64))
         self.root = root
+        self.places = (os.path.realpath(root),)
         self._paths = np.array(paths)  # one block, so that workers share it
 
     def path(self, index: int) -> Path:

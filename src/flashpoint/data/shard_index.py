@@ -27,7 +27,7 @@ from flashpoint.data.source import Integers
 from flashpoint.data.tar_members import DamagedTarError, Member, content, members
 from flashpoint.files import cache_folder, write_atomically
 
-FORMAT = 1  # another one is not read
+FORMAT = 2  # another one is not read
 THREADS = 8  # disks answer several at once
 MAX_LABEL_BYTES = 1 << 20
 
@@ -42,6 +42,9 @@ class ShardIndex:
         values: the labels as they are written: numbers or names.
         names: the class's name by label, where the shard tells.
         damage: what is wrong with the shard, or nothing.
+        num_unlabelled: images that were left out because they have no label.
+        readable: the share of the file that lies before the damage: 1.0 of a whole shard, 0.0 of
+            one whose length nothing tells, as it was cut or cannot be opened.
     """
 
     offsets: Integers
@@ -50,6 +53,8 @@ class ShardIndex:
     values: Sequence[str]
     names: dict[str, str]
     damage: str = ""
+    num_unlabelled: int = 0
+    readable: float = 1.0
 
 
 @dataclass
@@ -67,7 +72,7 @@ class _Samples:
         if name is not None:
             self.names.setdefault(label, name)
 
-    def index(self, damage: str) -> ShardIndex:
+    def index(self, damage: str, readable: float) -> ShardIndex:
         columns = np.array(self.rows, dtype=np.int64).reshape(-1, 3).T
         return ShardIndex(
             columns[0].copy(),
@@ -76,6 +81,8 @@ class _Samples:
             tuple(self.values),
             self.names,
             damage,
+            len(self.unlabelled),
+            readable,
         )
 
 
@@ -90,7 +97,7 @@ def index_shard(shard: Path) -> ShardIndex:
     try:
         facts = os.stat(shard)
     except OSError as error:
-        return _Samples().index(f"{error.strerror}")
+        return _Samples().index(f"{error.strerror}", 0.0)
     file = _cache_file(shard)
     key = json.dumps([FORMAT, os.path.abspath(shard), facts.st_size, facts.st_mtime_ns])
     stored = _load(file, key)
@@ -99,26 +106,27 @@ def index_shard(shard: Path) -> ShardIndex:
     try:
         index = scan(shard)
     except OSError as error:
-        return _Samples().index(f"{error.strerror}")
+        return _Samples().index(f"{error.strerror}", 0.0)
     _keep(file, key, index)
     return index
 
 
 def scan(shard: Path) -> ShardIndex:
     """Read the headers and labels of a shard; a damaged one gives what precedes the damage."""
-    samples, damage = _Samples(), ""
+    samples, damage, readable = _Samples(), [], 1.0
     with shard.open("rb") as opened:
         handle = opened.fileno()
         length = os.fstat(handle).st_size
         found = _until_damage(members(handle, length))
         for key, group in groupby(found, key=_key):
             if isinstance(key, DamagedTarError):
-                damage = str(key)
+                damage.append(str(key))
+                readable = 0.0 if key.is_cut else key.position / length
             else:
                 _add_sample(samples, handle, key, [m for m in group if isinstance(m, Member)])
-    if samples.unlabelled and not damage:
-        damage = f"{len(samples.unlabelled)} images without a label, as {samples.unlabelled[0]}"
-    return samples.index(damage)
+    if unlabelled := samples.unlabelled:
+        damage.append(f"{len(unlabelled)} images without a label, as {unlabelled[0]}")
+    return samples.index("; ".join(damage), readable)
 
 
 def _until_damage(found: Iterator[Member]) -> Iterator[Member | DamagedTarError]:
@@ -182,12 +190,18 @@ def _load(file: Path, key: str) -> ShardIndex | None:
             offsets, sizes, codes = (stored[name] for name in ("offsets", "sizes", "codes"))
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
         return None
-    return ShardIndex(offsets, sizes, codes, texts["values"], texts["names"], texts["damage"])
+    return ShardIndex(offsets, sizes, codes, **texts)
 
 
 def _keep(file: Path, key: str, index: ShardIndex) -> None:
     """Store an index; a cache that cannot be written costs time, no more."""
-    texts = {"values": list(index.values), "names": index.names, "damage": index.damage}
+    texts = {
+        "values": list(index.values),
+        "names": index.names,
+        "damage": index.damage,
+        "num_unlabelled": index.num_unlabelled,
+        "readable": index.readable,
+    }
     try:
         write_atomically(
             file,

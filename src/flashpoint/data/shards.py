@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from flashpoint.data.class_list import read_class_list
 from flashpoint.data.decode import decode
@@ -33,6 +34,8 @@ GROUP = 16
 MAX_OPEN = 32
 CLASS_LIST = "classes.txt"
 
+Floats = npt.NDArray[np.float64]
+
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
 
 
@@ -45,6 +48,7 @@ class ShardSource(Source):
 
     def __init__(self, name: str, shards: Sequence[Path], labels: Path | None = None) -> None:
         self.shards = tuple(shards)
+        self.places = [os.path.realpath(shard) for shard in self.shards]
         indices = index_shards(self.shards)
         self.damage = [
             f"{shard}: {index.damage}"
@@ -161,7 +165,10 @@ def _matches(text: str) -> list[str]:
 
 
 def _shards_in(folder: Path, split: str) -> list[Path]:
-    """The tar files of a folder; names with split words in them are told apart."""
+    """The tar files of a folder; names with split words in them are told apart.
+
+    A split has the shards that bear its word. If none does, it has those without any.
+    """
     shards = sorted(folder.glob("*.tar"))
     if not shards:
         inner = find_split_folder(folder, split)
@@ -170,9 +177,11 @@ def _shards_in(folder: Path, split: str) -> list[Path]:
         return _shards_in(inner, split)
     words = {shard: _split_word(shard.name) for shard in shards}
     known = {word for word in words.values() if word}
-    if len(known) < 2:
-        return shards
-    chosen = pick_split(known, split, f"shards:{folder}")
+    has_own = known.intersection((split, *SPLIT_NAMES.get(split, ())))
+    if not has_own and (not known or (split in SPLIT_NAMES and "" in words.values())):
+        chosen = ""
+    else:
+        chosen = pick_split(known, split, f"shards:{folder}")
     return [shard for shard in shards if words[shard] == chosen]
 
 
@@ -183,12 +192,28 @@ def _split_word(name: str) -> str:
 
 
 def _lost_share(indices: Sequence[ShardIndex]) -> float:
-    """What damaged shards lack of a whole one, as a share of all: an estimate."""
-    counts = np.array([len(index.offsets) for index in indices], dtype=np.float64)
-    damaged = np.array([bool(index.damage) for index in indices])
-    usual = counts[~damaged].mean() if not damaged.all() else counts.max(initial=0.0)
-    lost = np.maximum(usual - counts[damaged], 0.0).sum()
-    return float(lost / max(lost + counts.sum(), 1.0))
+    """The samples that are unlabelled or behind a damage, as a share of all."""
+    kept = np.array([len(index.offsets) for index in indices], dtype=np.float64)
+    found = kept + [index.num_unlabelled for index in indices]
+    whole = _whole_counts(found, np.array([index.readable for index in indices]))
+    return float((whole - kept).sum() / max(whole.sum(), 1.0))
+
+
+def _whole_counts(found: Floats, readable: Floats) -> Floats:
+    """How many samples each shard had before it was damaged: an estimate.
+
+    A shard that is damaged inside tells by the part of the file that is readable. Of a cut one
+    nothing tells: it had as many as its siblings, of those that have no fewer than are left in
+    it. If there are none, it had twice what is left, which is too much as often as too little
+    where a file is cut at random.
+    """
+    is_known = (readable == 1.0) | ((readable > 0.0) & (found > 0.0))
+    whole = found / np.where(is_known, readable, 1.0)
+    siblings = whole[readable == 1.0] if (readable == 1.0).any() else whole[is_known]
+    for place in np.flatnonzero(~is_known):
+        larger = siblings[siblings >= max(found[place], 1.0)]
+        whole[place] = larger.mean() if len(larger) else 2.0 * max(found[place], found.mean())
+    return whole
 
 
 def _classes(

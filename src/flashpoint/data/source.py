@@ -37,11 +37,13 @@ class Source(ABC):
         is_small: a set that is kept on the device unless the config says otherwise.
         damage: what could not be read when the source was opened, one line each.
         lost_share: an estimate of the share of samples lost by it.
+        places: resolved paths of what samples are read from; sources that share one share images.
     """
 
     is_small: bool = False
     damage: Sequence[str] = ()
     lost_share: float = 0.0
+    places: Sequence[str] = ()
 
     def __init__(self, name: str, class_names: Sequence[str], labels: Integers) -> None:
         self.name = name

@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-import numpy as np
-
 from flashpoint.data.arrays import open_digits, open_prepared
 from flashpoint.data.config import DataConfig
 from flashpoint.data.huggingface import open_huggingface
@@ -59,15 +57,11 @@ def open_source(text: str, split: str, labels: str | Path | None = None) -> Sour
 def open_sources(config: DataConfig) -> tuple[Source, Source]:
     """The training and the validation source of a config, if they fit together.
 
-    They must have the same classes in the same order, and not be the same images.
+    They must have the same classes in the same order, and share no folder, file or shard.
     """
     train = open_source(config.train, "train", config.labels)
     validation = open_source(config.validation, "validation", config.labels)
-    if train.name == validation.name and np.array_equal(train.labels, validation.labels):
-        raise InputError(
-            f"data.train={config.train!r} and data.validation={config.validation!r} are the same "
-            "images: there are no splits. Give each a place of its own."
-        )
+    _check_apart(train, validation, config)
     pairs = zip(train.class_names, validation.class_names, strict=False)
     differing = next((pair for pair in pairs if pair[0] != pair[1]), None)
     if differing or validation.num_classes > train.num_classes:
@@ -78,6 +72,23 @@ def open_sources(config: DataConfig) -> tuple[Source, Source]:
             "data.labels."
         )
     return train, validation
+
+
+def _check_apart(train: Source, validation: Source, config: DataConfig) -> None:
+    """Refuse images that are both trained on and validated."""
+    shared = sorted(set(train.places).intersection(validation.places))
+    if not shared:
+        return
+    both = f"data.train={config.train!r} and data.validation={config.validation!r}"
+    if set(train.places) == set(validation.places):
+        raise InputError(
+            f"{both} are the same images: there are no splits in {shared[0]}. "
+            "Give each a place of its own."
+        )
+    raise InputError(
+        f"{both} share {len(shared)} of {len(set(validation.places))} shards of the latter, "
+        f"first {shared[0]}. Leave them out of one."
+    )
 
 
 def _existing(folder: Path, text: str) -> Path:

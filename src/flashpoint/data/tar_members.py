@@ -16,7 +16,17 @@ NAME_OF_NEXT, FACTS_OF_NEXT = ord("L"), ord("x")
 
 
 class DamagedTarError(Exception):
-    """A tar file ends too early or holds what is no header."""
+    """A tar file ends too early or holds what is no header.
+
+    Attributes:
+        position: where the readable part ends, in bytes.
+        is_cut: whether the file ends there, so that its whole length is unknown.
+    """
+
+    def __init__(self, message: str, position: int, *, is_cut: bool) -> None:
+        super().__init__(message)
+        self.position = position
+        self.is_cut = is_cut
 
 
 class Member(NamedTuple):
@@ -44,7 +54,8 @@ def members(handle: int, length: int) -> Iterator[Member]:
         block = os.pread(handle, BLOCK + AHEAD, position)
         header = block[:BLOCK]
         if len(header) < BLOCK:
-            raise DamagedTarError(f"cut at byte {length}, there is no end mark")
+            message = f"cut at byte {length}, there is no end mark"
+            raise DamagedTarError(message, position, is_cut=True)
         if not header[0] and not any(header):
             return
         kind, size = header[156], _checked_size(header, position)
@@ -52,7 +63,8 @@ def members(handle: int, length: int) -> Iterator[Member]:
             size = size_of_next
         start = position + BLOCK
         if start + size > length:
-            raise DamagedTarError(f"cut at byte {length}, in the member at {position}")
+            message = f"cut at byte {length}, in the member at {position}"
+            raise DamagedTarError(message, position, is_cut=True)
         head = block[BLOCK : BLOCK + size]
         if kind == NAME_OF_NEXT:
             name = _text(_whole(handle, start, size, head))
@@ -91,11 +103,15 @@ def _checked_size(header: bytes, position: int) -> int:
         else:
             size = int(field.split(b"\0", 1)[0] or b"0", 8)
     except ValueError:
-        raise DamagedTarError(f"no header at byte {position}") from None
+        raise _no_header(position) from None
     # The lower half of adler32 is 1 + the sum of all bytes, modulo 65521, and fast.
     if zlib.adler32(header[:148] + b" " * 8 + header[156:]) & 0xFFFF != (stated + 1) % 65521:
-        raise DamagedTarError(f"no header at byte {position}")
+        raise _no_header(position)
     return size
+
+
+def _no_header(position: int) -> DamagedTarError:
+    return DamagedTarError(f"no header at byte {position}", position, is_cut=False)
 
 
 def _name(header: bytes) -> str:
