@@ -23,7 +23,8 @@ SURFACE = {
     "demo": ["--fresh", "--out"],
     "doctor": ["--json"],
     "evaluate": [
-        *("--batch-size", "--checkpoint", "--data", "--device", "--json", "--labels", "run"),
+        *("--batch-size", "--beam", "--checkpoint", "--data", "--device", "--json", "--labels"),
+        *("--length-penalty", "run"),
     ],
     "inspect": [
         *("--checkpoint", "--data", "--device", "--images", "--json", "--layers", "--out"),
@@ -36,6 +37,10 @@ SURFACE = {
     ],
     "report": ["--out", "--title", "runs"],
     "train": ["--data", "--dry-run", "--out", "--set", "what"],
+    "translate": [
+        *("--batch-size", "--beam", "--checkpoint", "--device", "--length-penalty"),
+        *("file", "run"),
+    ],
     "tune": ["--activation", "--causal", "--dry-run", "--dtype", "--shape"],
 }
 

@@ -1,16 +1,22 @@
-"""``flashpoint evaluate``: accuracy and loss of a run's model."""
+"""``flashpoint evaluate``: how good a run's model is: accuracy of images, BLEU of text."""
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from flashpoint.cli.run_arguments import BatchSize, Checkpoint, Device, JsonFile, RunFolder
+from flashpoint.cli.run_arguments import Checkpoint, Device, JsonFile, RunFolder
+from flashpoint.errors import InputError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from flashpoint.evaluation.classification import Classification
+    from flashpoint.evaluation.translation_scores import TranslationScores
+
+IMAGES_AT_ONCE, PARTS_AT_ONCE = 256, 32
+BEAM, LENGTH_PENALTY = 5, 1.0
 
 
 class Labels(StrEnum):
@@ -24,7 +30,8 @@ Data: TypeAlias = Annotated[
     str | None,
     typer.Option(
         metavar="WHERE",
-        help="Images with classes, as in a config: a folder, shards:PATTERN, digits, ...",
+        help="Images with classes, as in a config: a folder, shards:PATTERN, digits, ... Or "
+        "documents: documents:DIR:test, text:PREFIX, jsonl:FILE, ...",
         show_default="the run's validation data",
     ),
 ]
@@ -37,27 +44,78 @@ LabelsOption: TypeAlias = Annotated[
 ]
 
 
+BatchSize: TypeAlias = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Images, or parts of documents, at a time.",
+        show_default=f"{IMAGES_AT_ONCE}, or {PARTS_AT_ONCE} of text",
+    ),
+]
+Beam: TypeAlias = Annotated[
+    int | None,
+    typer.Option(min=1, help="Of text: hypotheses; 1 is greedy.", show_default=str(BEAM)),
+]
+LengthPenalty: TypeAlias = Annotated[
+    float | None,
+    typer.Option(help="Of text: 0 prefers short ones, 1 long.", show_default=str(LENGTH_PENALTY)),
+]
+
+
 def evaluate(
     run: RunFolder,
     data: Data = None,
     labels: LabelsOption = Labels.ALL,
+    beam: Beam = None,
+    length_penalty: LengthPenalty = None,
     checkpoint: Checkpoint = "best",
-    batch_size: BatchSize = 256,
+    batch_size: BatchSize = None,
     device: Device = "auto",
     json_file: JsonFile = None,
 ) -> None:
-    """Top-1, top-5 and loss of a run's model, on its validation data or on others.
+    """How good a run's model is, on its validation data or on others.
+
+    Of images: top-1, top-5 and loss. Of text: BLEU of segments and of documents, and chrF.
 
     \b
     flashpoint evaluate runs/mine
     flashpoint evaluate runs/i21k --data /data/imagenet --labels matching
+    flashpoint evaluate runs/en_de --data documents:DIR:test
     """
+    from flashpoint.cli import run_arguments
+    from flashpoint.training.run_folder import open_run
+
+    run_arguments.require_writable(json_file, "--json")
+    if open_run(run).config.task == "text":
+        if labels is not Labels.ALL:
+            raise InputError(f"--labels {labels.value} is for images; {run} translates text.")
+        search = {
+            "beam": beam or BEAM,
+            "length_penalty": LENGTH_PENALTY if length_penalty is None else length_penalty,
+            "batch_size": batch_size or PARTS_AT_ONCE,
+        }
+        _evaluate_text(run, data, checkpoint, device, search, json_file)
+        return
+    if beam is not None or length_penalty is not None:
+        raise InputError(f"--beam and --length-penalty are for text; {run} classifies images.")
+    size = batch_size or IMAGES_AT_ONCE
+    _evaluate_images(run, data, labels, checkpoint, device, size, json_file)
+
+
+def _evaluate_images(
+    run: Path,
+    data: str | None,
+    labels: Labels,
+    checkpoint: str,
+    device: str,
+    batch_size: int,
+    json_file: Path | None,
+) -> None:
     from rich.console import Console
 
     from flashpoint.cli import run_arguments
     from flashpoint.evaluation.run_evaluation import evaluate_run
 
-    run_arguments.require_writable(json_file, "--json")
     found, model, step = run_arguments.open_with_model(run, checkpoint, device)
     with run_arguments.counting("Evaluating") as on_count:
         result = evaluate_run(
@@ -81,6 +139,59 @@ def evaluate(
             "labels": labels.value,
         }
         run_arguments.write_json({**context, **result.to_dict()}, json_file)
+
+
+def _evaluate_text(
+    run: Path,
+    data: str | None,
+    checkpoint: str,
+    device: str,
+    search: dict[str, Any],
+    json_file: Path | None,
+) -> None:
+    from rich.console import Console
+
+    from flashpoint.cli import run_arguments
+    from flashpoint.cli.translate import open_translator
+    from flashpoint.evaluation.translation_scores import evaluate_translation
+
+    found, translator, step = open_translator(run, checkpoint, device, **search)
+    with run_arguments.counting("Translating") as on_count:
+        result = evaluate_translation(found.config, translator, data=data, on_count=on_count)
+    where = data or found.config.data.validation
+    title = f"{run}, step {step}, on {where}, beam {search['beam']}"
+    Console(stderr=json_file == run_arguments.STDOUT).print(_draw_scores(result, title))
+    if json_file is not None:
+        context = {"run": str(run), "step": step, "data": where, **search}
+        run_arguments.write_json({**context, **result.to_dict()}, json_file)
+
+
+def _draw_scores(result: "TranslationScores", title: str) -> "RenderableType":
+    """The scores of all documents and by length, and how they were computed."""
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    table.add_column("source tokens")
+    for heading in ("BLEU", "d-BLEU", "chrF", "documents", "segments"):
+        table.add_column(heading, justify="right")
+    for name, scores in {"all": result.all, **result.by_length}.items():
+        table.add_row(
+            name,
+            f"{scores.bleu:.2f}",
+            f"{scores.document_bleu:.2f}",
+            f"{scores.chrf:.2f}",
+            f"{scores.num_documents:,}",
+            f"{scores.num_segments:,}",
+        )
+    signatures = [f"{name} {signature}" for name, signature in result.signatures.items()]
+    repeated = (
+        f"{result.repeated_share:.1%} of the segments were translated again in smaller parts to "
+        "keep segments apart; d-BLEU is of what came first."
+    )
+    return Group(Text(title, style="bold"), table, *map(Text, [*signatures, repeated]))
 
 
 def _draw(result: "Classification", title: str) -> "RenderableType":

@@ -17,6 +17,7 @@ from flashpoint.cli.models import models
 from flashpoint.cli.probe import probe
 from flashpoint.cli.report import report
 from flashpoint.cli.train import train
+from flashpoint.cli.translate import translate
 from flashpoint.cli.tune import tune
 from flashpoint.errors import FlashpointError
 
@@ -27,7 +28,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 for verb in (
-    *(demo, train, evaluate, probe, inspect, report, models),
+    *(demo, train, evaluate, translate, probe, inspect, report, models),
     *(bench, activations, tune, doctor),
 ):
     app.command()(verb)

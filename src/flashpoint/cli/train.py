@@ -17,14 +17,17 @@ STOPPED = 75
 
 def train(
     what: Annotated[
-        str, typer.Argument(metavar="CONFIG|MODEL", help="A YAML file, or a model as vit_s16.")
+        str,
+        typer.Argument(
+            metavar="CONFIG|MODEL", help="A YAML file, or a model as vit_s16 or reluformer_base."
+        ),
     ],
     data: Annotated[
         str | None,
         typer.Option(
             metavar="WHERE",
             help="Images to train and validate on: digits, cifar10:DIR, a folder, shards:PATTERN, "
-            "hf:DIR.",
+            "hf:DIR. Or documents: documents:DIR, text:PREFIX, jsonl:DIR, hf:DIR.",
         ),
     ] = None,
     out: Annotated[
@@ -49,6 +52,7 @@ def train(
     flashpoint train configs/digits.yaml
     flashpoint train configs/digits.yaml --set model.attention=softmax --out runs/softmax
     flashpoint train vit_s16 --data DIR
+    flashpoint train reluformer_base --data documents:DIR
     torchrun --nproc-per-node 8 -m flashpoint train configs/vit_i1k.yaml --data DIR
 
     The same command again goes on from the newest checkpoint, also after a crash. SIGTERM and
@@ -78,10 +82,19 @@ def _config(what: str, data: str | None, changes: list[str]) -> "TrainConfig":
         return config_file.load(Path(what), [*where, *changes])
     if data is None:
         _check_model(what)
-        raise InputError(f"train {what} needs images: pass --data WHERE, as --data digits.")
+        raise InputError(f"train {what} needs {_needs(what)}.")
     from flashpoint.training.recipes import recipe
 
     return config_file.parse(recipe(what, data), changes)
+
+
+def _needs(model: str) -> str:
+    """What a model learns from, and how to say where it is."""
+    from flashpoint.models.registry import is_text_model
+
+    if is_text_model(model):
+        return "documents: pass --data WHERE, as --data documents:DIR"
+    return "images: pass --data WHERE, as --data digits"
 
 
 def _check_model(what: str) -> None:

@@ -3,9 +3,12 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 from flashpoint.errors import InputError, describe
+
+ScheduleKind = Literal["cosine", "inverse_sqrt"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,13 +79,15 @@ class OptimizerConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ScheduleConfig:
-    """How the learning rate goes: linearly up from 0, then down to 0 along a cosine.
+    """How the learning rate goes: linearly up from 0, then down.
 
     Attributes:
+        kind: how it goes down: to 0 along a "cosine", or as the "inverse_sqrt" of the step.
         warmup_steps: steps on the way up.
         warmup_share: the same as a share of all steps; only one of the two may be set.
     """
 
+    kind: ScheduleKind = "cosine"
     warmup_steps: int = 0
     warmup_share: float = 0.0
 
@@ -108,7 +113,7 @@ class TrainConfig:
         seed: of weights, of the order of samples, of augmentation.
         epochs: passes over the training set; exactly one of epochs and steps is set.
         steps: updates.
-        batch_size: samples per update, over all processes and accumulated parts.
+        batch_size: samples per update, over all processes and accumulated parts; of text, tokens.
         accumulate: parts that a process cuts its share of a batch into, to need less memory.
         optimizer, schedule: how weights move.
         precision: "bf16" is autocast; weights and optimizer stay in fp32.
@@ -163,6 +168,10 @@ class TrainConfig:
             raise InputError(
                 f"seed={self.seed} and max_bad_steps={self.max_bad_steps} must be 0 or more."
             )
+
+    def files(self) -> Mapping[str, Path]:
+        """What the run's folder must hold besides the config, by name, and where it lies now."""
+        return {}
 
     def total_steps(self, num_samples: int) -> int:
         """Updates of the whole run, with so many samples in an epoch.

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from flashpoint.models.registry import is_text_model
+
 _SMALL = {
     "digits": {"image_size": 8, "channels": 1, "augmentation": {"crop": "pad", "pad": 1}},
     "mnist": {"image_size": 28, "channels": 1, "augmentation": {"crop": "pad", "pad": 2}},
@@ -27,21 +29,32 @@ _PHOTOGRAPHS = {
         "mixup": 0.2,
     },
 }
+_TEXT = {
+    "task": "text",
+    "steps": 20_000,
+    "batch_size": 16_384,
+    "log_every": 50,
+    "evaluate_every": 1000,
+    "checkpoint_every": 1000,
+}
 
 
 def recipe(model: str, data: str) -> dict[str, Any]:
-    """Plain data of a config that trains ``model`` on the images at ``data``.
+    """Plain data of a config that trains ``model`` on what is at ``data``.
 
     Photographs get BigVision's optimizer and its medium augmentation; small sets their own size.
+    Documents get the usual recipe of translation, which ``TextConfig`` has by itself.
 
     Example:
         >>> recipe("vit_ti4", "cifar10:DIR")["data"]["image_size"]
         32
     """
+    if is_text_model(model):
+        return _TEXT | {"model": {"name": model, "dropout": 0.1}, "data": _both(data)}
     small = _SMALL.get(data.partition(":")[0])
     return {
         "model": {"name": model},
-        "data": {"train": data, "validation": data, **(small or _PHOTOGRAPHS)},
+        "data": {**_both(data), **(small or _PHOTOGRAPHS)},
         "loss": "softmax",
         "epochs": 60 if small else 90,
         "batch_size": 256 if small else 1024,
@@ -51,3 +64,7 @@ def recipe(model: str, data: str) -> dict[str, Any]:
         "evaluate_every": 200 if small else 1000,
         "checkpoint_every": 200 if small else 1000,
     }
+
+
+def _both(data: str) -> dict[str, Any]:
+    return {"train": data, "validation": data}

@@ -20,16 +20,18 @@ from flashpoint.training.typed import plain
 
 if TYPE_CHECKING:
     from flashpoint.training.config import TrainConfig
-    from flashpoint.training.vision import VisionConfig
 
 CONFIG = "config.yaml"
 CHECKPOINTS = "checkpoints"
 LOCK = ".lock"
 MAY_CHANGE = (
-    *("accumulate", "checkpoint_every", "compile", "data.workers", "device", "evaluate_every"),
-    *("keep_checkpoints", "log_every", "max_bad_steps", "parallel"),
+    *("accumulate", "checkpoint_every", "compile", "data.pieces.file", "data.workers", "device"),
+    *("evaluate_every", "keep_checkpoints", "log_every", "max_bad_steps", "parallel"),
 )
-"""Keys that may differ when a run goes on: how it is computed and watched, not what it is."""
+"""Keys that may differ when a run goes on: how it is computed and watched, not what it is.
+
+Of pieces the content counts, which lies in the run's folder, and not where they came from.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,13 +40,13 @@ class Run:
 
     Attributes:
         path: its folder.
-        config: complete, so that the model can be built from it alone.
+        config: of the task's class, complete, so that the model can be built from it alone.
         record: final numbers; None while the run has not ended.
         metrics: the lines of metrics.jsonl.
     """
 
     path: Path
-    config: "VisionConfig"
+    config: Any
     record: Record | None
     metrics: list[dict[str, Any]]
 
@@ -97,7 +99,7 @@ def open_run(path: Path | str) -> Run:
         raise InputError(f"{path} is not a run's folder: it has no {CONFIG}.")
     return Run(
         path=path,
-        config=cast("VisionConfig", config_file.load(path / CONFIG)),
+        config=config_file.load(path / CONFIG),
         record=Record.read(path),
         metrics=read_metrics(path),
     )
@@ -136,10 +138,10 @@ def claim(path: Path) -> Generator[None]:
 
 
 def settle_config(path: Path, config: "TrainConfig") -> None:
-    """Write the config of a new run; refuse another one in the folder of an old run."""
+    """Write the config of a new run, and the files it needs; refuse others in an old run's."""
     file = path / CONFIG
     if file.exists():
-        changed = config_file.differences(config_file.read(file), plain(config))
+        changed = config_file.differences(plain(config_file.load(file)), plain(config))
         fatal = {key: pair for key, pair in changed.items() if key not in MAY_CHANGE}
         if fatal:
             first = "; ".join(
@@ -149,4 +151,17 @@ def settle_config(path: Path, config: "TrainConfig") -> None:
                 f"{path} holds a run with another config: {first}. Pass another --out, or remove "
                 "the folder."
             )
+    for name, origin in config.files().items():
+        _keep(path / name, origin.read_bytes())
     checkpoint.replace_file(file, config_file.dump(config).encode())
+
+
+def _keep(file: Path, content: bytes) -> None:
+    """Write a file that never changes in the life of a run."""
+    if not file.exists():
+        checkpoint.replace_file(file, content)
+    elif file.read_bytes() != content:
+        raise InputError(
+            f"{file} differs from what this config gives. Pass another --out, or remove the "
+            "folder."
+        )

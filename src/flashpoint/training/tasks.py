@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from flashpoint.training.config import TrainConfig
     from flashpoint.training.task import Task
 
-_HOMES = {"vision": "flashpoint.training.vision"}
+_HOMES = {"vision": "flashpoint.training.vision", "text": "flashpoint.training.text"}
 """Modules with a ``CONFIG`` class, a subclass of TrainConfig, and a ``TASK`` class."""
 
 

@@ -1,0 +1,328 @@
+"""Translation of documents as a task of the loop.
+
+Samples of the loop are tokens: ``batch_size`` is how many a batch has room for on the wider side,
+padding included, as ``TextBatches`` counts them.
+"""
+
+import dataclasses
+import hashlib
+import math
+import typing
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from flashpoint.data.text.batch_plan import check_rows
+from flashpoint.data.text.batches import TextBatches, TextEvalBatches
+from flashpoint.data.text.config import DocumentConfig
+from flashpoint.data.text.documents import Documents
+from flashpoint.data.text.pieces import BOS, EOS, PAD, Pieces, cached_pieces
+from flashpoint.data.text.sources import open_both
+from flashpoint.errors import InputError
+from flashpoint.files import cache_folder
+from flashpoint.models.cost import translation_flops
+from flashpoint.models.registry import text_model_config
+from flashpoint.models.reluformer import ReLUFormer, ReLUFormerConfig
+from flashpoint.training.config import (
+    ModelConfig,
+    OptimizerConfig,
+    ScheduleConfig,
+    ScheduleKind,
+    TrainConfig,
+)
+from flashpoint.training.ranks import Ranks
+from flashpoint.training.task import Batch, Numbers
+from flashpoint.training.typed import convert, plain, unknown
+
+PIECES = "pieces.model"
+"""The file of a run's folder with its subword pieces."""
+
+PENALTY = 0.1
+"""Weight of ReLUFormer's penalty where the config has none."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TextOptimizerConfig(OptimizerConfig):
+    """Adam as translation models use it, without decay; see ``OptimizerConfig``."""
+
+    lr: float = 7e-4
+    betas: tuple[float, float] = (0.9, 0.98)
+    weight_decay: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TextScheduleConfig(ScheduleConfig):
+    """The inverse square root, by default; see ``ScheduleConfig``."""
+
+    kind: ScheduleKind = "inverse_sqrt"
+    warmup_steps: int = 4000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TextConfig(TrainConfig):
+    """A run that learns to translate documents.
+
+    The model's vocabulary comes from the pieces.
+
+    Attributes:
+        data: where documents are and how they become samples.
+        label_smoothing: share of a target's probability that all pieces divide.
+        penalty: weight of ReLUFormer's penalty; null is 0.1 for relu, and 0 for all others, which
+            have none.
+    """
+
+    task: str = "text"
+    data: DocumentConfig
+    optimizer: TextOptimizerConfig = field(default_factory=TextOptimizerConfig)
+    schedule: TextScheduleConfig = field(default_factory=TextScheduleConfig)
+    label_smoothing: float = 0.1
+    penalty: float | None = None
+
+    def __post_init__(self) -> None:
+        TrainConfig.__post_init__(self)
+        model = translation_config(self.model)
+        if not 0 <= self.label_smoothing < 1:
+            raise InputError(f"label_smoothing={self.label_smoothing} must lie in [0, 1).")
+        if self.penalty is not None and not 0 <= self.penalty < math.inf:
+            raise InputError(f"penalty={self.penalty} must be 0 or positive.")
+        if self.penalty and model.attention.activation != "relu":
+            raise InputError(
+                f"penalty={self.penalty} is for relu attention only, not for "
+                f"{model.attention.activation!r}. Set penalty: 0."
+            )
+        if self.compile == "graphs":
+            raise InputError(
+                "compile='graphs' needs batches of one shape; those of text have many. "
+                "Pass --set compile=default or --set compile=none."
+            )
+
+    def files(self) -> Mapping[str, Path]:
+        """The pieces."""
+        return {PIECES: Path(self.data.pieces.file)} if self.data.pieces.file else {}
+
+
+def translation_config(model: ModelConfig, **defaults: Any) -> ReLUFormerConfig:
+    """The whole config of a model, its settings checked by name and type.
+
+    Args:
+        model: a name and settings.
+        defaults: settings that the model's own may replace.
+
+    Example:
+        >>> translation_config(ModelConfig(name="reluformer_tiny")).attention.alpha
+        0.5
+    """
+    hints = typing.get_type_hints(ReLUFormerConfig)
+    settings = dict(defaults)
+    for key, value in model.settings.items():
+        if key not in hints:
+            raise unknown(key, {"name": str, **hints}, "model")
+        is_word = key == "attention" and isinstance(value, str)  # "relu" means the paper's
+        settings[key] = value if is_word else convert(value, hints[key], f"model.{key}")
+    try:
+        return text_model_config(model.name, **settings)
+    except InputError as error:
+        raise InputError(f"model: {error}") from error
+
+
+class TextTask:
+    """Translates the documents of a config; see ``task.Task``."""
+
+    unit = "tokens"
+
+    def __init__(self, config: TextConfig, ranks: Ranks) -> None:
+        check_rows(config.data.length, config.batch_size, ranks.size * config.accumulate)
+        train, validation = open_both(config.data)
+        self.pieces = cached_pieces(train, config.data.pieces, cache_folder() / "pieces")
+        self.model_config = _fitting(config.model, self.pieces)
+        self.config: TextConfig = self._completed(config)
+        self.identity = _identity(train)
+        self._ranks = ranks
+        place: dict[str, Any] = {
+            "rank": ranks.rank,
+            "world_size": ranks.size,
+            "device": ranks.device,
+        }
+        self._train = TextBatches(
+            train,
+            self.pieces,
+            config.data,
+            tokens_per_batch=config.batch_size,
+            seed=config.seed,
+            **place,
+        )
+        self._validation = TextEvalBatches(
+            validation,
+            self.pieces,
+            config.data,
+            tokens_per_batch=config.batch_size // config.accumulate,
+            **place,
+        )
+        self.num_samples = self._train.batches_per_epoch * config.batch_size
+        self.flops_per_sample = self._flops() / self.num_samples
+
+    def _completed(self, config: TextConfig) -> TextConfig:
+        """The config with the model's sizes, the penalty's weight and the file of the pieces."""
+        model = ModelConfig(name=config.model.name, settings=plain(self.model_config))
+        penalty = config.penalty
+        if penalty is None:
+            penalty = PENALTY if self.model_config.attention.activation == "relu" else 0.0
+        pieces = dataclasses.replace(config.data.pieces, file=self._pieces_file(config))
+        data = dataclasses.replace(config.data, pieces=pieces)
+        return dataclasses.replace(config, model=model, data=data, penalty=penalty)
+
+    def _pieces_file(self, config: TextConfig) -> str:
+        if config.data.pieces.file:
+            return str(Path(config.data.pieces.file).expanduser())
+        file = cache_folder() / "pieces" / f"{self.pieces.digest}.model"
+        if not file.is_file():
+            self.pieces.save(file)
+        return str(file)
+
+    def _flops(self) -> float:
+        """Operations of an epoch, without those on padding, were all samples of equal length."""
+        count = self._train.num_samples
+        length = self._train.num_tokens / count
+        return 3.0 * count * translation_flops(self.model_config, length, length)
+
+    def build_model(self) -> nn.Module:
+        """A ReLUFormer with fresh weights."""
+        return ReLUFormer(self.model_config)
+
+    def batches(self, start: int) -> Generator[Batch]:
+        """Sources, targets and their lengths, and for each row how many tokens are to be one loss.
+
+        What dropout drops in a step is settled here, by the step's number.
+        """
+        parts = self._ranks.size * self.config.accumulate
+        for step, batch in enumerate(self._train.iterate(start), start=start):
+            share = batch.num_tokens / parts
+            shares = torch.full_like(batch.source_lengths, share, dtype=torch.float32)
+            if self.model_config.dropout:
+                torch.manual_seed(hash((self.config.seed, step, self._ranks.rank)))
+            yield (
+                *(batch.source, batch.source_lengths),
+                *(batch.target_in, batch.target_out, batch.target_lengths),
+                shares,
+            )
+
+    def loss(self, forward: Callable[..., Any], batch: Batch) -> Tensor:
+        """Smoothed cross-entropy and penalty of a part, over the tokens of a mean part.
+
+        So a token weighs the same in every part of a batch, on every rank.
+        """
+        source, source_lengths, target_in, target_out, target_lengths, shares = batch
+        weight = self.config.penalty or 0.0
+        lengths = {"source_lengths": source_lengths, "target_lengths": target_lengths}
+        result = forward(source, target_in, **lengths, with_penalty=weight > 0)
+        logits, penalty = result if weight > 0 else (result, 0.0)
+        losses = F.cross_entropy(
+            logits.float().flatten(0, 1),
+            target_out.flatten(),
+            ignore_index=PAD,
+            label_smoothing=self.config.label_smoothing,
+            reduction="sum",
+        )
+        return (losses + weight * penalty * target_lengths.sum()) / shares[0]
+
+    def validate(self, model: nn.Module) -> Numbers:
+        """Loss and accuracy of the validation set's tokens."""
+        sums = TokenSums(self._ranks.device)
+        is_bf16 = self.config.precision == "bf16"
+        num_batches = 0
+        with (
+            torch.no_grad(),
+            torch.autocast(self._ranks.device.type, torch.bfloat16, enabled=is_bf16),
+        ):
+            for batch in self._validation.iterate():
+                lengths = {
+                    "source_lengths": batch.source_lengths,
+                    "target_lengths": batch.target_lengths,
+                }
+                sums.add(model(batch.source, batch.target_in, **lengths), batch.target_out)
+                num_batches += 1
+            for _ in range(self._ranks.max(num_batches) - num_batches):
+                self._keep_step_with_others(model)
+        return sums.numbers(self._ranks)
+
+    def _keep_step_with_others(self, model: nn.Module) -> None:
+        """A forward for nothing: processes that share weights need each other in each one."""
+        source, target = torch.tensor([[[EOS]], [[BOS]]], device=self._ranks.device)
+        model(source, target)
+
+    @staticmethod
+    def score(validation: Numbers) -> float:
+        """The lowest loss is the best; in a file, null stands for one that is not finite."""
+        loss = cast("float | None", validation["loss"])
+        return -math.inf if loss is None or not math.isfinite(loss) else -loss
+
+    def notes(self) -> Mapping[str, Any]:
+        """What the batches hold: ``samples`` of the record count room, this counts tokens."""
+        return {
+            "target_tokens_per_epoch": self._train.num_tokens,
+            "batches_per_epoch": self._train.batches_per_epoch,
+            "padding_share": self._train.padding_share,
+            "segments_left_out": self._train.num_too_long,
+            "validation_segments_left_out": self._validation.num_too_long,
+        }
+
+
+def _identity(documents: Documents) -> dict[str, Any]:
+    """What tells these documents from others."""
+    digest = hashlib.sha256()
+    for text in documents.texts():
+        digest.update(text.encode() + b"\n")
+    return {
+        "documents": len(documents),
+        "segments": documents.num_segments,
+        "text": digest.hexdigest()[:16],
+    }
+
+
+def _fitting(model: ModelConfig, pieces: Pieces) -> ReLUFormerConfig:
+    """The model's config with the vocabulary of the pieces, or a larger one if it says so."""
+    config = translation_config(model, vocabulary_size=pieces.size)
+    if config.vocabulary_size < pieces.size:
+        raise InputError(
+            f"model.vocabulary_size={config.vocabulary_size} is less than the {pieces.size} "
+            "pieces. Leave it out; the model follows."
+        )
+    return config
+
+
+class TokenSums:
+    """Right tokens and losses, summed over batches.
+
+    Example:
+        >>> sums = TokenSums()
+        >>> logits = torch.tensor([[[0.0, 0.0, 9.0], [0.0, 9.0, 0.0], [9.0, 0.0, 0.0]]])
+        >>> sums.add(logits, torch.tensor([[2, 2, PAD]]))
+        >>> sums.numbers()["token_accuracy"]
+        0.5
+    """
+
+    def __init__(self, device: torch.device | str = "cpu") -> None:
+        self._sums = torch.zeros(3, dtype=torch.float64, device=device)
+
+    def add(self, logits: Float[Tensor, "B L V"], targets: Int[Tensor, "B L"]) -> None:
+        """Count a batch; does not wait for the device."""
+        exists = targets != PAD
+        losses = F.cross_entropy(
+            logits.float().flatten(0, 1), targets.flatten(), ignore_index=PAD, reduction="sum"
+        )
+        right = (logits.argmax(-1) == targets) & exists
+        self._sums += torch.stack([x.double() for x in (losses, right.sum(), exists.sum())])
+
+    def numbers(self, ranks: Ranks = Ranks()) -> dict[str, float]:  # noqa: B008  frozen
+        """The mean cross-entropy, not smoothed, and the share of right guesses."""
+        loss, right, count = ranks.sum_(self._sums.clone()).tolist()
+        return {"loss": loss / count, "token_accuracy": right / count}
+
+
+CONFIG, TASK = TextConfig, TextTask
