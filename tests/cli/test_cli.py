@@ -1,8 +1,8 @@
 """The command line: its surface is frozen, its help is fast, its errors are one line."""
 
+import resource
 import subprocess
 import sys
-import time
 
 import pytest
 import typer
@@ -64,12 +64,14 @@ def test_verbs_and_options_are_frozen():
 
 
 def test_help_answers_in_half_a_second():
+    """Of the processor's time: others may share this machine."""
     seconds = []
     for _ in range(3):
-        start = time.perf_counter()
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         run_cli("--help").check_returncode()
-        seconds.append(time.perf_counter() - start)
-    assert min(seconds) < 0.5
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        seconds.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    assert 0 < min(seconds) < 0.5
 
 
 @pytest.mark.parametrize("verb", [[], *map(str.split, SURFACE)], ids=" ".join)
