@@ -10,7 +10,7 @@ from training.runs import TINY, write_config
 from typer.testing import CliRunner
 
 from flashpoint.cli.train import STOPPED, train
-from flashpoint.errors import FlashpointError
+from flashpoint.errors import FlashpointError, InputError
 from flashpoint.training import loop
 from flashpoint.training.failure import Preempted
 from flashpoint.training.run_folder import open_run
@@ -41,6 +41,12 @@ def test_changes_and_folder_are_honoured(run, tmp_path):
     found = open_run(tmp_path / "elsewhere" / "twin")
     assert found.config.model.settings["attention"]["activation"] == "softmax"
     assert found.record.steps == 2
+
+
+def test_place_of_the_data_is_taken_as_it_is(run, tmp_path):
+    for place in ("2012", "my set #1"):
+        result = run(write_config(tmp_path), "--data", place)
+        assert f"{place!r} is neither a folder nor a known set" in str(result.exception)
 
 
 def test_second_time_there_is_nothing_to_do(run, tmp_path):
@@ -118,6 +124,17 @@ def test_other_processes_leave_errors_to_the_first(run, tmp_path, monkeypatch):
     result = run(write_config(tmp_path), "--set", "lr=1")
     assert result.exit_code == 2
     assert result.output == ""
+
+
+def test_other_processes_say_what_only_they_know(run, tmp_path, monkeypatch):
+    def fail(*_):
+        raise InputError("3 of 9 images cannot be read.")
+
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setattr(loop, "train", fail)
+    result = run(write_config(tmp_path))
+    assert result.exit_code == 2
+    assert result.stderr == "error in process 1: 3 of 9 images cannot be read.\n"
 
 
 def test_full_gpu_says_what_to_change(run, tmp_path, monkeypatch):

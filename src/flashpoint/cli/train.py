@@ -78,8 +78,12 @@ def _config(what: str, data: str | None, changes: list[str]) -> "TrainConfig":
 
     is_file = what.endswith((".yaml", ".yml")) or Path(what).is_file()
     if is_file:
-        where = [] if data is None else [f"data.train={data}", f"data.validation={data}"]
-        return config_file.load(Path(what), [*where, *changes])
+        values = config_file.read(Path(what))
+        if data is not None:  # as it is: in --set it would be YAML
+            given = values.get("data")
+            section = given if isinstance(given, dict) else {}
+            values = {**values, "data": {**section, "train": data, "validation": data}}
+        return config_file.parse(values, changes)
     if data is None:
         _check_model(what)
         raise InputError(f"train {what} needs {_needs(what)}.")
@@ -124,6 +128,10 @@ def _run(config: "TrainConfig", folder: Path, is_first: bool) -> None:
 
     try:
         record = run(config, folder)
+    except InputError as error:
+        if not is_first:  # its own share of the data, perhaps: the first may know nothing of it
+            typer.echo(f"error in process {os.environ['RANK']}: {error}", err=True)
+        raise
     except Preempted as stop:
         if is_first:
             typer.echo(str(stop), err=True)

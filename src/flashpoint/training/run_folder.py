@@ -25,7 +25,8 @@ CONFIG = "config.yaml"
 CHECKPOINTS = "checkpoints"
 LOCK = ".lock"
 MAY_CHANGE = (
-    *("accumulate", "checkpoint_every", "compile", "data.pieces.file", "data.workers", "device"),
+    *("accumulate", "checkpoint_every", "compile", "data.pieces.file", "data.workers"),
+    *("data.max_broken_share", "device"),
     *("evaluate_every", "keep_checkpoints", "log_every", "max_bad_steps", "parallel"),
 )
 """Keys that may differ when a run goes on: how it is computed and watched, not what it is.
