@@ -8,6 +8,7 @@ What it said is kept in ``benchmarks/results/h200_sanitizer.txt``.
 """
 
 import torch
+import typer
 
 import flashpoint
 
@@ -48,12 +49,12 @@ def main() -> None:
             given["key_lengths"] = torch.tensor(options["key_lengths"], device="cuda")
         flashpoint.attention(q, k, v, **(options | given)).sum().backward()
         torch.cuda.synchronize()
-        print(name, flush=True)  # noqa: T201
+        typer.echo(name)
     ends = torch.tensor([0, 67, 67, 130], device="cuda", dtype=torch.int32)
     q, k, v = (make(130, heads, 64) for heads in (2, 1, 1))
     flashpoint.attention_varlen(q, k, v, ends, ends, 67, 67, causal=True).sum().backward()
     torch.cuda.synchronize()
-    print("packed", flush=True)  # noqa: T201
+    typer.echo("packed")
 
 
 if __name__ == "__main__":

@@ -49,3 +49,12 @@ def describe(value: object) -> str:
         return f"a {type(value).__name__.lower()} of shape {list(shape)}"
     text = " ".join(repr(value).split())
     return text if len(text) <= 60 else f"{text[:46]}... ({type(value).__name__})"
+
+
+def check_choice(name: str, value: object, known: tuple[str, ...], also: str = "") -> None:
+    """Refuse a word that is not known, with its nearest matches; ``also``: what else would do."""
+    if not isinstance(value, str) or value not in known:
+        raise InputError(
+            f"{name}={describe(value)} is unknown. {hint(value, known)}"
+            f"Known: {', '.join(known)}{also}."
+        )

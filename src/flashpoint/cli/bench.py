@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
+from flashpoint.cli.run_arguments import STDOUT, require_writable
 from flashpoint.errors import InputError
 
 if TYPE_CHECKING:
     from flashpoint.bench.plan import Plan, Request
     from flashpoint.bench.result import Result
 
-STDOUT = Path("-")
 ROUNDS = {"cpu": 20, "cuda": 50}
 SECONDS = {"cpu": 6.0, "cuda": 1.5}
 QUICK_ROUNDS, QUICK_SECONDS = 5, 1.0
@@ -212,25 +212,12 @@ def _make_plan(
 
 def _refuse_files(json_file: Path | None, plot_file: Path | None) -> None:
     """Refuse files that could not be written, before anything is measured."""
-    if json_file is not None and json_file != STDOUT:
-        _require_writable(json_file, "--json")
+    require_writable(json_file, "--json")
     if plot_file is not None:
         from flashpoint.bench.plot import require_drawable
 
         require_drawable(plot_file)
-        _require_writable(plot_file, "--plot")
-
-
-def _require_writable(file: Path, option: str) -> None:
-    """Open the file for writing, and leave no trace if it was not there."""
-    existed = file.exists()
-    try:
-        with file.open("a"):
-            pass
-    except OSError as error:
-        raise InputError(f"cannot write {option} {file}: {error.strerror}.") from error
-    if not existed:
-        file.unlink()
+        require_writable(plot_file, "--plot")
 
 
 def _refuse_measuring(**options: object) -> None:

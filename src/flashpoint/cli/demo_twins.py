@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from flashpoint.cli.train import STOPPED
 from flashpoint.errors import FlashpointError
 from flashpoint.report.run_files import number, read_lines, read_mapping
 
 SECONDS_BETWEEN_LOOKS = 0.2
 LIVELY = ("log_every=10", "evaluate_every=45")
 """What makes curves that are worth watching."""
-STOPPED = 75
-"""What ``flashpoint train`` exits with when it was asked to stop and saved a checkpoint."""
 
 
 class Glance(NamedTuple):

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-from flashpoint.errors import InputError, hint
+from flashpoint.errors import InputError, check_choice
 
 Crop = Literal["none", "pad", "inception"]
 View = Literal["auto", "crop", "squash", "whole"]
@@ -100,14 +100,6 @@ class DataConfig:
                 "workers decode, and data.resident='yes' keeps them on the device. "
                 'Set resident: "no", or randaug_ops: 0.'
             )
-
-
-def check_choice(name: str, value: object, known: tuple[str, ...]) -> None:
-    """Refuse a word that is not known, with its nearest matches."""
-    if value not in known:
-        raise InputError(
-            f"{name}={value!r} is unknown. {hint(value, known)}Known: {', '.join(known)}."
-        )
 
 
 def check_range(name: str, value: float, low: float, high: float) -> None:

@@ -42,7 +42,7 @@ def decode(content: bytes, name: str) -> "Image":
             return _plain(image)
     except UnidentifiedImageError as error:  # whose own text differs at every reading
         raise BrokenImageError(f"{name}: not a known image format") from error
-    except Exception as error:
+    except Exception as error:  # Pillow's decoders raise all kinds of broken bytes
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise BrokenImageError(f"{name}: {reason}") from error
 

@@ -12,10 +12,10 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from flashpoint.errors import InputError
+from flashpoint.errors import InputError, check_choice
 from flashpoint.layers.cache import KeyValueCache
 from flashpoint.layers.softmax import attend_softmax, check_softmax_mask, softmax_weights
-from flashpoint.layers.spec import LOG_LENGTH, SOFTMAX, AttentionSpec, check_choice
+from flashpoint.layers.spec import LOG_LENGTH, SOFTMAX, AttentionSpec
 from flashpoint.layers.visibility import Visibility, rows_of
 from flashpoint.ops.api import attention
 from flashpoint.ops.spec import Activation, registered

@@ -11,8 +11,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from flashpoint.errors import InputError, describe
-from flashpoint.layers.spec import SOFTMAX, check_choice
+from flashpoint.errors import InputError, check_choice, describe
+from flashpoint.layers.spec import SOFTMAX
 from flashpoint.ops.check import check_flag, check_number
 from flashpoint.ops.spec import BUILTIN, registered
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from flashpoint.errors import InputError, describe, hint
+from flashpoint.errors import InputError, check_choice, describe, hint
 from flashpoint.ops.check import check_length, check_number
 from flashpoint.ops.spec import BUILTIN
 
@@ -18,15 +18,6 @@ _WORDS = {
     "gain": ("learned", "learned_per_head"),
     "bias": (LOG_LENGTH, "learned", "learned_per_head"),
 }
-
-
-def check_choice(name: str, value: Any, known: tuple[str, ...], also: str = "") -> None:
-    """A value that is one of the known words; ``also`` says what else would do."""
-    if not isinstance(value, str) or value not in known:
-        raise InputError(
-            f"{name}={describe(value)} is unknown. {hint(value, known)}"
-            f"Known: {', '.join(known)}{also}."
-        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -28,11 +28,11 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from flashpoint.errors import InputError, describe
+from flashpoint.errors import InputError, check_choice, describe
 from flashpoint.layers.attention import Attention
 from flashpoint.layers.cache import KeyValueCache
 from flashpoint.layers.memory import KeyValueMemory
-from flashpoint.layers.spec import SOFTMAX, AttentionSpec, check_choice
+from flashpoint.layers.spec import SOFTMAX, AttentionSpec
 from flashpoint.models.penalty import attend_and_penalise, r_log_r
 from flashpoint.ops.check import check_flag, check_number
 from flashpoint.ops.spec import BUILTIN

@@ -24,10 +24,10 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from flashpoint.errors import InputError, describe
+from flashpoint.errors import InputError, check_choice, describe
 from flashpoint.layers.attention import GATES, QK_NORMS, Attention, Gate, QkNorm
 from flashpoint.layers.positions import resize_positions, sine2d
-from flashpoint.layers.spec import AttentionSpec, check_choice
+from flashpoint.layers.spec import AttentionSpec
 from flashpoint.ops.check import check_flag, check_number
 
 Pool = Literal["gap", "token", "map"]

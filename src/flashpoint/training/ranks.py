@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -57,6 +58,11 @@ class Ranks:
         numbers = torch.tensor(number)
         dist.all_reduce(numbers, op=dist.ReduceOp.MAX)
         return int(numbers)
+
+    @property
+    def place(self) -> dict[str, Any]:
+        """This process among all, as batches take it."""
+        return {"rank": self.rank, "world_size": self.size, "device": self.device}
 
     def on_first(self, do: Callable[[], None]) -> None:
         """Do something in the first process while the others wait; an error ends them all."""

@@ -144,25 +144,20 @@ class TextTask:
         self.config: TextConfig = self._completed(config)
         self.identity = _identity(train)
         self._ranks = ranks
-        place: dict[str, Any] = {
-            "rank": ranks.rank,
-            "world_size": ranks.size,
-            "device": ranks.device,
-        }
         self._train = TextBatches(
             train,
             self.pieces,
             config.data,
             tokens_per_batch=config.batch_size,
             seed=config.seed,
-            **place,
+            **ranks.place,
         )
         self._validation = TextEvalBatches(
             validation,
             self.pieces,
             config.data,
             tokens_per_batch=config.batch_size // config.accumulate,
-            **place,
+            **ranks.place,
         )
         self.num_samples = self._train.batches_per_epoch * config.batch_size
         self.flops_per_sample = self._flops() / self.num_samples

@@ -101,16 +101,11 @@ class VisionTask:
         }
         self.flops_per_sample = 3.0 * forward_flops(self.model_config)
         self._ranks = ranks
-        place: dict[str, Any] = {
-            "rank": ranks.rank,
-            "world_size": ranks.size,
-            "device": ranks.device,
-        }
         self._train = TrainBatches(
-            train, config.data, batch_size=config.batch_size, seed=config.seed, **place
+            train, config.data, batch_size=config.batch_size, seed=config.seed, **ranks.place
         )
         size = max(config.batch_size // config.accumulate, ranks.size)
-        self._validation = EvalBatches(validation, config.data, batch_size=size, **place)
+        self._validation = EvalBatches(validation, config.data, batch_size=size, **ranks.place)
 
     def build_model(self) -> nn.Module:
         """A ViT with fresh weights."""

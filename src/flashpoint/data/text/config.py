@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-from flashpoint.data.config import check_choice, check_range
-from flashpoint.errors import InputError
+from flashpoint.data.config import check_range
+from flashpoint.errors import InputError, check_choice
 
 PieceKind = Literal["unigram", "bpe"]
 
