@@ -17,6 +17,7 @@ from flashpoint.cli.demo import demo, find_config
 from flashpoint.cli.demo_twins import Glance, Stopped, Twin, TwinError, train_twins
 from flashpoint.cli.demo_view import Progress
 from flashpoint.cli.train import train
+from flashpoint.errors import InputError
 
 TINY = {
     "model": {"name": "vit", "patch_size": 4, "width": 16, "depth": 1, "num_heads": 2,
@@ -193,3 +194,9 @@ def test_commands_can_be_copied(monkeypatch, tmp_path):
     assert demo_view.program_name() == "bin/flashpoint"
     monkeypatch.setattr(sys, "argv", ["pytest"])
     assert demo_view.program_name() == "python -m flashpoint"
+
+
+def test_folder_that_cannot_be_made_is_one_line(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match=r"--out .*file.demo cannot be made: Not a directory"):
+        call(demo, "--out", tmp_path / "file" / "demo")

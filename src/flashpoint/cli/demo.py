@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flashpoint.errors import UnsupportedError
+from flashpoint.errors import InputError, UnsupportedError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -38,6 +38,12 @@ def demo(
 
     config = find_config()
     twins = [Twin(name, out / name) for name in NAMES]
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(
+            f"--out {out} cannot be made: {error.strerror}. Pass a folder that can be written."
+        ) from error
     if fresh:
         _remove(out, twins)
     console = Console()
