@@ -50,6 +50,13 @@ def test_call_that_cannot_be_captured_is_launched(timer):
     assert sampler.measure() > 0
 
 
+def test_random_numbers_work_after_a_failed_capture(timer):
+    x = torch.ones(16, device="cuda")
+    timer.prepare(lambda: x.sum().item(), 3)
+    assert 0 < torch.rand(1000, device="cuda").mean().item() < 1
+    torch.manual_seed(0)
+
+
 def test_graph_takes_the_time_of_its_calls(timer):
     a = torch.randn(2048, 2048, device="cuda", dtype=torch.bfloat16)
     few, many = (timer.prepare(lambda: a @ a, n) for n in (20, 80))

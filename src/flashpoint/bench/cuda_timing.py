@@ -62,5 +62,12 @@ def capture(call: Call, num_calls: int) -> torch.cuda.CUDAGraph | None:
                 call()
     except RuntimeError:
         torch.cuda.synchronize()
+        _close_failed_capture()
         return None
     return graph
+
+
+def _close_failed_capture() -> None:
+    """Capture something that works: only then does the random generator know that it is over."""
+    with torch.cuda.graph(torch.cuda.CUDAGraph(), stream=torch.cuda.current_stream()):
+        torch.zeros(1, device="cuda")
