@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 Operation = Callable[["Image", float, np.random.Generator], "Image"]
+Change = Callable[["Image", float], "Image"]
 Matrix = tuple[float, float, float, float, float, float]
 
 FULL_LEVEL = 10.0
@@ -47,13 +48,20 @@ def randaug(image: "Image", num_ops: int, magnitude: float, rng: np.random.Gener
     return image
 
 
-def _sign(rng: np.random.Generator) -> float:
-    return 1.0 if rng.random() < 0.5 else -1.0
+def blend_factor(level: float) -> float:
+    """Share of the image itself in color, contrast, brightness and sharpness."""
+    return 0.1 + 1.8 * level
+
+
+def cutout_half(level: float, size: int) -> int:
+    """Half the side of cutout's square, in pixels."""
+    return int(40 * level * size / REFERENCE_SIZE)
 
 
 def _fill(image: "Image") -> int | tuple[int, ...]:
     """Grey in the image's mode."""
-    return GREY if image.mode == "L" else (GREY,) * 3
+    bands = len(image.getbands())
+    return GREY if bands == 1 else (GREY,) * bands
 
 
 def _affine(image: "Image", matrix: Matrix) -> "Image":
@@ -68,83 +76,83 @@ def _affine(image: "Image", matrix: Matrix) -> "Image":
     )
 
 
-def _autocontrast(image: "Image", level: float, rng: np.random.Generator) -> "Image":
+def _autocontrast(image: "Image", level: float) -> "Image":
     from PIL import ImageOps
 
     return ImageOps.autocontrast(image)
 
 
-def _equalize(image: "Image", level: float, rng: np.random.Generator) -> "Image":
+def _equalize(image: "Image", level: float) -> "Image":
     from PIL import ImageOps
 
     return ImageOps.equalize(image)
 
 
-def _invert(image: "Image", level: float, rng: np.random.Generator) -> "Image":
+def _invert(image: "Image", level: float) -> "Image":
     from PIL import ImageOps
 
     return ImageOps.invert(image)
 
 
-def _rotate(image: "Image", level: float, rng: np.random.Generator) -> "Image":
-    return image.rotate(30.0 * level * _sign(rng), fillcolor=_fill(image))
+def _rotate(image: "Image", level: float) -> "Image":
+    return image.rotate(30.0 * level, fillcolor=_fill(image))
 
 
-def _posterize(image: "Image", level: float, rng: np.random.Generator) -> "Image":
+def _posterize(image: "Image", level: float) -> "Image":
     from PIL import ImageOps
 
     return ImageOps.posterize(image, min(max(int(4 * level), 1), 8))
 
 
-def _solarize(image: "Image", level: float, rng: np.random.Generator) -> "Image":
+def _solarize(image: "Image", level: float) -> "Image":
     from PIL import ImageOps
 
     return ImageOps.solarize(image, int(256 * level))
 
 
-def _solarize_add(image: "Image", level: float, rng: np.random.Generator) -> "Image":
+def _solarize_add(image: "Image", level: float) -> "Image":
     addition = int(110 * level)
     table = [min(value + addition, 255) if value < 128 else value for value in range(256)]
     return image.point(table * len(image.getbands()))
 
 
-def _enhance(kind: str) -> Operation:
+def _enhance(kind: str) -> Change:
     """Blend with a degenerate image: no colour, black, or smooth."""
 
-    def operation(image: "Image", level: float, rng: np.random.Generator) -> "Image":
+    def change(image: "Image", level: float) -> "Image":
         from PIL import ImageEnhance
 
-        return getattr(ImageEnhance, kind)(image).enhance(0.1 + 1.8 * level)
+        return getattr(ImageEnhance, kind)(image).enhance(blend_factor(level))
 
-    return operation
+    return change
 
 
-def _contrast(image: "Image", level: float, rng: np.random.Generator) -> "Image":
+def _contrast(image: "Image", level: float) -> "Image":
     pillow = require_pillow()
     flat = pillow.new("L", image.size, CONTRAST_GREY).convert(image.mode)
-    return pillow.blend(flat, image, 0.1 + 1.8 * level)
+    return pillow.blend(flat, image, blend_factor(level))
 
 
-def _shear_x(image: "Image", level: float, rng: np.random.Generator) -> "Image":
-    return _affine(image, (1.0, 0.3 * level * _sign(rng), 0.0, 0.0, 1.0, 0.0))
+def _shear_x(image: "Image", level: float) -> "Image":
+    return _affine(image, (1.0, 0.3 * level, 0.0, 0.0, 1.0, 0.0))
 
 
-def _shear_y(image: "Image", level: float, rng: np.random.Generator) -> "Image":
-    return _affine(image, (1.0, 0.0, 0.0, 0.3 * level * _sign(rng), 1.0, 0.0))
+def _shear_y(image: "Image", level: float) -> "Image":
+    return _affine(image, (1.0, 0.0, 0.0, 0.3 * level, 1.0, 0.0))
 
 
-def _translate_x(image: "Image", level: float, rng: np.random.Generator) -> "Image":
+def _translate_x(image: "Image", level: float) -> "Image":
     pixels = 100.0 * level * image.width / REFERENCE_SIZE
-    return _affine(image, (1.0, 0.0, pixels * _sign(rng), 0.0, 1.0, 0.0))
+    return _affine(image, (1.0, 0.0, pixels, 0.0, 1.0, 0.0))
 
 
-def _translate_y(image: "Image", level: float, rng: np.random.Generator) -> "Image":
+def _translate_y(image: "Image", level: float) -> "Image":
     pixels = 100.0 * level * image.height / REFERENCE_SIZE
-    return _affine(image, (1.0, 0.0, 0.0, 0.0, 1.0, pixels * _sign(rng)))
+    return _affine(image, (1.0, 0.0, 0.0, 0.0, 1.0, pixels))
 
 
 def _cutout(image: "Image", level: float, rng: np.random.Generator) -> "Image":
-    half = int(40 * level * image.width / REFERENCE_SIZE)
+    half = cutout_half(level, image.width)
     x, y = int(rng.integers(image.width)), int(rng.integers(image.height))
     result = image.copy()
     if half:
@@ -152,21 +160,44 @@ def _cutout(image: "Image", level: float, rng: np.random.Generator) -> "Image":
     return result
 
 
-OPERATIONS: dict[str, Operation] = {
-    "autocontrast": _autocontrast,
-    "equalize": _equalize,
+def _always(change: Change) -> Operation:
+    return lambda image, level, rng: change(image, level)
+
+
+def _either_way(change: Change) -> Operation:
+    return lambda image, level, rng: change(image, level if rng.random() < 0.5 else -level)
+
+
+POINTWISE: dict[str, Change] = {  # a value becomes another, the same one in every image
     "invert": _invert,
-    "rotate": _rotate,
     "posterize": _posterize,
     "solarize": _solarize,
-    "color": _enhance("Color"),
     "contrast": _contrast,
     "brightness": _enhance("Brightness"),
-    "sharpness": _enhance("Sharpness"),
+    "solarize_add": _solarize_add,
+}
+GEOMETRIC: dict[str, Change] = {  # pixels move; a negative level is the other direction
+    "rotate": _rotate,
     "shear_x": _shear_x,
     "shear_y": _shear_y,
     "translate_x": _translate_x,
     "translate_y": _translate_y,
+}
+OPERATIONS: dict[str, Operation] = {
+    "autocontrast": _always(_autocontrast),
+    "equalize": _always(_equalize),
+    "invert": _always(POINTWISE["invert"]),
+    "rotate": _either_way(GEOMETRIC["rotate"]),
+    "posterize": _always(POINTWISE["posterize"]),
+    "solarize": _always(POINTWISE["solarize"]),
+    "color": _always(_enhance("Color")),
+    "contrast": _always(POINTWISE["contrast"]),
+    "brightness": _always(POINTWISE["brightness"]),
+    "sharpness": _always(_enhance("Sharpness")),
+    "shear_x": _either_way(GEOMETRIC["shear_x"]),
+    "shear_y": _either_way(GEOMETRIC["shear_y"]),
+    "translate_x": _either_way(GEOMETRIC["translate_x"]),
+    "translate_y": _either_way(GEOMETRIC["translate_y"]),
     "cutout": _cutout,
-    "solarize_add": _solarize_add,
+    "solarize_add": _always(POINTWISE["solarize_add"]),
 }
