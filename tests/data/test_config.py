@@ -28,8 +28,3 @@ from flashpoint.errors import InputError
 def test_wrong_values_are_refused(changes, message):
     with pytest.raises(InputError, match=message):
         config(**changes)
-
-
-def test_randaug_on_resident_data_names_the_way_out():
-    with pytest.raises(InputError, match='Set resident: "no"'):
-        config(resident="yes", augmentation={"randaug_ops": 2})

@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from flashpoint.data.augmentation import NUM_DRAWS, Augmenter
+from flashpoint.data.augmentation import Augmenter
 from flashpoint.data.broken import BrokenLog
 from flashpoint.data.config import DataConfig
 from flashpoint.data.order import EpochOrder, Purpose, generator, rank_positions
@@ -137,7 +137,7 @@ class TrainBatches:
 
     def _resident_batch(self, augmenter: ResidentAugmenter, step: int) -> Batch:
         rng = generator(self._seed, Purpose.AUGMENTATION, step)
-        draws = rng.random((self._batch_size, NUM_DRAWS))  # of all ranks, each takes its own
+        draws = augmenter.draw(rng, self._batch_size)  # of all ranks, each takes its own
         positions = self._positions(step)
         samples = self._order.samples(positions)
         return self._batch(*augmenter(samples, draws[positions - step * self._batch_size]))

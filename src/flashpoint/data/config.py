@@ -66,7 +66,7 @@ class DataConfig:
             centre. "whole": both sides to image_size. "auto": "whole" for the small sets that
             have names, "crop" for all others.
         resident: keep all images on the device and augment them there. "auto": for the small
-            sets that have names, unless randaug is on.
+            sets that have names.
         workers: processes that read and decode, if the set is not resident.
         max_broken_share: more unreadable images than this share of an epoch stop the run.
         labels: a file with one class a line, in the order of the labels, for folders and shards.
@@ -94,12 +94,6 @@ class DataConfig:
             ("max_broken_share", 0.0, 1.0),
         ):
             check_range(f"data.{name}", getattr(self, name), low, high)
-        if self.resident == "yes" and self.augmentation.randaug_ops:
-            raise InputError(
-                f"data.augmentation.randaug_ops={self.augmentation.randaug_ops} needs images that "
-                "workers decode, and data.resident='yes' keeps them on the device. "
-                'Set resident: "no", or randaug_ops: 0.'
-            )
 
 
 def check_range(name: str, value: float, low: float, high: float) -> None:

@@ -1,7 +1,8 @@
-"""Sets that live on the device: batches are gathered, cropped, flipped and normalised there.
+"""Sets that live on the device: batches are gathered, augmented and normalised there.
 
-The host draws a handful of random numbers for each image of the global batch and sends them along
-with the samples' numbers; nothing waits for the device, and no loop runs over images.
+The host draws a handful of random numbers for each image of the global batch and sends what
+follows from them along with the samples' numbers; nothing waits for the device, and no loop runs
+over images.
 """
 
 import os
@@ -11,9 +12,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from flashpoint.data.augmentation import Floats, crop_boxes, flips, pad_shifts
+from flashpoint.data.augmentation import NUM_DRAWS, Floats, crop_boxes, flips, pad_shifts
 from flashpoint.data.config import AugmentationConfig, DataConfig
 from flashpoint.data.decode import to_pixels
+from flashpoint.data.resident_randaug import ResidentRandaug
 from flashpoint.data.source import BrokenImageError, Integers, Pixels, Source
 from flashpoint.data.streamed import normalise
 from flashpoint.data.views import take_view, view_of
@@ -25,7 +27,7 @@ MAX_MEMORY_SHARE = 0.5
 def is_resident(source: Source, config: DataConfig) -> bool:
     """Whether a config keeps this source on the device."""
     if config.resident == "auto":
-        return source.is_small and not config.augmentation.randaug_ops
+        return source.is_small
     return config.resident == "yes"
 
 
@@ -106,15 +108,31 @@ class ResidentAugmenter:
         self._steps = torch.arange(self._size, device=device)
         self._centres = (2.0 * self._steps + 1.0) / self._size - 1.0  # of pixels, in [-1, 1]
         self._channels = torch.arange(stored.images.shape[1], device=device)[:, None, None]
+        self._randaug: ResidentRandaug | None = None
+        if config.randaug_ops:
+            self._randaug = ResidentRandaug(
+                config.randaug_ops, config.randaug_magnitude, self._size, device
+            )
+
+    def draw(self, rng: np.random.Generator, count: int) -> Floats:
+        """Uniform numbers for so many images; those of crops and flips come first in any case."""
+        draws = rng.random((count, NUM_DRAWS))
+        if self._randaug is None:
+            return draws
+        return np.hstack((draws, rng.random((count, self._randaug.num_draws))))
 
     def __call__(self, samples: Integers, draws: Floats) -> tuple[Tensor, Tensor]:
-        """Images in [-1, 1] and labels, from numbers [b] and uniform numbers [b, 5]."""
+        """Images in [-1, 1] and labels, from numbers [b] and uniform numbers as drawn."""
         is_inception = self._config.crop == "inception"
         host = self._zooms(draws) if is_inception else self._shifts(draws)
         index = self._send(torch.from_numpy(samples))
         numbers = self._send(torch.from_numpy(host))
         images = (self._zoomed if is_inception else self._shifted)(index, numbers)
-        return images, self._stored.labels[index]
+        if self._randaug is not None:
+            plan = self._randaug.plan(draws[:, NUM_DRAWS:])
+            plan_numbers = self._send(torch.from_numpy(plan.numbers))
+            images = self._randaug(images.to(torch.uint8), plan.counts, plan_numbers)
+        return normalise(images), self._stored.labels[index]
 
     def _send(self, tensor: Tensor) -> Tensor:
         """To the device, without waiting for it."""
@@ -148,7 +166,7 @@ class ResidentAugmenter:
         if self._config.crop == "pad":
             seen = [(at >= 0) & (at <= last) for at in (rows, columns)]
             images = images * (seen[0][:, None, :, None] & seen[1][:, None, None, :])
-        return normalise(images)
+        return images
 
     def _zooms(self, draws: Floats) -> np.ndarray:
         """Scale and shift of x and y that map the output to the crop, [b, 4] in [-1, 1]."""
@@ -159,11 +177,11 @@ class ResidentAugmenter:
         return zooms.astype(np.float32)
 
     def _zoomed(self, index: Tensor, numbers: Tensor) -> Tensor:
-        """Crops resized to the images' size, bilinear."""
+        """Crops resized to the images' size, bilinear; in whole numbers for randaug."""
         scale_x, x, scale_y, y = numbers[:, :, None].unbind(1)  # [b, 1] each
         columns, rows = self._centres * scale_x + x, self._centres * scale_y + y  # [b, S]
         shape = (len(index), self._size, self._size)
         grid = torch.stack((columns[:, None].expand(shape), rows[..., None].expand(shape)), -1)
         images = self._stored.images[index].to(torch.float32)
         cropped = F.grid_sample(images, grid, padding_mode="border", align_corners=False)
-        return cropped.div_(127.5).sub_(1.0)
+        return cropped if self._randaug is None else cropped.round_()
