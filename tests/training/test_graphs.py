@@ -100,6 +100,7 @@ def test_batch_of_another_shape_is_refused():
 
 @pytest.mark.gpu
 @needs_gpu
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 def test_updates_between_two_logs_never_wait_for_the_gpu():
     step, batches = make_step()
     update = CapturedStep(step, next(batches))
@@ -118,6 +119,7 @@ def test_updates_between_two_logs_never_wait_for_the_gpu():
 @pytest.mark.gpu
 @needs_gpu
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:TensorFloat32")  # fp32 stays fp32
 @pytest.mark.parametrize("compiled", ["none", "default", "graphs"])
 def test_run_on_a_gpu_ends_where_the_cpu_does(tmp_path, compiled):
     """In fp32, through the whole loop, with a stop in the middle."""

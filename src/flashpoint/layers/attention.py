@@ -316,7 +316,7 @@ class Attention(nn.Module):
     def _needs_length(self) -> bool:
         return self.alpha is not None or self.spec.bias == LOG_LENGTH
 
-    def _length(self, visibility: Visibility, rows: slice = slice(None)) -> Any:
+    def _length(self, visibility: Visibility, rows: slice | None = None) -> Any:
         """n_i: a number, or a tensor [#B, #H, rows, 1] where it differs; at least 1."""
         length = self.spec.length
         if length == "keys":

@@ -39,8 +39,9 @@ class Visibility(NamedTuple):
         sizes = (q.shape[2], k.shape[2])
         return cls(*sizes, q.device, mask if hides else None, causal, key_lengths)
 
-    def matrix(self, rows: slice = slice(None)) -> Bool[Tensor, "#B #H #Lq Lk"] | None:
-        """True where a query of these rows sees a key; None where all see everything."""
+    def matrix(self, rows: slice | None = None) -> Bool[Tensor, "#B #H #Lq Lk"] | None:
+        """True where a query of these rows (all) sees a key; None where all see everything."""
+        rows = rows or slice(None)
         key = torch.arange(self.num_keys, device=self.device)
         parts: list[Tensor] = []
         if self.causal:
@@ -57,8 +58,9 @@ class Visibility(NamedTuple):
             seen = seen & part
         return seen
 
-    def counts(self, rows: slice = slice(None)) -> int | Int[Tensor, "#B #H #Lq 1"]:
-        """How many keys a query of these rows sees; a plain number where that is Lk for all."""
+    def counts(self, rows: slice | None = None) -> int | Int[Tensor, "#B #H #Lq 1"]:
+        """How many keys a query of these rows (all) sees; a plain number where that is Lk."""
+        rows = rows or slice(None)  # a default of slice(None) stops the compiler of torch 2.11
         if self.mask is not None:
             seen = self.matrix(rows)
             assert seen is not None
