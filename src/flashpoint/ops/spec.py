@@ -163,6 +163,21 @@ class Terms(NamedTuple):
         return 1.0, self.gain * scale**degree
 
 
+class NormTerms(NamedTuple):
+    """How packed attention normalises q and k over the head dim, in the operators' order.
+
+    Attributes:
+        q_kind, k_kind: "none"; "layer", (x - mean) / sqrt(variance + eps); or "rms",
+            x / sqrt(mean square + eps). The gains are tensors and come apart.
+        q_eps, k_eps: what is added under the root.
+    """
+
+    q_kind: str = "none"
+    q_eps: float = 1e-6
+    k_kind: str = "none"
+    k_eps: float = 1e-6
+
+
 def registered(key: str) -> Activation:
     """The activation under a key, as graphs and operators carry it."""
     if key not in ACTIVATIONS:
