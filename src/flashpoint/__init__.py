@@ -28,10 +28,12 @@ __all__ = [
     "Activation",
     "AttentionSpec",
     "FlashpointError",
+    "HeadNorm",
     "InputError",
     "UnsupportedError",
     "__version__",
     "attention",
+    "attention_qkvpacked",
     "attention_varlen",
     "create_model",
 ]
@@ -39,13 +41,16 @@ __all__ = [
 if TYPE_CHECKING:
     from flashpoint.layers.spec import AttentionSpec
     from flashpoint.models.registry import create_model
-    from flashpoint.ops.api import attention, attention_varlen
+    from flashpoint.ops.api import attention, attention_qkvpacked, attention_varlen
+    from flashpoint.ops.head_norm import HeadNorm
     from flashpoint.ops.spec import Activation
 else:  # torch loads when one of these is first used, so the command line answers at once
     _HOMES = {
         "Activation": "flashpoint.ops.spec",
         "AttentionSpec": "flashpoint.layers.spec",
+        "HeadNorm": "flashpoint.ops.head_norm",
         "attention": "flashpoint.ops.api",
+        "attention_qkvpacked": "flashpoint.ops.api",
         "attention_varlen": "flashpoint.ops.api",
         "create_model": "flashpoint.models.registry",
     }

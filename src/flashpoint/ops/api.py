@@ -8,23 +8,27 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from flashpoint.errors import InputError, describe
 from flashpoint.ops import library, reference
 from flashpoint.ops.check import (
     DENSE,
     PACKED,
     check_count,
     check_flag,
+    check_gain,
     check_index,
     check_inputs,
     check_length,
     check_number,
+    check_packed,
     check_scores,
     check_window,
     read_cu_seqlens,
     read_key_lengths,
 )
+from flashpoint.ops.head_norm import HeadNorm
 from flashpoint.ops.implementations import Impl, choose
-from flashpoint.ops.spec import Activation, Terms, find_activation, length_power
+from flashpoint.ops.spec import Activation, NormTerms, Terms, find_activation, length_power
 
 Number = int | float
 BIAS_ADVICE = " Pass a number, or a tensor; to hide keys, pass a mask."
@@ -96,12 +100,70 @@ def attention(
     chosen = "cpu" if impl == "auto" and q.is_cpu else choose(impl, q, v, terms.activation)
     if chosen == "reference":
         if key_lengths is not None and _readable(key_lengths):
-            read_key_lengths(key_lengths, k)
+            read_key_lengths(key_lengths, k.shape[2])
         with _outside_autocast(q.device.type):
             return reference.attention(q, k, v, bias, mask, key_lengths, terms)
     interpreted = library.attend_interpreted if chosen == "triton" and q.is_cpu else None
     attend = interpreted or library.attend
     return attend(q, k, v, bias, mask, key_lengths, terms)
+
+
+def attention_qkvpacked(
+    qkv: Float[Tensor, "B L 3 H D"],
+    *,
+    q_norm: HeadNorm | None = None,
+    k_norm: HeadNorm | None = None,
+    activation: str | Activation = "relu",
+    alpha: Number = 1.0,
+    length: str | Number = "visible",
+    scale: Number | None = None,
+    bias: Number | Tensor | None = None,
+    mask: Tensor | None = None,
+    causal: bool = False,
+    window: Window | None = None,
+    key_lengths: Int[Tensor, " B"] | None = None,
+    impl: Impl = "auto",
+) -> Float[Tensor, "B L H D"]:
+    """``attention`` of tokens to themselves, from one projection to the next: no transposes.
+
+    q, k and v lie as a linear layer leaves them. q and k may be normalised over the head dim; the
+    normalised ones are not kept for backward, which needs qkv and the gains only.
+
+    Args:
+        qkv: any strides; queries, keys and values are its parts 0, 1 and 2 on the third axis.
+        q_norm, k_norm: the norms, ``HeadNorm``s. Computed in fp32 (fp64 for fp64), with gains of
+            any floating dtype, and rounded once, to qkv's dtype. None: no norm.
+        activation, alpha, length, scale, causal, window, key_lengths, impl: as for ``attention``.
+        bias, mask: as for ``attention``; a tensor broadcasts to [B, H, L, L].
+
+    Returns:
+        [B, L, H, D], contiguous: ``.flatten(2)`` is what the output projection takes.
+
+    Example:
+        >>> qkv = torch.nn.Linear(64, 3 * 64)(torch.randn(2, 10, 64)).unflatten(-1, (3, 4, 16))
+        >>> attention_qkvpacked(qkv, q_norm=HeadNorm("rms"), k_norm=HeadNorm("rms")).shape
+        torch.Size([2, 10, 4, 16])
+    """
+    qkv = check_packed(qkv)
+    q_kind, q_gain, q_eps = _norm_of("q_norm", q_norm, qkv)
+    k_kind, k_gain, k_eps = _norm_of("k_norm", k_norm, qkv)
+    norm = NormTerms(q_kind, q_eps, k_kind, k_eps)
+    terms = _terms(activation, alpha, length, scale, bias, causal, window)
+    tokens = qkv.shape[1]
+    shape = (qkv.shape[0], qkv.shape[3], tokens, tokens)
+    bias, mask = _check_scored(bias, mask, shape, qkv.device)
+    if key_lengths is not None:
+        check_index("key_lengths", key_lengths, qkv.shape[0], qkv.device)
+    chosen = choose(impl, qkv, qkv, terms.activation)
+    inputs = (qkv, q_gain, k_gain, bias, mask, key_lengths, norm, terms)
+    if chosen == "reference":
+        if key_lengths is not None and _readable(key_lengths):
+            read_key_lengths(key_lengths, tokens)
+        with _outside_autocast(qkv.device.type):
+            return reference.attention_qkvpacked(*inputs)
+    interpreted = library.attend_packed_interpreted if chosen == "triton" and qkv.is_cpu else None
+    attend = interpreted or library.attend_packed
+    return attend(*inputs)
 
 
 def attention_varlen(
@@ -216,6 +278,16 @@ def _parse(
 
 
 _parse_once = functools.lru_cache(maxsize=256, typed=True)(_parse)
+
+
+def _norm_of(name: str, norm: Any, qkv: Tensor) -> tuple[str, Tensor | None, float]:
+    """Kind, gain and eps of a norm that may be missing."""
+    if norm is None:
+        return "none", None, 0.0
+    if not isinstance(norm, HeadNorm):
+        raise InputError(f"{name} must be a flashpoint.HeadNorm or None. Got {describe(norm)}.")
+    check_gain(f"{name}.gain", norm.gain, qkv)
+    return norm.kind, norm.gain, float(norm.eps)
 
 
 def _check_scored(

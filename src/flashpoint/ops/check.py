@@ -17,6 +17,7 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 FARTHEST = 2**40  # more keys than a window can reach over; sums with it stay within int64
 DENSE: Axes = (("B", "Hq", "Lq", "D"), ("B", "Hkv", "Lk", "D"), ("B", "Hkv", "Lk", "Dv"))
 PACKED: Axes = (("Tq", "Hq", "D"), ("Tk", "Hkv", "D"), ("Tk", "Hkv", "Dv"))
+QKV_AXES = "[B, L, 3, H, D]"
 
 
 def check_inputs(q: Tensor, k: Tensor, v: Tensor, axes: Axes) -> tuple[Tensor, Tensor, Tensor]:
@@ -54,15 +55,50 @@ def check_inputs(q: Tensor, k: Tensor, v: Tensor, axes: Axes) -> tuple[Tensor, T
     return q, k, v
 
 
-def cast_for_autocast(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def check_packed(qkv: Tensor) -> Tensor:
+    """Packed q, k and v, in autocast's dtype where it is on."""
+    if not isinstance(qkv, Tensor):
+        raise InputError(f"qkv must be a tensor. Got {describe(qkv)}.")
+    if torch._C._is_any_autocast_enabled():
+        (qkv,) = cast_for_autocast(qkv)
+    shape = list(qkv.shape)
+    if len(shape) != 5:
+        raise InputError(
+            f"qkv has {len(shape)} dimensions, shape {shape}; expected 5: {QKV_AXES}."
+        )
+    if shape[2] != 3:
+        raise InputError(
+            f"qkv has shape {shape}, expected {QKV_AXES}: q, k and v on the third axis."
+        )
+    if qkv.dtype not in DTYPES:
+        name = str(qkv.dtype).removeprefix("torch.")
+        raise InputError(f"qkv must be float32, bfloat16, float16 or float64. Got {name}.")
+    if shape[4] == 0:
+        raise InputError("qkv has head dim 0; it must be at least 1.")
+    return qkv
+
+
+def check_gain(name: str, gain: Tensor | None, qkv: Tensor) -> None:
+    """What a norm multiplies by: a floating number for each place in a head, beside qkv."""
+    if gain is None:
+        return
+    if gain.dtype not in DTYPES:
+        raise InputError(f"{name} must be floating. Got {str(gain.dtype).removeprefix('torch.')}.")
+    if gain.dim() != 1 or gain.shape[0] != qkv.shape[4]:
+        raise InputError(f"{name} has shape {list(gain.shape)}, expected [D={qkv.shape[4]}].")
+    if gain.device != qkv.device:
+        raise InputError(f"{name} is on {gain.device}, qkv on {qkv.device}. Move it there.")
+
+
+def cast_for_autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
     """As torch does for SDPA: to autocast's dtype, but fp64 is left alone."""
-    kind = q.device.type
+    kind = tensors[0].device.type
     if kind == "meta" or not torch.is_autocast_enabled(kind):
-        return q, k, v
-    if any(t.dtype not in DTYPES or t.dtype == torch.float64 for t in (q, k, v)):
-        return q, k, v
+        return tensors
+    if any(t.dtype not in DTYPES or t.dtype == torch.float64 for t in tensors):
+        return tensors
     dtype = torch.get_autocast_dtype(kind)
-    return q.to(dtype), k.to(dtype), v.to(dtype)
+    return tuple(t.to(dtype) for t in tensors)
 
 
 def _explain_rank(q: Tensor, k: Tensor, v: Tensor, axes: Axes) -> None:
@@ -184,13 +220,13 @@ def check_index(name: str, x: Any, size: int, device: torch.device) -> None:
         raise InputError(f"{name} is on {x.device}, q on {device}. Move it there.")
 
 
-def read_key_lengths(key_lengths: Tensor, k: Tensor) -> list[int]:
+def read_key_lengths(key_lengths: Tensor, num_keys: int) -> list[int]:
     """How many keys exist in each sample, checked: 0 <= length <= Lk."""
     lengths: list[int] = key_lengths.tolist()
     for b, length in enumerate(lengths):
-        if not 0 <= length <= k.shape[2]:
+        if not 0 <= length <= num_keys:
             raise InputError(
-                f"key_lengths[{b}] is {length}; it must lie between 0 and Lk={k.shape[2]}."
+                f"key_lengths[{b}] is {length}; it must lie between 0 and Lk={num_keys}."
             )
     return lengths
 

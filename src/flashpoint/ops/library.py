@@ -1,11 +1,13 @@
 """The operator as PyTorch knows it: schemas, shapes, autograd and FLOP counts in one place.
 
-``torch.ops.flashpoint.attention`` and ``attention_varlen`` are opaque to torch.compile and export,
-have fake kernels for tracing, and differentiate through ``*_backward`` operators of their own. All
-take q, k, v, bias, mask first, then their lengths, then the fields of ``Terms``.
+``torch.ops.flashpoint.attention``, ``attention_varlen`` and ``attention_qkvpacked`` are opaque to
+torch.compile and export, have fake kernels for tracing, and differentiate through ``*_backward``
+operators of their own. All take five tensors first that may want gradients, the last two of them
+bias and mask; then lengths; then options field by field, ``Terms`` last.
 """
 
-from collections.abc import Callable, Mapping
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from types import NoneType
 from typing import Any, NamedTuple
@@ -22,30 +24,67 @@ from flashpoint.errors import UnsupportedError
 from flashpoint.ops.check import cast_for_autocast
 from flashpoint.ops.cpu.backward import backward
 from flashpoint.ops.cpu.forward import forward
+from flashpoint.ops.cpu.packed import backward_packed, forward_packed
 from flashpoint.ops.cpu.varlen import backward_varlen, forward_varlen
+from flashpoint.ops.flops import flops, flops_backward, flops_packed, flops_packed_backward
 from flashpoint.ops.implementations import INTERPRETED
-from flashpoint.ops.spec import Terms
+from flashpoint.ops.spec import NormTerms, Terms
 
-_SCORED = "Tensor q, Tensor k, Tensor v, Tensor? bias, Tensor? mask"
+_SCORED = "Tensor? bias, Tensor? mask"
+_NORMS = "str q_kind, float q_eps, str k_kind, float k_eps"
 _TERMS = (
     "str activation, float alpha, str length, float gain, float? scale, float bias_number, "
     "SymInt? left, SymInt? right"
 )
 _NEEDS = "bool need_dbias, bool need_dmask"
 _ORDINARY = frozenset((Tensor, Parameter, NoneType))  # other subclasses may mean anything
-_NUM_TERMS = len(Terms._fields)
 
 
 class Kernels(NamedTuple):
     """What computes an operator on one kind of device.
 
     Attributes:
-        run: (q, k, v, bias, mask, *lengths, terms) -> o.
-        run_backward: (do, q, k, v, bias, mask, *lengths, terms, need_dbias, need_dmask) -> grads.
+        run: (*tensors, terms) -> o; packed calls have their norm terms before the terms.
+        run_backward: (do, *tensors, terms, need_dbias, need_dmask) -> the gradients of those of
+            the first three tensors that are there, then dbias and dmask if needed.
     """
 
     run: Callable[..., Tensor]
     run_backward: Callable[..., list[Tensor]]
+
+
+class Form(NamedTuple):
+    """What calls of an operator look like.
+
+    Attributes:
+        inputs: the schema of its arguments.
+        options: what the numbers and words at its end are gathered into.
+        num_cast: how many tensors, from the first on, take autocast's dtype.
+        fake: the result, for tracing.
+        flops, flops_backward: by the arguments.
+    """
+
+    inputs: str
+    options: tuple[type[NormTerms] | type[Terms], ...]
+    num_cast: int
+    fake: Callable[..., Tensor]
+    flops: Callable[..., int]
+    flops_backward: Callable[..., int]
+
+    def flatten(self, inputs: Sequence[Any]) -> list[Any]:
+        """The arguments as the schema lists them: options field by field."""
+        num = len(self.options)
+        return [*inputs[:-num], *itertools.chain(*inputs[-num:])]
+
+    def gather(self, inputs: Sequence[Any]) -> list[Any]:
+        """The arguments as kernels take them: each of the options as one."""
+        gathered: list[Any] = []
+        end = len(inputs)
+        for options in reversed(self.options):
+            start = end - len(options._fields)
+            gathered.insert(0, options(*inputs[start:end]))
+            end = start
+        return [*inputs[:end], *gathered]
 
 
 class Operator:
@@ -55,16 +94,15 @@ class Operator:
 
     Args:
         name: of the operator.
-        lengths: the part of the schema between the mask and the terms.
+        form: what its calls look like.
         kernels: by the type of the tensors' device.
     """
 
-    def __init__(self, name: str, lengths: str, kernels: Mapping[str, Kernels]) -> None:
-        self.kernels = kernels
-        inputs = f"{_SCORED}, {lengths}, {_TERMS}"
+    def __init__(self, name: str, form: Form, kernels: Mapping[str, Kernels]) -> None:
+        self.form, self.kernels = form, kernels
         schemas = {
-            name: f"({inputs}) -> Tensor",
-            f"{name}_backward": f"(Tensor do, {inputs}, {_NEEDS}) -> Tensor[]",
+            name: f"({form.inputs}) -> Tensor",
+            f"{name}_backward": f"(Tensor do, {form.inputs}, {_NEEDS}) -> Tensor[]",
         }
         flat = (self._run_flat, self._run_backward_flat)
         for (op, schema), kernel in zip(schemas.items(), flat, strict=True):
@@ -77,25 +115,23 @@ class Operator:
 
         for device in ("CPU", "CUDA"):
             torch.library.impl(f"flashpoint::{name}", f"Autocast{device}", self._run_cast)
-        torch.library.register_fake(f"flashpoint::{name}", _fake)
+        torch.library.register_fake(f"flashpoint::{name}", form.fake)
         torch.library.register_fake(f"flashpoint::{name}_backward", _fake_backward)
         torch.library.register_autograd(
             f"flashpoint::{name}", self._differentiate_op, setup_context=_save
         )
         torch.library.register_autograd(f"flashpoint::{name}_backward", _refuse)
-        register_flop_formula(self.op, get_raw=True)(_flops)
-        register_flop_formula(self.op_backward, get_raw=True)(_flops_backward)
+        register_flop_formula(self.op, get_raw=True)(form.flops)
+        register_flop_formula(self.op_backward, get_raw=True)(form.flops_backward)
 
-    def __call__(
-        self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, mask: Tensor | None, *rest: Any
-    ) -> Tensor:
-        """The result; ``rest`` is the lengths, then the terms."""
-        inputs = (q, k, v, bias, mask, *rest)
+    def __call__(self, *inputs: Any) -> Tensor:
+        """The result; the terms come last."""
+        q = inputs[0]
         watched = is_compiling() or torch._C._len_torch_dispatch_stack() or _get_tracing_state()
         device = "cpu" if q.is_cpu else q.device.type
         known = device in self.kernels and _ORDINARY.issuperset(map(type, inputs[:5]))
         if watched or not known:
-            return self.op(*inputs[:-1], *inputs[-1])
+            return self.op(*self.form.flatten(inputs))
         if torch._C._is_any_autocast_enabled():
             with torch.autocast(device, enabled=False):
                 return self(*inputs)
@@ -103,7 +139,7 @@ class Operator:
             _refuse_jvp()
         if torch._C._are_functorch_transforms_active():
             return _AttendTransformed.apply(self, *inputs)
-        if torch._C._any_requires_grad(q, k, v, bias, mask):
+        if torch._C._any_requires_grad(*inputs[:5]):
             return _Attend.apply(self, *inputs)
         return self.kernels[device].run(*inputs)
 
@@ -115,21 +151,21 @@ class Operator:
         """The gradients, likewise."""
         return self.kernels[do.device.type].run_backward(do, *rest)
 
-    def _run_cast(self, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Tensor:
+    def _run_cast(self, *inputs: Any) -> Tensor:
         """Autocast's part for whoever calls the operator itself."""
-        q, k, v = cast_for_autocast(q, k, v)
-        with torch.autocast(q.device.type, enabled=False):
-            return self.op(q, k, v, *rest)
+        num = self.form.num_cast
+        cast = cast_for_autocast(*inputs[:num])
+        with torch.autocast(inputs[0].device.type, enabled=False):
+            return self.op(*cast, *inputs[num:])
 
     def _run_flat(self, *inputs: Any) -> Tensor:
         with _outside_autocast(inputs[0]):
-            return self.run(*_detached(inputs[:-_NUM_TERMS]), Terms(*inputs[-_NUM_TERMS:]))
+            return self.run(*_detached(self.form.gather(inputs)))
 
-    def _run_backward_flat(self, *inputs: Any) -> list[Tensor]:
-        *tensors, need_dbias, need_dmask = inputs
-        terms = Terms(*tensors[-_NUM_TERMS:])
-        with _outside_autocast(inputs[0]):
-            return self.run_backward(*tensors[:-_NUM_TERMS], terms, need_dbias, need_dmask)
+    def _run_backward_flat(self, do: Tensor, *inputs: Any) -> list[Tensor]:
+        *rest, need_dbias, need_dmask = inputs
+        with _outside_autocast(do):
+            return self.run_backward(do, *self.form.gather(rest), need_dbias, need_dmask)
 
     def _differentiate_op(self, ctx: Any, do: Tensor) -> tuple[Tensor | None, ...]:
         return _differentiate(ctx, do, ctx.needs_input_grad[3:5], self.op_backward)
@@ -232,13 +268,13 @@ def _refuse_vmap() -> None:
     )
 
 
-def _detached(inputs: tuple[Any, ...]) -> list[Any]:
+def _detached(inputs: Sequence[Any]) -> list[Any]:
     """The inputs as kernels want them, without a word of autograd on them."""
     return [x.detach() if isinstance(x, Tensor) else x for x in inputs]
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    # q, k, v and what the caller gave beside them: no weights, no statistics, not the output.
+    # What the caller gave: no weights, no statistics, no normalised q and k, not the output.
     ctx.save_for_backward(*(x if isinstance(x, Tensor) else None for x in inputs))
     ctx.others = [None if isinstance(x, Tensor) else x for x in inputs]
 
@@ -249,39 +285,24 @@ def _differentiate(
     """One gradient or None for each input; ``needs`` says whether bias and mask want theirs."""
     saved = zip(ctx.saved_tensors, ctx.others, strict=True)
     inputs = [other if tensor is None else tensor for tensor, other in saved]
-    dq, dk, dv, *rest = run(do, *inputs, *needs)
-    scored = [rest.pop(0) if need else None for need in needs]
-    return dq, dk, dv, *scored, *[None] * (len(inputs) - 5)
+    grads = iter(run(do, *inputs, *needs))
+    wanted = (*(x is not None for x in inputs[:3]), *needs)
+    return *(next(grads) if want else None for want in wanted), *[None] * (len(inputs) - 5)
 
 
 def _fake(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> Tensor:
     return q.new_empty(*q.shape[:-1], v.shape[-1])
 
 
-def _fake_backward(do: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> list[Tensor]:
-    bias, mask, *_, need_dbias, need_dmask = rest
-    inputs = [q, k, v, *([bias] if need_dbias else []), *([mask] if need_dmask else [])]
-    return [x.new_empty(x.shape) for x in inputs]
+def _fake_packed(qkv: Tensor, *_: Any) -> Tensor:
+    return qkv.new_empty(*qkv.shape[:2], *qkv.shape[3:])
 
 
-def _count_pairs(q: Tensor, k: Tensor, rest: tuple[Any, ...]) -> int:
-    """Query-key pairs over all heads; those outside a mask count, as they do for torch's SDPA."""
-    if q.dim() == 4:
-        return q.shape[0] * q.shape[1] * q.shape[2] * k.shape[2]
-    cu_seqlens_q, cu_seqlens_k, longest_q, longest_k = rest[2:6]
-    if type(cu_seqlens_q) is not Tensor or cu_seqlens_q.is_meta:  # nothing to read
-        return q.shape[1] * (cu_seqlens_q.shape[0] - 1) * longest_q * longest_k
-    return q.shape[1] * int((cu_seqlens_q.diff().long() * cu_seqlens_k.diff().long()).sum())
-
-
-def _flops(q: Tensor, k: Tensor, v: Tensor, *rest: Any, **_: Any) -> int:
-    """Two products: q @ k and weights @ v."""
-    return 2 * _count_pairs(q, k, rest) * (q.shape[-1] + v.shape[-1])
-
-
-def _flops_backward(do: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any, **_: Any) -> int:
-    """Five products: scores again, dw, dv, dq and dk."""
-    return 2 * _count_pairs(q, k, rest) * (3 * q.shape[-1] + 2 * v.shape[-1])
+def _fake_backward(do: Tensor, *inputs: Any) -> list[Tensor]:
+    *_, need_dbias, need_dmask = inputs
+    wanted = (True, True, True, need_dbias, need_dmask)
+    pairs = zip(inputs, wanted, strict=False)
+    return [x.new_empty(x.shape) for x, want in pairs if want and x is not None]
 
 
 def _on_gpu() -> Kernels:
@@ -314,21 +335,55 @@ def _on_gpu_varlen() -> Kernels:
     return Kernels(run, run_backward)
 
 
-_LENGTHS = "Tensor? key_lengths"
-_ENDS = "Tensor cu_seqlens_q, Tensor cu_seqlens_k, SymInt max_seqlen_q, SymInt max_seqlen_k"
+def _on_gpu_packed() -> Kernels:
+    def run(*inputs: Any) -> Tensor:
+        from flashpoint.ops.triton.packed import launch_packed_forward
 
-attend = Operator("attention", _LENGTHS, {"cpu": Kernels(forward, backward), "cuda": _on_gpu()})
+        return launch_packed_forward(*inputs)
+
+    def run_backward(*inputs: Any) -> list[Tensor]:
+        from flashpoint.ops.triton.packed import launch_packed_backward
+
+        return launch_packed_backward(*inputs)
+
+    return Kernels(run, run_backward)
+
+
+_QKV = f"Tensor q, Tensor k, Tensor v, {_SCORED}"
+_ENDS = "Tensor cu_seqlens_q, Tensor cu_seqlens_k, SymInt max_seqlen_q, SymInt max_seqlen_k"
+_QKV_PACKED = f"Tensor qkv, Tensor? q_gain, Tensor? k_gain, {_SCORED}"
+
+_DENSE = Form(f"{_QKV}, Tensor? key_lengths, {_TERMS}", (Terms,), 3, _fake, flops, flops_backward)
+_VARLEN = Form(f"{_QKV}, {_ENDS}, {_TERMS}", (Terms,), 3, _fake, flops, flops_backward)
+_PACKED = Form(
+    f"{_QKV_PACKED}, Tensor? key_lengths, {_NORMS}, {_TERMS}",
+    (NormTerms, Terms),
+    1,
+    _fake_packed,
+    flops_packed,
+    flops_packed_backward,
+)
+
+attend = Operator("attention", _DENSE, {"cpu": Kernels(forward, backward), "cuda": _on_gpu()})
 attend_varlen = Operator(
     "attention_varlen",
-    _ENDS,
+    _VARLEN,
     {"cpu": Kernels(forward_varlen, backward_varlen), "cuda": _on_gpu_varlen()},
+)
+attend_packed = Operator(
+    "attention_qkvpacked",
+    _PACKED,
+    {"cpu": Kernels(forward_packed, backward_packed), "cuda": _on_gpu_packed()},
 )
 
 
-# The same two with the GPU's kernels for CPU tensors, where Triton interprets them.
-attend_interpreted = attend_varlen_interpreted = None
+# The same with the GPU's kernels for CPU tensors, where Triton interprets them.
+attend_interpreted = attend_varlen_interpreted = attend_packed_interpreted = None
 if INTERPRETED:
-    attend_interpreted = Operator("attention_interpreted", _LENGTHS, {"cpu": _on_gpu()})
+    attend_interpreted = Operator("attention_interpreted", _DENSE, {"cpu": _on_gpu()})
     attend_varlen_interpreted = Operator(
-        "attention_varlen_interpreted", _ENDS, {"cpu": _on_gpu_varlen()}
+        "attention_varlen_interpreted", _VARLEN, {"cpu": _on_gpu_varlen()}
+    )
+    attend_packed_interpreted = Operator(
+        "attention_qkvpacked_interpreted", _PACKED, {"cpu": _on_gpu_packed()}
     )

@@ -10,7 +10,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from flashpoint.ops.spec import Activation, Terms, registered
+from flashpoint.ops.packed import attend_packed
+from flashpoint.ops.spec import Activation, NormTerms, Terms, registered
 
 
 def attention(
@@ -27,6 +28,24 @@ def attention(
     existing = num_keys if key_lengths is None else key_lengths
     num_queries = torch.full_like(num_keys, q.shape[2])
     return _attend(q, k, v, bias, mask, terms, num_queries, num_keys, existing)
+
+
+def attention_qkvpacked(
+    qkv: Float[Tensor, "B L 3 H D"],
+    q_gain: Float[Tensor, " D"] | None,
+    k_gain: Float[Tensor, " D"] | None,
+    bias: Float[Tensor, "#B #H #L #L"] | None,
+    mask: Tensor | None,
+    key_lengths: Int[Tensor, " B"] | None,
+    norm: NormTerms,
+    terms: Terms,
+) -> Float[Tensor, "B L H D"]:
+    """Self-attention after norms of q and k, whose results are rounded to the inputs' dtype."""
+
+    def attend(*inputs: Any) -> Tensor:
+        return attention(*inputs).transpose(1, 2).contiguous()
+
+    return attend_packed(attend, qkv, q_gain, k_gain, bias, mask, key_lengths, norm, terms)
 
 
 def attention_varlen(

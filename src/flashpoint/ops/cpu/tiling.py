@@ -67,7 +67,9 @@ class Plan:
         self.num_heads, self.num_keys = k.shape[1], k.shape[2]
         self.stack = max(1, q_heads // max(1, self.num_heads))
         self.is_empty = q.numel() == 0 or k.numel() == 0
-        self.key_lengths = None if key_lengths is None else read_key_lengths(key_lengths, k)
+        self.key_lengths = None
+        if key_lengths is not None:
+            self.key_lengths = read_key_lengths(key_lengths, self.num_keys)
         self.left, self.right = terms.left, terms.right
         self.shift = self.num_keys - self.num_queries
         rows = ROWS // width if is_backward else ROWS

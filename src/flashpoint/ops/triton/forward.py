@@ -74,6 +74,7 @@ def forward_kernel(
     WEIGH: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     HAS_SCALE: tl.constexpr, HAS_BIAS_NUMBER: tl.constexpr, MASK: tl.constexpr, NORM: tl.constexpr,
     SHRINKS: tl.constexpr, ENDS_EARLY: tl.constexpr, ONE_RANGE: tl.constexpr, TMA: tl.constexpr,
+    HEADS_LAST: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
 ):
     """o_i = gain * n_i ** -alpha * sum_j m_ij h(scale * q_i . k_j + b_ij) v_j.
@@ -132,8 +133,7 @@ def forward_kernel(
         existing, num_keys, left, right, NORM,
     )
     acc *= (factor / shrink if SHRINKS else factor)[:, None]
-    packed: tl.constexpr = cu_q is not None
-    store_rows(o, acc, batch, h, row, end, Hq, Lq, DV, BLOCK_M, BLOCK_DV, packed)
+    store_rows(o, acc, batch, h, row, end, Hq, Lq, DV, BLOCK_M, BLOCK_DV, HEADS_LAST)
 
 
 def launch_forward(
@@ -144,14 +144,20 @@ def launch_forward(
     mask: Tensor | None,
     key_lengths: Tensor | None,
     terms: Terms,
+    *,
+    heads_last: bool = False,
 ) -> Tensor:
-    """[B, Hq, Lq, Dv] from q [B, Hq, Lq, D], k [B, Hkv, Lk, D], v [B, Hkv, Lk, Dv]."""
+    """[B, Hq, Lq, Dv] from q [B, Hq, Lq, D], k [B, Hkv, Lk, D], v [B, Hkv, Lk, Dv].
+
+    With ``heads_last`` the result is [B, Lq, Hq, Dv].
+    """
     inputs = prepare(q=q, k=k, v=v, bias=bias, mask=mask, lengths=key_lengths)
 
     def first_call(recorder: Recorder) -> list[Tensor]:
-        return [_launch(Problem.dense(*inputs.values(), terms), recorder)]
+        return [_launch(Problem.dense(*inputs.values(), terms), recorder, heads_last)]
 
-    return run_recorded("forward", inputs, terms, ("o",), first_call)[0]
+    name = "forward_heads_last" if heads_last else "forward"
+    return run_recorded(name, inputs, terms, ("o",), first_call)[0]
 
 
 def launch_forward_varlen(
@@ -172,32 +178,38 @@ def launch_forward_varlen(
     longest = (max_seqlen_q, max_seqlen_k)
 
     def first_call(recorder: Recorder) -> list[Tensor]:
-        return [_launch(Problem.packed(*inputs.values(), *longest, terms), recorder)]
+        problem = Problem.packed(*inputs.values(), *longest, terms)
+        return [_launch(problem, recorder, heads_last=True)]
 
     return run_recorded("forward_varlen", inputs, (*longest, *terms), ("o",), first_call)[0]
 
 
-def _launch(problem: Problem, recorder: Recorder) -> Tensor:
-    q, v = problem.q, problem.v
-    rows = (q.shape[2], q.shape[1]) if problem.is_packed else q.shape[:3]
-    o = recorder.empty("o", (*rows, v.shape[3]), q.dtype)
+def _launch(problem: Problem, recorder: Recorder, heads_last: bool) -> Tensor:
+    B, H, L, _ = problem.q.shape
+    shape = (B, L, H) if heads_last else (B, H, L)
+    shape = shape[1:] if problem.is_packed else shape
+    o = recorder.empty("o", (*shape, problem.v.shape[3]), problem.q.dtype)
     if problem.is_empty:
         recorder.is_repeatable = False
         return o.zero_()
-    if decode.suits(problem):
+    if decode.suits(problem) and not heads_last:
         decode.launch_decode(problem, recorder, o)
         return o
     kernels = hopper.forward_kernels(problem)
     if kernels is not None:
-        kernels.launch_hopper_forward(problem, recorder, o)
+        heads_first = o.transpose(1, 2) if heads_last else o
+        kernels.launch_hopper_forward(problem, recorder, heads_first)
     else:
-        launch_tiled(problem, recorder, o)
+        launch_tiled(problem, recorder, o, heads_last)
     return o
 
 
-def launch_tiled(problem: Problem, recorder: Recorder, o: Tensor) -> None:
+def launch_tiled(
+    problem: Problem, recorder: Recorder, o: Tensor, heads_last: bool = False
+) -> None:
     """Write the result to o by the kernel that serves every call."""
-    arguments = problem.arguments() | {"o": o, "ONE_RANGE": problem.hides_nothing}
+    own = {"o": o, "ONE_RANGE": problem.hides_nothing, "HEADS_LAST": heads_last}
+    arguments = problem.arguments() | own
 
     def launch(recorder: Recorder, tiles: dict[str, Any]) -> None:
         num_blocks = triton.cdiv(problem.num_queries, tiles["BLOCK_M"])
