@@ -254,8 +254,55 @@ def run_recorded(layer, x):
     return [name for name in recorder.names if name not in views | {"detach", "expand", "alias"}]
 
 
-def test_plain_layer_is_two_products_and_one_operator():
-    assert run_recorded(Attention(E, H), make_x().float()) == ["addmm", "attention", "addmm"]
+@pytest.mark.parametrize("qk_norm", ["none", "layer", "rms"])
+def test_plain_layer_is_two_products_and_one_operator(qk_norm):
+    layer = Attention(E, H, qk_norm=qk_norm)
+    assert run_recorded(layer, make_x().float()) == ["addmm", "attention_qkvpacked", "addmm"]
+
+
+def test_layer_that_cannot_pack_calls_the_general_operator():
+    grouped = Attention(E, H, num_kv_heads=2)
+    assert run_recorded(grouped, make_x().float()) == ["addmm", "attention", "addmm"]
+    layer = Attention(E, H, qk_norm="layer")
+    layer.q_norm = nn.LayerNorm(E // H)  # with a bias, which the packed operator has not
+    names = run_recorded(layer, make_x().float())
+    assert "attention" in names
+    assert "attention_qkvpacked" not in names
+
+
+def separately(q, k, v, **options):
+    """The same function under another name, which keeps the layer from packing."""
+    return attention(q, k, v, **options)
+
+
+PAIR = (attention, separately)
+
+
+@pytest.mark.parametrize("options", ["all", "causal", "lengths", "causal, lengths"])
+@pytest.mark.parametrize("qk_norm", ["none", "layer", "rms"])
+@pytest.mark.parametrize("spec", [SPECS[name] for name in SPECS if name != "softmax"])
+def test_packed_layer_equals_the_general_operator(spec, qk_norm, options):
+    found = []
+    for attend in PAIR:
+        layer = make_layer(spec, qk_norm=qk_norm, gate="silu", attend=attend)
+        x = make_x().requires_grad_()
+        o = layer(x, **OPTIONS[options])
+        o.square().sum().backward()
+        grads = {name: p.grad for name, p in layer.named_parameters()}
+        found.append({"o": o.detach(), "x": x.grad, **grads})
+    assert found[0].keys() == found[1].keys()
+    for name, value in found[0].items():
+        torch.testing.assert_close(value, found[1][name], rtol=1e-12, atol=1e-12, msg=name)
+
+
+@pytest.mark.parametrize("qk_norm", ["layer", "rms"])
+def test_packed_layer_rounds_like_the_general_operator_under_autocast(qk_norm):
+    """Both normalise in fp32 and round q and k once, so that their bf16 results are the same."""
+    layers = [make_layer(SPECS["relu"], qk_norm=qk_norm, attend=f).float() for f in PAIR]
+    x = make_x().float()
+    with torch.autocast("cpu", torch.bfloat16):
+        packed, general = (layer(x) for layer in layers)
+    assert torch.equal(packed, general)
 
 
 def test_learned_alpha_still_calls_the_operator_once():

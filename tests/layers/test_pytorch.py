@@ -42,9 +42,10 @@ def gradients(call, layer, x):
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("kv_heads", [2, H])
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
-def test_compiled_layer_is_one_graph_with_the_same_results(spec, dynamic):
-    layer = make_layer(spec, num_kv_heads=2, gate="silu")
+def test_compiled_layer_is_one_graph_with_the_same_results(spec, kv_heads, dynamic):
+    layer = make_layer(spec, num_kv_heads=kv_heads, gate="silu")
     compiled = torch.compile(layer, fullgraph=True, dynamic=dynamic, backend="aot_eager")
     for shape in ((2, 9, E), (3, 14, E)):
         x = torch.randn(shape)

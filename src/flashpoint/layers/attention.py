@@ -5,6 +5,7 @@ Shapes: B batch, L tokens, E embedding, H query heads, Hkv key heads, D head dim
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -17,7 +18,8 @@ from flashpoint.layers.cache import KeyValueCache
 from flashpoint.layers.softmax import attend_softmax, check_softmax_mask, softmax_weights
 from flashpoint.layers.spec import LOG_LENGTH, SOFTMAX, AttentionSpec
 from flashpoint.layers.visibility import Visibility, rows_of
-from flashpoint.ops.api import attention
+from flashpoint.ops.api import attention, attention_qkvpacked
+from flashpoint.ops.head_norm import HeadNorm
 from flashpoint.ops.spec import Activation, registered
 
 QkNorm = Literal["none", "layer", "rms"]
@@ -53,7 +55,8 @@ class Attention(nn.Module):
         qkv_bias, proj_bias: whether these projections have biases.
         context_dim: width of the context that gives k and v. None: x gives them.
         attend: what computes pointwise attention; takes the arguments of
-            ``flashpoint.attention``. Softmax goes to PyTorch's SDPA.
+            ``flashpoint.attention``. Softmax goes to PyTorch's SDPA. Left as it is, plain
+            self-attention goes to ``flashpoint.attention_qkvpacked``, norms and all.
 
     Example:
         >>> layer = Attention(64, 4, AttentionSpec(activation="relu2"))
@@ -141,6 +144,8 @@ class Attention(nn.Module):
         With a cache, x holds new tokens: they attend to those of earlier calls too, and with
         cross-attention only the first call projects the context.
         """
+        if cache is mask is context is None and self._is_packed:
+            return self.project_back(x, self._mix_packed(x, causal, key_lengths))
         if cache is None:
             q, k, v = self.project(x, context)
         elif mask is not None:
@@ -168,7 +173,31 @@ class Attention(nn.Module):
         if self.spec.activation == SOFTMAX:
             check_softmax_mask(mask)
             return attend_softmax(q, k, v, visibility)
-        return self._attend_pointwise(q, k, v, visibility, mask)
+        return self._attend_pointwise(partial(self.attend, q, k, v, mask=mask), visibility)
+
+    @property
+    def _is_packed(self) -> bool:
+        """Whether plain calls are ones of ``attention_qkvpacked``, the layer's norms included."""
+        return (
+            self.attend is attention
+            and self.spec.activation != SOFTMAX
+            and not self.is_cross
+            and self.num_kv_heads == self.num_heads
+            and all(map(_is_head_norm, (self.q_norm, self.k_norm)))
+        )
+
+    def _mix_packed(
+        self, x: Float[Tensor, "B L E"], causal: bool, key_lengths: Int[Tensor, " B"] | None
+    ) -> Float[Tensor, "B H L D"]:
+        """``mix`` of ``project``, with heads side by side in memory as the projections want."""
+        qkv = self.qkv(x).unflatten(-1, (3, self.num_heads, self.head_dim))  # [B, L, 3, H, D]
+        norms = {"q_norm": _head_norm(self.q_norm), "k_norm": _head_norm(self.k_norm)}
+
+        def attend(**options: Any) -> Tensor:
+            return attention_qkvpacked(qkv, **norms, **options).transpose(1, 2)
+
+        visibility = Visibility(x.shape[1], x.shape[1], x.device, None, causal, key_lengths)
+        return self._attend_pointwise(attend, visibility)
 
     def project_back(
         self, x: Float[Tensor, "B Lq E"], o: Float[Tensor, "B H Lq D"]
@@ -291,20 +320,16 @@ class Attention(nn.Module):
         return self._gain() * _power(self._length(visibility), -self._alpha())
 
     def _attend_pointwise(
-        self, q: Tensor, k: Tensor, v: Tensor, visibility: Visibility, mask: Tensor | None
+        self, attend: Callable[..., Tensor], visibility: Visibility
     ) -> Float[Tensor, "B H Lq D"]:
         """One call of the operator, then what is not a number there: learned alpha, and gain."""
         spec = self.spec
         n = self._length(visibility) if self._needs_length else 1.0
-        o = self.attend(
-            q,
-            k,
-            v,
+        o = attend(
             activation=spec.activation,
             alpha=1.0 if self.alpha is not None else spec.alpha,
             length=spec.length,
             bias=self._bias(n),
-            mask=mask,
             causal=visibility.causal,
             key_lengths=visibility.key_lengths,
         )
@@ -360,6 +385,19 @@ def _norm(kind: str, head_dim: int) -> nn.Module:
     if kind == "layer":
         return nn.LayerNorm(head_dim, eps=NORM_EPS, bias=False)
     return RMSNorm(head_dim, eps=NORM_EPS) if kind == "rms" else nn.Identity()
+
+
+def _is_head_norm(norm: nn.Module) -> bool:
+    """Whether the operator knows a norm, or whatever took its place: one without a bias."""
+    known = isinstance(norm, (nn.Identity, nn.LayerNorm, RMSNorm))
+    return known and getattr(norm, "bias", None) is None
+
+
+def _head_norm(norm: Any) -> HeadNorm | None:
+    """A norm of the layer as the operator takes it."""
+    if isinstance(norm, nn.Identity):
+        return None
+    return HeadNorm("layer" if isinstance(norm, nn.LayerNorm) else "rms", norm.weight, norm.eps)
 
 
 def _activate_gate(x: Tensor, kind: str) -> Tensor:
