@@ -10,7 +10,15 @@ from implementations import HAS_TRITON, IMPLEMENTATIONS, IN_PYTHON, device_of
 from torch import nn
 from torch._subclasses import FakeTensorMode
 
-from flashpoint import Activation, InputError, UnsupportedError, attention, attention_varlen
+from flashpoint import (
+    Activation,
+    HeadNorm,
+    InputError,
+    UnsupportedError,
+    attention,
+    attention_qkvpacked,
+    attention_varlen,
+)
 
 rand, full = torch.rand, torch.full
 nan, inf = math.nan, math.inf
@@ -29,6 +37,14 @@ def packed(**changes):
     starts = {"cu_seqlens_q": ints([0, 2, 5]), "cu_seqlens_k": ints([0, 2, 5])}
     return attention_varlen, tokens | starts | {"max_seqlen_q": 3, "max_seqlen_k": 3} | changes
 
+
+def joined(**changes):
+    """A good call of ``attention_qkvpacked``, with changes: B=2, L=5, H=4, D=8."""
+    return attention_qkvpacked, {"qkv": rand(2, 5, 3, 4, 8)} | changes
+
+
+GOOD = {"batch": batch(), "packed": packed(), "joined": joined()}
+every_good = pytest.mark.parametrize("good", GOOD.values(), ids=GOOD)
 
 QKV = {
     "q has rank 3": (batch(q=rand(4, 5, 8)), "q has 3 dim", "[4, 5, 8]", "4: [B, Hq, Lq, D]"),
@@ -154,6 +170,7 @@ LENGTHS = {
 VALUES = {
     "key_lengths negative": (batch(key_lengths=ints([3, -1])), "key_lengths[1] is -1", "Lk=6"),
     "key_lengths too large": (batch(key_lengths=ints([7, 3])), "key_lengths[0] is 7", "Lk=6"),
+    "joined lengths too large": (joined(key_lengths=ints([6, 3])), "key_lengths[0] is 6", "Lk=5"),
     "cu_seqlens_q not from 0": (packed(cu_seqlens_q=ints([1, 2, 5])), "from 1 to 5", "0 to 5"),
     "cu_seqlens_k not from 0": (packed(cu_seqlens_k=ints([-1, 2, 5])), "seqlens_k runs from -1"),
     "cu_seqlens_q falls": (packed(cu_seqlens_q=ints([0, 6, 5])), "cu_seqlens_q", "6"),
@@ -166,7 +183,39 @@ VALUES = {
     "max_seqlen_q too small": (packed(max_seqlen_q=2), "max_seqlen_q is 2", "sequence 1", "3 tok"),
     "max_seqlen_k too small": (packed(max_seqlen_k=0), "max_seqlen_k is 0", "sequence 0", "2 tok"),
 }
-ROWS = QKV | SCORED | OPTIONS | LENGTHS
+JOINED = {
+    "qkv is a list": (joined(qkv=[1.0]), "qkv must be a tensor", "[1.0]"),
+    "qkv has rank 4": (joined(qkv=rand(2, 5, 3, 32)), "qkv has 4 dim", "5: [B, L, 3, H, D]"),
+    "qkv has two parts": (joined(qkv=rand(2, 5, 2, 4, 8)), "[2, 5, 2, 4, 8]", "third axis"),
+    "qkv with parts first": (joined(qkv=rand(3, 2, 5, 4, 8)), "[3, 2, 5, 4, 8]", "[B, L, 3, H"),
+    "qkv of integers": (joined(qkv=rand(2, 5, 3, 4, 8).int()), "qkv must be float32", "int32"),
+    "qkv without a head dim": (joined(qkv=rand(2, 5, 3, 4, 0)), "head dim 0", "at least 1"),
+    "norm is a word": (joined(q_norm="layer"), "q_norm must be a flashpoint.HeadNorm", "'layer'"),
+    "norm is a module": (joined(k_norm=nn.LayerNorm(8)), "k_norm must be a flashpoint.HeadNorm"),
+    "gain of other dim": (
+        joined(q_norm=HeadNorm("rms", rand(4))),
+        "q_norm.gain has",
+        "[4]",
+        "D=8",
+    ),
+    "gain of rank 2": (joined(k_norm=HeadNorm("rms", rand(4, 8))), "k_norm.gain", "[4, 8]", "D=8"),
+    "gain of integers": (
+        joined(q_norm=HeadNorm("rms", ints([1] * 8))),
+        "q_norm.gain must be",
+        "int",
+    ),
+    "gain elsewhere": (
+        joined(k_norm=HeadNorm("layer", rand(8, device="meta"))),
+        "k_norm.gain is on meta, qkv on",
+    ),
+    "joined mask": (
+        joined(mask=rand(5, 6) > 0),
+        "mask has shape [5, 6]",
+        "[B=2, Hq=4, Lq=5, Lk=5]",
+    ),
+    "joined lengths": (joined(key_lengths=ints([1])), "key_lengths", "shape [2]", "shape [1]"),
+}
+ROWS = QKV | SCORED | OPTIONS | LENGTHS | JOINED
 
 
 def on_device_of(impl, arguments):
@@ -190,7 +239,7 @@ def refusal(call, arguments, error=InputError):
     return message
 
 
-@pytest.mark.parametrize("good", [batch(), packed()], ids=["batch", "packed"])
+@every_good
 @pytest.mark.parametrize("impl", IMPLEMENTATIONS)
 def test_unchanged_call_is_served(impl, good):
     call, arguments = good
@@ -231,7 +280,7 @@ def test_refusal_comes_before_any_work(impl, row):
         assert torch.equal(t, copy)
 
 
-@pytest.mark.parametrize("call", [batch(), packed()], ids=["batch", "packed"])
+@every_good
 @pytest.mark.parametrize(
     ("impl", "pieces"),
     [
@@ -242,9 +291,27 @@ def test_refusal_comes_before_any_work(impl, row):
         (["cpu"], ("impl=['cpu'] is unknown",)),
     ],
 )
-def test_unknown_implementation_is_refused_with_close_match(call, impl, pieces):
-    function, arguments = call
+def test_unknown_implementation_is_refused_with_close_match(good, impl, pieces):
+    function, arguments = good
     message = refusal(function, arguments | {"impl": impl})
+    for piece in pieces:
+        assert piece in message
+
+
+NORMS = {
+    "unknown kind": (("batch",), "kind='batch' is unknown", "Known: layer, rms"),
+    "misspelt kind": (("layr",), "'layr'", "Did you mean 'layer'"),
+    "gain is a list": (("rms", [1.0]), "gain must be a tensor or None", "[1.0]"),
+    "eps is 0": (("rms", None, 0), "eps must be positive", "Got 0"),
+    "eps is a word": (("layer", None, "small"), "eps must be a number", "'small'"),
+    "eps is nan": (("layer", None, nan), "eps must be finite", "nan"),
+}
+
+
+@pytest.mark.parametrize("row", NORMS.values(), ids=NORMS)
+def test_wrong_norm_is_refused_where_it_is_made(row):
+    arguments, *pieces = row
+    message = refusal(HeadNorm, dict(zip(("kind", "gain", "eps"), arguments, strict=False)))
     for piece in pieces:
         assert piece in message
 
@@ -279,7 +346,7 @@ def test_value_equal_to_a_good_one_is_still_refused(impl, name, values):
 
 
 @pytest.mark.parametrize("impl", ["auto", "cpu", "reference", *["triton"] * HAS_TRITON])
-@pytest.mark.parametrize("good", [batch(), packed()], ids=["batch", "packed"])
+@every_good
 def test_meta_tensors_give_shape_and_dtype(impl, good):
     call, arguments = good
     on_meta = {

@@ -14,6 +14,7 @@ from flashpoint.ops.check import check_number
 NormKind = Literal["layer", "rms"]
 
 NORM_KINDS = ("layer", "rms")
+aten = torch.ops.aten
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,23 +64,24 @@ def normalise_backward(
 ) -> tuple[Float[Tensor, "... D"], Float[Tensor, " D"] | None]:
     """The gradients of x and of the gain, in fp32 (fp64 for fp64) and not yet rounded.
 
-    With y = gain * u and u = r P x, where P takes the mean away ("layer") or nothing ("rms"):
-    dgain = sum of dy * u,  dx = r P (g - u mean(g * u)),  g = gain * dy.
+    With y = gain * u and u = r x, of which "layer" takes the mean away before and PyTorch has a
+    kernel: dgain = sum of dy * u, dx = r (g - u mean(g * u)) with g = gain * dy.
     """
     if kind == "none":
         return dy, None
     x, g = _widened(x), _widened(dy)
+    gain = None if gain is None else gain.to(g.dtype)
     if kind == "layer":
-        x = x - x.mean(-1, keepdim=True)
+        dim = x.shape[-1:]
+        _, mean, r = torch.native_layer_norm(x, dim, None, None, eps)
+        wanted = [True, gain is not None, False]
+        dx, dgain, _ = aten.native_layer_norm_backward(g, x, dim, mean, r, gain, None, wanted)
+        return dx, dgain
     r = x.square().mean(-1, keepdim=True).add_(eps).rsqrt_()
     u = x * r
     dgain = None if gain is None else (g * u).flatten(0, -2).sum(0)
-    if gain is not None:
-        g = g * gain.to(g.dtype)
-    dx = torch.addcmul(g, u, (g * u).mean(-1, keepdim=True), value=-1).mul_(r)
-    if kind == "layer":
-        dx -= dx.mean(-1, keepdim=True)
-    return dx, dgain
+    g = g if gain is None else g * gain
+    return torch.addcmul(g, u, (g * u).mean(-1, keepdim=True), value=-1).mul_(r), dgain
 
 
 def _widened(x: Tensor) -> Tensor:

@@ -1,0 +1,324 @@
+"""Packed q, k and v with norms inside: numerics, norms, and where Inf and NaN may go."""
+
+import itertools
+import math
+from functools import partial
+
+import pytest
+import torch
+import torch.nn.functional as F
+from implementations import (
+    FAST,
+    IMPLEMENTATIONS,
+    IN_PYTHON,
+    device_of,
+    interpreted,
+    on_gpu,
+    placed,
+    widest_dtype,
+)
+from numerics import assert_within_budget
+from results import assert_same
+
+from flashpoint import HeadNorm, attention, attention_qkvpacked
+from flashpoint.ops.spec import BUILTIN
+
+NAN = float("nan")
+DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
+KINDS = {
+    "no norm": (None, None),
+    "layer": ("layer", "layer"),
+    "rms": ("rms", "rms"),
+    "layer and rms": ("layer", "rms"),
+    "keys only": (None, "layer"),
+}
+every_impl = pytest.mark.parametrize("impl", IMPLEMENTATIONS)
+every_fast = pytest.mark.parametrize("impl", FAST)
+every_dtype = pytest.mark.parametrize("dtype", DTYPES)
+every_kind = pytest.mark.parametrize("kinds", KINDS.values(), ids=KINDS)
+
+
+def make_inputs(B=2, L=17, H=2, D=16, *, gains=True, seed=0):
+    """qkv, do and gains in fp64, with values that fp16 and bf16 hold exactly."""
+    generator = torch.Generator().manual_seed(seed)
+    sizes = {"qkv": (B, L, 3, H, D), "do": (B, L, H, D)}
+    sizes |= {"q_gain": (D,), "k_gain": (D,)} if gains else {}
+    inputs = {name: torch.randn(size, generator=generator) for name, size in sizes.items()}
+    return {name: x.bfloat16().double() for name, x in inputs.items()}
+
+
+def norms(kinds, q_gain=None, k_gain=None):
+    """The two norms as options of a call."""
+    pairs = zip(("q_norm", "k_norm"), kinds, (q_gain, k_gain), strict=True)
+    return {name: kind and HeadNorm(kind, gain) for name, kind, gain in pairs}
+
+
+def run(impl, dtype, inputs, kinds, device=None, **options):
+    """The output, and the gradients of qkv, of the gains in use and of float options."""
+    device = device_of(impl) if device is None else device
+    options = {n: x.to(device) if isinstance(x, torch.Tensor) else x for n, x in options.items()}
+    wanted = {name: inputs[name] for name in ("qkv", "q_gain", "k_gain") if name in inputs}
+    for name, kind in zip(("q_gain", "k_gain"), kinds, strict=True):
+        if kind is None:
+            wanted.pop(name, None)
+    scored = {
+        n: x for n, x in options.items() if isinstance(x, torch.Tensor) and x.is_floating_point()
+    }
+    leaves = {n: x.to(device, dtype).requires_grad_() for n, x in (wanted | scored).items()}
+    gains = {name: leaves.get(name) for name in ("q_gain", "k_gain")}
+    options |= {name: leaves[name] for name in scored}
+    o = attention_qkvpacked(leaves["qkv"], **norms(kinds, **gains), **options, impl=impl)
+    grads = torch.autograd.grad(o, list(leaves.values()), inputs["do"].to(device, dtype))
+    return {"o": o.detach()} | {f"d{n}": g for n, g in zip(leaves, grads, strict=True)}
+
+
+def assert_exact(impl, dtype, inputs, kinds, **options):
+    """Output and gradients stay within twice plain PyTorch's error; in fp64, within its own."""
+    got = run(impl, dtype, inputs, kinds, **options)
+    exact = run("reference", torch.float64, inputs, kinds, device_of(impl), **options)
+    plain = run("reference", dtype, inputs, kinds, device_of(impl), **options)
+    B, L, _, H, _ = inputs["qkv"].shape
+    for name, value in got.items():
+        terms = B * L * H if name.endswith("gain") else 0
+        if dtype == torch.float64:
+            bound = torch.finfo(dtype).eps * exact[name].abs().max().item()
+            bound *= math.sqrt(max(terms, L, 16))
+            torch.testing.assert_close(value, exact[name], rtol=0, atol=bound, msg=name)
+        else:
+            assert_within_budget(name, value, exact[name], plain[name], num_terms=terms)
+
+
+@every_dtype
+@pytest.mark.parametrize("activation", BUILTIN)
+@pytest.mark.parametrize("gains", [False, True], ids=["bare", "gains"])
+@every_kind
+@every_fast
+@interpreted(lambda activation, gains: activation == "relu" or (activation == "silu" and gains))
+@on_gpu(lambda activation, gains: activation == "relu" or (activation == "silu" and gains))
+def test_every_norm_and_activation_is_exact(impl, kinds, gains, activation, dtype):
+    inputs = make_inputs(gains=gains)
+    assert_exact(impl, dtype, inputs, kinds, activation=activation)
+
+
+@every_dtype
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("L", [1, 2, 49, 50, 196, 197, 257])
+@every_fast
+@interpreted(lambda L, causal: L < 196 or not causal)
+def test_every_length_is_exact(impl, L, causal, dtype):
+    assert_exact(impl, dtype, make_inputs(L=L), ("layer", "layer"), causal=causal)
+
+
+@every_dtype
+@pytest.mark.parametrize("D", [8, 24, 32, 64, 128])
+@every_fast
+def test_every_head_dim_is_exact(impl, D, dtype):
+    inputs = make_inputs(1, 50, 2, D)
+    assert_exact(impl, dtype, inputs, ("rms", "layer"), activation="sigmoid", bias=-1.0)
+
+
+OPTIONS = {
+    "alpha": {"alpha": 0.5, "causal": True},
+    "keys": {"length": "keys", "causal": True, "scale": 0.3},
+    "number": {"length": 7, "bias": 0.25},
+    "window": {"window": (3, 2)},
+    "bias": {"bias": torch.linspace(-1, 1, 17).bfloat16().double().view(17, 1)},
+    "mask": {"mask": torch.linspace(0, 1, 34).bfloat16().double().view(2, 1, 1, 17)},
+    "bool mask": {"mask": torch.arange(2 * 17 * 17).view(2, 1, 17, 17) % 3 > 0},
+    "lengths": {"key_lengths": torch.tensor([0, 11])},
+    "all": {
+        "bias": torch.linspace(-1, 1, 2).double().view(2, 1, 1),
+        "mask": torch.linspace(0, 1, 17).bfloat16().double(),
+        "window": (6, None),
+        "key_lengths": torch.tensor([17, 4]),
+    },
+}
+
+
+@every_dtype
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+@every_fast
+def test_every_option_is_exact(impl, options, dtype):
+    assert_exact(impl, dtype, make_inputs(), ("layer", "rms"), activation="gelu", **options)
+
+
+@every_dtype
+@every_fast
+def test_keys_with_a_large_mean_keep_their_digits(impl, dtype):
+    inputs = make_inputs(L=40, H=3, D=32)
+    inputs["qkv"][:, :, 1] = (inputs["qkv"][:, :, 1] + 30.0).bfloat16().double()
+    for kinds in (("layer", "layer"), ("layer", "rms")):
+        assert_exact(impl, dtype, inputs, kinds, activation="silu")
+
+
+@every_dtype
+@pytest.mark.parametrize("value", [0.0, 3.0])
+@pytest.mark.parametrize("kind", ["layer", "rms"])
+@every_fast
+def test_rows_without_spread_are_exact(impl, kind, value, dtype):
+    inputs = make_inputs()
+    inputs["qkv"][0, 3] = inputs["qkv"][1, :, 1, 0] = value
+    assert_exact(impl, dtype, inputs, (kind, kind), activation="softplus")
+
+
+@every_fast
+def test_gains_may_be_wider_than_the_rest(impl):
+    inputs = make_inputs()
+    dtype = torch.float16
+    found = {}
+    for gain_dtype in (torch.float32, dtype):
+        place = partial(torch.Tensor.to, device=device_of(impl))
+        qkv = place(inputs["qkv"]).to(dtype).requires_grad_()
+        gains = [place(inputs[n]).to(gain_dtype).requires_grad_() for n in ("q_gain", "k_gain")]
+        o = attention_qkvpacked(qkv, **norms(("layer", "rms"), *gains), impl=impl)
+        grads = torch.autograd.grad(o, [qkv, *gains], place(inputs["do"]).to(dtype))
+        assert [g.dtype for g in grads] == [dtype, gain_dtype, gain_dtype]
+        found[gain_dtype] = [o, *grads]
+    for wide, narrow in zip(*found.values(), strict=True):  # what bf16 holds, fp16 holds
+        assert torch.equal(wide.to(dtype), narrow)
+
+
+@pytest.mark.parametrize("kind", ["layer", "rms"])
+@pytest.mark.parametrize("gains", [False, True], ids=["bare", "gains"])
+@every_impl
+def test_norm_is_pytorchs_own(impl, gains, kind):
+    inputs = placed(impl, make_inputs(gains=gains))
+    gain = (inputs.get("q_gain"), inputs.get("k_gain"))
+    q, k, v = (x.transpose(1, 2) for x in inputs["qkv"].unbind(2))
+    norm = {"layer": F.layer_norm, "rms": F.rms_norm}[kind]
+    q, k = (norm(x, (16,), g, eps=1e-5) for x, g in zip((q, k), gain, strict=True))
+    expected = attention(q, k, v, causal=True, impl=impl).transpose(1, 2)
+    options = {f"{n}_norm": HeadNorm(kind, g, 1e-5) for n, g in zip("qk", gain, strict=True)}
+    got = attention_qkvpacked(inputs["qkv"], causal=True, impl=impl, **options)
+    assert_same({"o": got}, {"o": expected})
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@every_impl
+def test_normalised_rows_are_rounded_once(impl, dtype):
+    """What the products take is the fp32 norm in qkv's dtype, as autocast makes it of a layer."""
+    inputs = make_inputs(D=32)
+    qkv = inputs["qkv"].to(device_of(impl), dtype)
+    gain = torch.linspace(0.5, 2, 32, device=qkv.device)
+    q, k, v = (x.transpose(1, 2) for x in qkv.unbind(2))
+    q, k = (F.layer_norm(x.float(), (32,), gain, eps=1e-6).to(dtype) for x in (q, k))
+    expected = attention(q, k, v, impl=impl).transpose(1, 2)
+    got = attention_qkvpacked(qkv, **norms(("layer", "layer"), gain, gain), impl=impl)
+    assert_within_budget("o", got, expected.double(), expected)
+
+
+STRIDES = {
+    "q, k, v apart": lambda x: x.permute(2, 0, 1, 3, 4).contiguous().permute(1, 2, 0, 3, 4),
+    "heads first": lambda x: x.transpose(1, 3).contiguous().transpose(1, 3),
+    "head dim apart": lambda x: x.transpose(1, 4).contiguous().transpose(1, 4),
+    "every other token": lambda x: x.repeat_interleave(2, 1)[:, ::2],
+    "one sample repeated": lambda x: x[:1].expand(x.shape),
+}
+
+
+@pytest.mark.parametrize("strides", STRIDES.values(), ids=STRIDES)
+@every_impl
+def test_strides_change_nothing(impl, strides):
+    inputs = placed(impl, make_inputs(L=19))
+    inputs["qkv"] = strides(inputs["qkv"])
+    dtype = widest_dtype(impl)
+    options = {"inputs": inputs, "kinds": ("layer", "rms"), "causal": True}
+    dense = options | {"inputs": {n: x.contiguous() for n, x in inputs.items()}}
+    got = run(impl, dtype, **options)
+    assert got["o"].is_contiguous()
+    assert_same(got, run(impl, dtype, **dense))
+
+
+@every_impl
+def test_gradient_of_any_strides_is_taken(impl):
+    inputs = placed(impl, make_inputs())
+    dense = run(impl, widest_dtype(impl), inputs, ("layer", "layer"))
+    apart = inputs | {"do": inputs["do"].transpose(1, 3).contiguous().transpose(1, 3)}
+    assert_same(run(impl, widest_dtype(impl), apart, ("layer", "layer")), dense)
+    same = inputs | {"do": torch.ones_like(inputs["do"])}
+    repeated = inputs | {"do": torch.ones_like(inputs["do"][:1, :1]).expand_as(inputs["do"])}
+    first, second = (
+        run(impl, widest_dtype(impl), given, ("layer", "layer")) for given in (same, repeated)
+    )
+    assert_same(first, second)
+
+
+@pytest.mark.parametrize("kind", [None, "layer", "rms"])
+@every_impl
+def test_nan_in_a_query_stays_in_its_row(impl, kind):
+    inputs = placed(impl, make_inputs(L=50))
+    inputs["qkv"][1, 7, 0, 1, 3] = NAN
+    o = attention_qkvpacked(inputs["qkv"], **norms((kind, kind)), impl=impl)
+    hit = torch.zeros_like(o, dtype=torch.bool)
+    hit[1, 7, 1] = True
+    assert torch.equal(o.isnan(), hit)
+
+
+@pytest.mark.parametrize("poison", [NAN, float("inf")])
+@pytest.mark.parametrize("kind", [None, "layer", "rms"])
+@every_impl
+def test_nothing_comes_of_keys_that_do_not_exist(impl, kind, poison):
+    inputs = placed(impl, make_inputs(3, 9))
+    lengths = torch.tensor([4, 0, 9], device=inputs["qkv"].device)
+    bad = inputs | {"qkv": inputs["qkv"].clone()}
+    for b, length in enumerate(lengths.tolist()):
+        bad["qkv"][b, length:, 1:] = poison
+    for options in ({}, {"window": (2, 1)}):
+        found = [
+            run(impl, widest_dtype(impl), x, (kind, kind), key_lengths=lengths, **options)
+            for x in (bad, inputs)
+        ]
+        assert_same(*found)
+
+
+@pytest.mark.parametrize("size", [(0, 5), (2, 0)], ids=["no samples", "no tokens"])
+@every_impl
+def test_empty_inputs_give_empty_results(impl, size):
+    inputs = make_inputs(*size)
+    got = run(impl, widest_dtype(impl), inputs, ("layer", "rms"))
+    assert got["o"].shape == (*size, 2, 16)
+    assert got["dqkv"].shape == inputs["qkv"].shape
+    assert not got["dq_gain"].any()
+    assert not got["dk_gain"].any()
+
+
+@pytest.mark.parametrize("alone", ["qkv", "q_gain", "k_gain"])
+@every_fast
+def test_any_one_tensor_may_want_a_gradient(impl, alone):
+    inputs = placed(impl, make_inputs())
+    leaves = {n: inputs[n].requires_grad_(n == alone) for n in ("qkv", "q_gain", "k_gain")}
+    gains = (leaves["q_gain"], leaves["k_gain"])
+    o = attention_qkvpacked(leaves["qkv"], **norms(("layer", "rms"), *gains), impl=impl)
+    o.backward(inputs["do"])
+    full = run(impl, widest_dtype(impl), inputs, ("layer", "rms"))
+    assert_same({alone: leaves[alone].grad}, {alone: full[f"d{alone}"]})
+    assert all(leaves[n].grad is None for n in leaves if n != alone)
+
+
+@pytest.mark.parametrize("activation", BUILTIN)
+@pytest.mark.parametrize("impl", IN_PYTHON)
+def test_gradients_agree_with_finite_differences(impl, activation):
+    inputs = make_inputs(2, 4, 2, 3)
+    bias = torch.linspace(-1, 1, 4, dtype=torch.float64)
+    mask = torch.linspace(0.1, 1, 16, dtype=torch.float64).view(4, 4)
+    leaves = [inputs["qkv"], inputs["q_gain"], inputs["k_gain"], bias, mask]
+    leaves = [x.to(device_of(impl)).requires_grad_() for x in leaves]
+
+    def call(qkv, q_gain, k_gain, bias, mask, kinds):
+        options = {"activation": activation, "bias": bias, "mask": mask, "causal": True}
+        return attention_qkvpacked(qkv, **norms(kinds, q_gain, k_gain), **options, impl=impl)
+
+    for kinds in (("layer", "rms"), ("rms", "layer")):
+        assert torch.autograd.gradcheck(partial(call, kinds=kinds), leaves)
+
+
+def test_second_derivatives_of_the_reference_are_right():
+    inputs = make_inputs(1, 3, 1, 3)
+    leaves = [inputs[name].requires_grad_() for name in ("qkv", "q_gain", "k_gain")]
+
+    def call(qkv, *gains, kinds):
+        options = norms(kinds, *gains)
+        return attention_qkvpacked(qkv, activation="silu", **options, impl="reference")
+
+    for kinds in itertools.permutations(("layer", "rms")):
+        assert torch.autograd.gradgradcheck(partial(call, kinds=kinds), leaves)
