@@ -15,27 +15,16 @@ from torch import Tensor, nn
 
 from flashpoint.errors import InputError, check_choice
 from flashpoint.layers.cache import KeyValueCache
+from flashpoint.layers.qk_norm import QkNorm, head_norm_of, is_head_norm, make_norm
 from flashpoint.layers.softmax import attend_softmax, check_softmax_mask, softmax_weights
 from flashpoint.layers.spec import LOG_LENGTH, SOFTMAX, AttentionSpec
 from flashpoint.layers.visibility import Visibility, rows_of
 from flashpoint.ops.api import attention, attention_qkvpacked
-from flashpoint.ops.head_norm import HeadNorm
 from flashpoint.ops.spec import Activation, registered
 
-QkNorm = Literal["none", "layer", "rms"]
 Gate = Literal["none", "sigmoid", "silu", "identity"]
 
-QK_NORMS = ("none", "layer", "rms")
 GATES = ("none", "sigmoid", "silu", "identity")
-NORM_EPS = 1e-6
-
-
-class RMSNorm(nn.RMSNorm):
-    """RMSNorm in the dtype of its weight, as autocast has it for LayerNorm but not for this."""
-
-    def forward(self, x: Float[Tensor, "... D"]) -> Float[Tensor, "... D"]:
-        """x over its root mean square, times the weight."""
-        return super().forward(x.to(self.weight.dtype))
 
 
 class Attention(nn.Module):
@@ -95,7 +84,7 @@ class Attention(nn.Module):
         else:
             self.q = nn.Linear(dim, dim, bias=qkv_bias)
             self.kv = nn.Linear(context_dim, kv_dim, bias=qkv_bias)
-        self.q_norm, self.k_norm = (_norm(qk_norm, self.head_dim) for _ in range(2))
+        self.q_norm, self.k_norm = (make_norm(qk_norm, self.head_dim) for _ in range(2))
         check_choice("gate", gate, GATES)
         self.gate_kind = gate
         self.gate = None if gate == "none" else nn.Linear(dim, dim, bias=False)
@@ -183,7 +172,7 @@ class Attention(nn.Module):
             and self.spec.activation != SOFTMAX
             and not self.is_cross
             and self.num_kv_heads == self.num_heads
-            and all(map(_is_head_norm, (self.q_norm, self.k_norm)))
+            and all(map(is_head_norm, (self.q_norm, self.k_norm)))
         )
 
     def _mix_packed(
@@ -191,7 +180,7 @@ class Attention(nn.Module):
     ) -> Float[Tensor, "B H L D"]:
         """``mix`` of ``project``, with heads side by side in memory as the projections want."""
         qkv = self.qkv(x).unflatten(-1, (3, self.num_heads, self.head_dim))  # [B, L, 3, H, D]
-        norms = {"q_norm": _head_norm(self.q_norm), "k_norm": _head_norm(self.k_norm)}
+        norms = {"q_norm": head_norm_of(self.q_norm), "k_norm": head_norm_of(self.k_norm)}
 
         def attend(**options: Any) -> Tensor:
             return attention_qkvpacked(qkv, **norms, **options).transpose(1, 2)
@@ -378,26 +367,6 @@ def _check_heads(dim: int, num_heads: int, num_kv_heads: int) -> None:
             f"dim={dim}, num_heads={num_heads}, num_kv_heads={num_kv_heads}: heads must divide "
             "the dim, and key heads must divide the heads."
         )
-
-
-def _norm(kind: str, head_dim: int) -> nn.Module:
-    check_choice("qk_norm", kind, QK_NORMS)
-    if kind == "layer":
-        return nn.LayerNorm(head_dim, eps=NORM_EPS, bias=False)
-    return RMSNorm(head_dim, eps=NORM_EPS) if kind == "rms" else nn.Identity()
-
-
-def _is_head_norm(norm: nn.Module) -> bool:
-    """Whether the operator knows a norm, or whatever took its place: one without a bias."""
-    known = isinstance(norm, (nn.Identity, nn.LayerNorm, RMSNorm))
-    return known and getattr(norm, "bias", None) is None
-
-
-def _head_norm(norm: Any) -> HeadNorm | None:
-    """A norm of the layer as the operator takes it."""
-    if isinstance(norm, nn.Identity):
-        return None
-    return HeadNorm("layer" if isinstance(norm, nn.LayerNorm) else "rms", norm.weight, norm.eps)
 
 
 def _activate_gate(x: Tensor, kind: str) -> Tensor:

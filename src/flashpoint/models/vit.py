@@ -25,8 +25,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from flashpoint.errors import InputError, check_choice, describe
-from flashpoint.layers.attention import GATES, QK_NORMS, Attention, Gate, QkNorm
+from flashpoint.layers.attention import GATES, Attention, Gate
 from flashpoint.layers.positions import resize_positions, sine2d
+from flashpoint.layers.qk_norm import QK_NORMS, QkNorm
 from flashpoint.layers.spec import AttentionSpec
 from flashpoint.ops.check import check_flag, check_number
 

@@ -64,8 +64,8 @@ def normalise_backward(
 ) -> tuple[Float[Tensor, "... D"], Float[Tensor, " D"] | None]:
     """The gradients of x and of the gain, in fp32 (fp64 for fp64) and not yet rounded.
 
-    With y = gain * u and u = r x, of which "layer" takes the mean away before and PyTorch has a
-    kernel: dgain = sum of dy * u, dx = r (g - u mean(g * u)) with g = gain * dy.
+    With y = gain * u and u = r x ("layer", for which PyTorch has a kernel, takes means away too):
+    dgain = sum of dy * u, dx = r (g - u mean(g * u)), g = gain * dy.
     """
     if kind == "none":
         return dy, None

@@ -1,0 +1,43 @@
+"""Norms of q and k over the head dim, as modules and as the packed operator takes them."""
+
+from typing import Any, Literal
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from flashpoint.errors import check_choice
+from flashpoint.ops.head_norm import HeadNorm
+
+QkNorm = Literal["none", "layer", "rms"]
+
+QK_NORMS = ("none", "layer", "rms")
+NORM_EPS = 1e-6
+
+
+class RMSNorm(nn.RMSNorm):
+    """RMSNorm in the dtype of its weight, as autocast has it for LayerNorm but not for this."""
+
+    def forward(self, x: Float[Tensor, "... D"]) -> Float[Tensor, "... D"]:
+        """x over its root mean square, times the weight."""
+        return super().forward(x.to(self.weight.dtype))
+
+
+def make_norm(kind: str, head_dim: int) -> nn.Module:
+    """A module for "layer", "rms" or "none", scale only."""
+    check_choice("qk_norm", kind, QK_NORMS)
+    if kind == "layer":
+        return nn.LayerNorm(head_dim, eps=NORM_EPS, bias=False)
+    return RMSNorm(head_dim, eps=NORM_EPS) if kind == "rms" else nn.Identity()
+
+
+def is_head_norm(norm: nn.Module) -> bool:
+    """Whether the operator knows a norm, or whatever took its place: one without a bias."""
+    known = isinstance(norm, (nn.Identity, nn.LayerNorm, RMSNorm))
+    return known and getattr(norm, "bias", None) is None
+
+
+def head_norm_of(norm: Any) -> HeadNorm | None:
+    """A norm that ``is_head_norm``, as the operator takes it."""
+    if isinstance(norm, nn.Identity):
+        return None
+    return HeadNorm("layer" if isinstance(norm, nn.LayerNorm) else "rms", norm.weight, norm.eps)
