@@ -13,6 +13,7 @@ from implementations import (
     IN_PYTHON,
     device_of,
     interpreted,
+    needs_gpu,
     on_gpu,
     placed,
     widest_dtype,
@@ -115,6 +116,17 @@ def test_every_length_is_exact(impl, L, causal, dtype):
 def test_every_head_dim_is_exact(impl, D, dtype):
     inputs = make_inputs(1, 50, 2, D)
     assert_exact(impl, dtype, inputs, ("rms", "layer"), activation="sigmoid", bias=-1.0)
+
+
+@pytest.mark.gpu
+@needs_gpu
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("D", [64, 128])
+def test_long_calls_on_a_gpu_are_exact(D, causal):
+    """Beyond fused kernels, by those for long sequences, which write heads last here."""
+    inputs = make_inputs(2, 1100, 2, D)
+    for _ in range(2):  # the second is a replay
+        assert_exact("triton", torch.bfloat16, inputs, ("layer", "rms"), causal=causal)
 
 
 OPTIONS = {
