@@ -93,6 +93,19 @@ def test_dry_run_shows_the_whole_config_and_leaves_nothing(run, tmp_path):
         ),
         (["nope.yaml"], "nope.yaml cannot be read: No such file or directory."),
         (["vit_s16", "--data", "nowhere"], "'nowhere' is neither a folder nor a known set."),
+        (
+            ["reluformer_tiny", "--data", "digits"],
+            "reluformer_tiny trains a model of text, and --data digits are images. Pass "
+            "documents, as --data documents:DIR, or",
+        ),
+        (
+            ["vit_ti4", "--data", "documents:x"],
+            "vit_ti4 trains a model of images, and --data documents:x are documents. Pass",
+        ),
+        (
+            ["tiny.yaml", "--data", "jsonl:x"],
+            "tiny.yaml trains a model of images, and --data jsonl:x are documents. Pass",
+        ),
         (["tiny.yaml", "--set", "lr=1"], "lr is unknown. Did you mean 'optimizer.lr'? Known: "),
         (["tiny.yaml", "--set", "steps=x"], "steps='x' must be null or a whole number."),
     ],

@@ -80,6 +80,7 @@ def _config(what: str, data: str | None, changes: list[str]) -> "TrainConfig":
     if is_file:
         values = config_file.read(Path(what))
         if data is not None:  # as it is: in --set it would be YAML
+            _check_kind(what, data, is_text=values.get("task") == "text")
             given = values.get("data")
             section = given if isinstance(given, dict) else {}
             values = {**values, "data": {**section, "train": data, "validation": data}}
@@ -87,9 +88,28 @@ def _config(what: str, data: str | None, changes: list[str]) -> "TrainConfig":
     if data is None:
         _check_model(what)
         raise InputError(f"train {what} needs {_needs(what)}.")
+    from flashpoint.models.registry import is_text_model
     from flashpoint.training.recipes import recipe
 
+    _check_kind(what, data, is_text=is_text_model(what))
     return config_file.parse(recipe(what, data), changes)
+
+
+def _check_kind(what: str, data: str, *, is_text: bool) -> None:
+    """Refuse images for a model of text, and documents for one of images."""
+    from flashpoint.data.sources import names_images
+    from flashpoint.data.text.sources import names_documents
+
+    if is_text and names_images(data):
+        raise InputError(
+            f"{what} trains a model of text, and --data {data} are images. Pass documents, "
+            "as --data documents:DIR, or train a model of images, as vit_s16."
+        )
+    if not is_text and names_documents(data):
+        raise InputError(
+            f"{what} trains a model of images, and --data {data} are documents. Pass images, "
+            "as --data digits, or train a model of text, as reluformer_base."
+        )
 
 
 def _needs(model: str) -> str:

@@ -74,6 +74,16 @@ def open_sources(config: DataConfig) -> tuple[Source, Source]:
     return train, validation
 
 
+def names_images(text: str) -> bool:
+    """Whether a text names images by its first word; folders and ``hf:`` may hold anything.
+
+    Example:
+        >>> names_images("shards:x.tar"), names_images("hf:DIR")
+        (True, False)
+    """
+    return text.partition(":")[0] in ("digits", *PREPARED, "shards")
+
+
 def _check_apart(train: Source, validation: Source, config: DataConfig) -> None:
     """Refuse images that are both trained on and validated."""
     shared = sorted(set(train.places).intersection(validation.places))
