@@ -7,7 +7,9 @@ from training.runs import TINY, tiny_config
 
 from flashpoint.errors import InputError
 from flashpoint.training import config_file
+from flashpoint.training.ranks import Ranks
 from flashpoint.training.typed import plain
+from flashpoint.training.vision import VisionTask
 
 
 def test_config_survives_a_file(tmp_path):
@@ -118,6 +120,20 @@ def test_wrong_override_is_one_line_with_its_path(change, message):
     assert str(error.value).startswith(message)
     assert "\n" not in str(error.value)
     assert str(error.value) == str(error.value).strip()
+
+
+@pytest.mark.parametrize(("key", "value"), [("image_size", 12), ("channels", 3)])
+def test_whole_config_says_to_change_model_and_data_together(key, value):
+    """The config.yaml of a run holds the model's size too, which does not follow then."""
+    whole = plain(VisionTask(tiny_config(), Ranks()).config)
+    with pytest.raises(InputError) as error:
+        config_file.parse(whole, [f"data.{key}={value}"])
+    assert str(error.value).endswith(
+        f" differs from data.{key}={value}. Set both, or leave model.{key} out of the config: "
+        "the model follows the data."
+    )
+    both = config_file.parse(whole, [f"data.{key}={value}", f"model.{key}={value}"])
+    assert VisionTask(both, Ranks()).model_config.patch_size == 4
 
 
 def test_missing_key_is_named():

@@ -64,8 +64,8 @@ def vit_config(model: ModelConfig, data: DataConfig, **defaults: Any) -> ViTConf
     for key in ("image_size", "channels"):
         if settings[key] != getattr(data, key):
             raise InputError(
-                f"model.{key}={settings[key]} differs from data.{key}={getattr(data, key)}. "
-                f"Set data.{key} only; the model follows."
+                f"model.{key}={settings[key]} differs from data.{key}={getattr(data, key)}. Set "
+                f"both, or leave model.{key} out of the config: the model follows the data."
             )
     try:
         config = model_config(model.name, **settings)
@@ -89,7 +89,8 @@ class VisionTask:
         if self.model_config.num_classes < train.num_classes:
             raise InputError(
                 f"model.num_classes={self.model_config.num_classes} is less than the "
-                f"{train.num_classes} classes of {train.name}."
+                f"{train.num_classes} classes of {train.name}. Raise it, or leave it out of the "
+                "config: the model follows the data."
             )
         model = ModelConfig(name=config.model.name, settings=plain(self.model_config))
         self.config: VisionConfig = dataclasses.replace(config, model=model)
