@@ -9,6 +9,7 @@ from PIL import Image
 from flashpoint.cli import inspect as inspect_module
 from flashpoint.cli.inspect import inspect
 from flashpoint.errors import InputError
+from flashpoint.training.run_folder import open_run
 
 
 def test_table_and_files_are_made(tmp_path):
@@ -16,12 +17,14 @@ def test_table_and_files_are_made(tmp_path):
     out, _ = call(inspect, trained_run(), "--out", tmp_path / "a", "--json", json_file)
     content = json.loads((tmp_path / "a" / "statistics.json").read_text())
     assert (content["num_images"], content["num_keys"]) == (256, 16)
+    step = open_run(trained_run()).best_step
+    assert (content["step"], content["data"]) == (step, "digits")
     assert [(h["layer"], h["head"]) for h in content["heads"]] == [(0, 0), (0, 1), (1, 0), (1, 1)]
     for head in content["heads"]:
         assert f"{head['sparsity']:.1%}" in out
         assert f"{head['mass']:.3f}" in out
         assert 0.0 < head["sparsity"] < 1.0
-    assert json.loads(json_file.read_text())["heads"] == content["heads"]
+    assert json.loads(json_file.read_text()) == {"run": str(trained_run()), **content}
     for name in ("statistics.png", "maps.png"):
         with Image.open(tmp_path / "a" / name) as picture:
             assert picture.width > 300

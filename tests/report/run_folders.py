@@ -46,7 +46,7 @@ def add_attention(path, num_keys=196):
         for n in range(6)
     ]
     heads[4] |= {"sparsity": 1.0, "mass": 0.0, "entropy": None, "is_dead": True}
-    content = {"num_images": 256, "num_keys": num_keys, "heads": heads}
-    (folder / "statistics.json").write_text(json.dumps(content))
+    shown = {"step": 900, "data": "digits", "num_images": 256, "num_keys": num_keys}
+    (folder / "statistics.json").write_text(json.dumps({**shown, "heads": heads}))
     (folder / "maps.png").write_bytes(PIXEL)
     return path

@@ -97,7 +97,8 @@ def test_attention_is_shown_where_its_files_are(twins):
     assert (
         sum(address.startswith("data:image/png;base64,iVBOR") for address in page.addresses) == 1
     )
-    assert ": 256 images, 196 tokens. Dead heads (layer.head): 1.1." in page.of("p")
+    seen = ": step 900, 256 images of digits, 196 tokens. Dead heads (layer.head): 1.1."
+    assert seen in page.of("p")
     heat = [f["data"][0] for f in page.figures if f["data"][0]["type"] == "heatmap"]
     assert len(heat) == 5
     assert heat[0]["z"] == [[0.5, 0.5, 0.5], [0.5, 1.0, 0.5]]

@@ -104,8 +104,8 @@ def _look_at(twin: "Twin") -> None:
     from flashpoint.cli.run_arguments import open_with_model
     from flashpoint.evaluation.run_inspection import inspect_model
 
-    run, model, _ = open_with_model(twin.folder, "last", "cpu")
-    inspect_model(model, run.config.data, twin.folder / "attention")
+    run, model, step = open_with_model(twin.folder, "last", "cpu")
+    inspect_model(model, run.config.data, twin.folder / "attention", step=step)
 
 
 def _gather(twins: "list[Twin]") -> "list[Result]":

@@ -69,24 +69,27 @@ def inspect(
     chosen = _parse_layers(layers)
     found, model, step = run_arguments.open_with_model(run, checkpoint, device)
     folder = run / "attention" if out is None else out
+    shown = data_at(found.config.data, data)
     with run_arguments.counting("Looking") as on_count:
         statistics = inspect_model(
             model,
-            data_at(found.config.data, data),
+            shown,
             folder,
+            step=step,
             num_samples=samples,
             num_images=images,
             layers=chosen,
             on_count=on_count,
         )
     console = Console(stderr=json_file == run_arguments.STDOUT)
-    title = f"Attention of {run}, step {step}, {statistics.num_images} images"
+    seen = f"{statistics.num_images} images of {shown.validation}"
+    title = f"Attention of {run}, step {step}, {seen}"
     console.print(_draw(statistics, title))
     files = f"{folder}: statistics.json, statistics.png{', maps.png' if images else ''}"
     console.print(files, markup=False, highlight=False, soft_wrap=True)
     if json_file is not None:
-        content = {"run": str(run), "step": step, **statistics.to_dict()}
-        run_arguments.write_json(content, json_file)
+        context = {"run": str(run), "step": step, "data": shown.validation}
+        run_arguments.write_json({**context, **statistics.to_dict()}, json_file)
 
 
 def _parse_layers(text: str | None) -> "list[int] | None":

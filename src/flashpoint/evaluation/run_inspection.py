@@ -29,6 +29,7 @@ def inspect_model(
     config: DataConfig,
     folder: Path,
     *,
+    step: int,
     num_samples: int = 256,
     num_images: int = 4,
     layers: Sequence[int] | None = None,
@@ -40,6 +41,7 @@ def inspect_model(
         model: on any device.
         config: whose validation data are shown.
         folder: gets statistics.json, statistics.png and maps.png.
+        step: of the model's checkpoint; statistics.json says it, and which data these are.
         num_samples: images for the statistics, spread over the data.
         num_images: images to draw maps on, of different classes; 0 for no maps.
         layers: to draw, from 0. None: up to five from the first to the last.
@@ -50,7 +52,8 @@ def inspect_model(
     spread = spread_samples(source.num_samples, num_samples)
     statistics = measure_attention(model, _images(model, config, Subset(source, spread), on_count))
     _make(folder)
-    (folder / STATISTICS).write_text(json.dumps(statistics.to_dict(), indent=1) + "\n")
+    content = {"step": step, "data": config.validation, **statistics.to_dict()}
+    (folder / STATISTICS).write_text(json.dumps(content, indent=1) + "\n")
     draw_statistics(statistics, folder / STATISTICS_PICTURE)
     if num_images:
         chosen = Subset(source, one_per_class(source, num_images))

@@ -87,7 +87,8 @@ def _statistics(name: str, data: Row) -> Html:
         if (number(data, "num_keys") or 0) >= statistic.min_keys
         and (matrix := _matrix(heads, statistic.name))
     ]
-    seen = f"{data.get('num_images', '?')} images, {data.get('num_keys', '?')} tokens. {verdict}"
+    images = f"{data.get('num_images', '?')} images of {data.get('data', '?')}"
+    seen = f"step {data.get('step', '?')}, {images}, {data.get('num_keys', '?')} tokens. {verdict}"
     return join(
         [tag("p", tag("strong", name), f": {seen}"), tag("div", *charts, class_="grid three")]
     )
