@@ -1,8 +1,10 @@
 """``flashpoint probe`` from the command line."""
 
 import json
+from shutil import copytree
 
 import pytest
+from data.pictures import make_shards
 from evaluation.trained import call, trained_run
 
 from flashpoint.cli.probe import probe
@@ -29,3 +31,20 @@ def test_one_seed_has_no_spread():
 def test_too_many_shots_are_one_line():
     with pytest.raises(InputError, match=r"shots=500 must lie between 1 and 1\d\d"):
         call(probe, trained_run(), "--data", "digits", "--shots", 500)
+
+
+def test_damaged_shards_are_reported(tmp_path, monkeypatch):
+    """Of the split that a few images are taken from, and of the other."""
+    monkeypatch.setenv("FLASHPOINT_CACHE", str(tmp_path / "cache"))
+    for split in ("train", "val"):
+        make_shards(tmp_path / split, num_shards=3, each=40, classes=2)
+        (tmp_path / split / "set-002.tar").write_bytes(b"garbage" * 1000)
+    run = copytree(trained_run(), tmp_path / "run")
+    config = (run / "config.yaml").read_text()
+    (run / "config.yaml").write_text(
+        config.replace("max_broken_share: 0.01", "max_broken_share: 0.5")
+    )
+    out, err = call(probe, run, "--data", f"shards:{tmp_path}", "--seeds", 1, "--json", "-")
+    damage = [f"{tmp_path}/{split}/set-002.tar: no header at byte 0" for split in ("train", "val")]
+    assert json.loads(out)["broken"] == damage
+    assert f"2 images or shards cannot be read: {', '.join(damage)}." in err

@@ -13,6 +13,7 @@ from flashpoint.data import shard_index, shards
 from flashpoint.data.batches import EvalBatches, TrainBatches
 from flashpoint.data.decode import to_pixels
 from flashpoint.data.shard_index import index_shard
+from flashpoint.data.source import Subset
 from flashpoint.data.sources import open_source
 from flashpoint.errors import InputError
 
@@ -195,6 +196,70 @@ def test_bad_header_in_the_middle_ends_a_shard(tmp_path):
     source = open_source(f"shards:{tmp_path}", "train")
     assert numbers(source) == list(range(3))
     assert source.damage == [f"{shard}: no header at byte {place}"]
+
+
+def zero(path, start, end=None):
+    """What a file of full length looks like that was written in part."""
+    content = bytearray(path.read_bytes())
+    end = len(content) if end is None else end
+    content[start:end] = bytes(end - start)
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("end", [30, None], ids=["a hole", "to the end"])
+def test_shard_that_breaks_off_into_zeros_is_damaged(tmp_path, end):
+    make_shards(tmp_path, num_shards=1, each=40)
+    shard = tmp_path / "set-000.tar"
+    offsets = index_shard(shard).offsets
+    size = shard.stat().st_size
+    start = int(offsets[10]) - 512
+    zero(shard, start, None if end is None else int(offsets[end]) - 512)
+    for _ in range(2):  # scanned, then from the cache
+        source = open_source(f"shards:{tmp_path}", "train")
+        assert numbers(source) == list(range(10))
+        assert source.damage == [
+            f"{shard}: zeros instead of a header at byte {start}, {size - start} bytes before "
+            "the end"
+        ]
+        assert source.lost_share == pytest.approx(1 - start / size)
+
+
+def test_label_of_zeros_is_none(tmp_path):
+    make_shards(tmp_path, num_shards=1, each=40)
+    shard = tmp_path / "set-000.tar"
+    index = index_shard(shard)
+    zero(shard, int(index.offsets[10] + index.sizes[10] + 511) // 512 * 512 + 512)
+    source = open_source(f"shards:{tmp_path}", "train")
+    assert numbers(source) == list(range(10))
+    assert source.class_names == tuple("01234")
+    assert "zeros instead of a header" in source.damage[0]
+    assert "1 images without a label, as sample000010.png" in source.damage[0]
+
+
+@pytest.mark.parametrize("blocks", [2, 20])
+def test_usual_ends_are_whole_and_more_members_behind_one_are_not(tmp_path, blocks):
+    make_tar(tmp_path / "x.tar", sample(0, 0) + sample(1, 1))
+    content = (tmp_path / "x.tar").read_bytes().rstrip(b"\0")
+    whole = content + bytes(-len(content) % 512)
+    whole += bytes(512 * blocks)
+    (tmp_path / "x.tar").write_bytes(whole)
+    assert open_source(f"shards:{tmp_path}", "train").damage == []
+    (tmp_path / "x.tar").write_bytes(whole * 2)
+    source = open_source(f"shards:{tmp_path}", "train")
+    assert numbers(source) == [0, 1]
+    assert f"{len(whole) + 512 * blocks} bytes before the end" in source.damage[0]
+
+
+def test_part_of_damaged_shards_is_damaged(tmp_path):
+    make_shards(tmp_path, num_shards=4, each=10)
+    (tmp_path / "set-003.tar").write_bytes(b"garbage" * 1000)
+    source = open_source(f"shards:{tmp_path}", "train")
+    part = Subset(source, [3, 5])
+    assert (part.damage, part.lost_share) == (source.damage, 0.25)
+    lenient = EvalBatches(part, config(max_broken_share=0.3), batch_size=2)
+    assert lenient.broken == source.damage
+    with pytest.raises(InputError, match=r"1 shards of 2 of .* about 25\.00% of its samples lost"):
+        EvalBatches(part, config(), batch_size=2)
 
 
 @pytest.mark.parametrize("num_shards", [1, 3])

@@ -114,6 +114,7 @@ def _evaluate_images(
     from rich.console import Console
 
     from flashpoint.cli import run_arguments
+    from flashpoint.evaluation.class_matching import some
     from flashpoint.evaluation.run_evaluation import evaluate_run
 
     found, model, step = run_arguments.open_with_model(run, checkpoint, device)
@@ -129,8 +130,12 @@ def _evaluate_images(
     where = data or found.config.data.validation
     title = f"{run}, step {step}, on {where}"
     Console(stderr=json_file == run_arguments.STDOUT).print(_draw(result, title))
-    for line in _warnings(result):
-        typer.secho(line, fg=typer.colors.YELLOW, err=True)
+    if result.unmatched:
+        run_arguments.warn(
+            f"{len(result.unmatched)} classes of the data are unknown to the model, their "
+            f"{result.left_out} images left out: {some(result.unmatched)}."
+        )
+    run_arguments.warn_of_broken(result.broken)
     if json_file is not None:
         context = {
             "run": str(run),
@@ -212,18 +217,3 @@ def _draw(result: "Classification", title: str) -> "RenderableType":
         f"{result.num_classes:,}",
     )
     return Group(Text(title, style="bold"), table)
-
-
-def _warnings(result: "Classification") -> list[str]:
-    """What was left out and why, a line each."""
-    from flashpoint.evaluation.class_matching import some
-
-    lines: list[str] = []
-    if result.unmatched:
-        lines.append(
-            f"{len(result.unmatched)} classes of the data are unknown to the model, their "
-            f"{result.left_out} images left out: {some(result.unmatched)}."
-        )
-    if result.broken:
-        lines.append(f"{len(result.broken)} images cannot be read: {some(result.broken)}.")
-    return lines

@@ -60,6 +60,7 @@ def probe(
         )
     is_stdout = json_file == run_arguments.STDOUT
     Console(stderr=is_stdout).print(_draw(result, f"{run}, step {step}, on {data}"))
+    run_arguments.warn_of_broken(result.broken)
     if json_file is not None:
         numbers = {**asdict(result), "mean": result.mean, "spread": result.spread}
         context = {"run": str(run), "step": step, "data": data}

@@ -1,7 +1,7 @@
 """What the verbs that look at a finished run share: its folder, checkpoint, data and files."""
 
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
@@ -75,6 +75,19 @@ def counting(label: str) -> Generator[Progress]:
     with Bar(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("", total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def warn(line: str) -> None:
+    """A line that a result must not be read without."""
+    typer.secho(line, fg=typer.colors.YELLOW, err=True)
+
+
+def warn_of_broken(names: Sequence[str]) -> None:
+    """Say what of the data could not be read, if something could not."""
+    from flashpoint.evaluation.class_matching import some
+
+    if names:
+        warn(f"{len(names)} images or shards cannot be read: {some(names)}.")
 
 
 def require_writable(file: Path | None, option: str) -> None:

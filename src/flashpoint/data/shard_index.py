@@ -27,7 +27,7 @@ from flashpoint.data.source import Integers
 from flashpoint.data.tar_members import DamagedTarError, Member, content, members
 from flashpoint.files import cache_folder, write_atomically
 
-FORMAT = 2  # another one is not read
+FORMAT = 3  # another one is not read
 THREADS = 8  # disks answer several at once
 MAX_LABEL_BYTES = 1 << 20
 
@@ -156,6 +156,7 @@ def _add_sample(samples: _Samples, handle: int, key: str, parts: Sequence[Member
         for kind, part in fields.items()
         if kind in ("cls", "json", "txt") and part.size <= MAX_LABEL_BYTES
     }
+    texts = {kind: text for kind, text in texts.items() if "\0" not in text}  # never written
     facts = _facts(texts.get("json", ""))
     candidates = (texts.get("cls"), facts.get("label"), texts.get("txt"))
     label = next((str(value) for value in candidates if value not in (None, "")), None)

@@ -96,7 +96,7 @@ class Source(ABC):
 
 
 class Subset(Source):
-    """Some samples of a source, in the order given.
+    """Some samples of a source, in the order given; its damage is theirs.
 
     Example:
         >>> from flashpoint.data.sources import open_source
@@ -111,6 +111,7 @@ class Subset(Source):
         labels = source.labels[self.indices]
         super().__init__(f"{len(labels)} of {source.name}", source.class_names, labels)
         self.is_small = source.is_small
+        self.damage, self.lost_share = source.damage, source.lost_share
 
     def read(self, index: int) -> tuple["Image", int]:
         """As the whole source reads it."""

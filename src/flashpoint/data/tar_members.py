@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 BLOCK = 512
+MAX_END = 22 * BLOCK  # of zeros: two blocks, and what fills the last record of twenty
 AHEAD = 1536  # read with a header: enough for a label, so that it needs no second read
 REGULAR = (0, ord("0"), ord("7"))
 NAME_OF_NEXT, FACTS_OF_NEXT = ord("L"), ord("x")
@@ -57,6 +58,7 @@ def members(handle: int, length: int) -> Iterator[Member]:
             message = f"cut at byte {length}, there is no end mark"
             raise DamagedTarError(message, position, is_cut=True)
         if not header[0] and not any(header):
+            _check_end(handle, position, length)
             return
         kind, size = header[156], _checked_size(header, position)
         if kind in REGULAR and size_of_next is not None:
@@ -77,6 +79,17 @@ def members(handle: int, length: int) -> Iterator[Member]:
                 yield Member(name or _name(header), start, size, head)
             name, size_of_next = None, None
         position = start + -(-size // BLOCK) * BLOCK
+
+
+def _check_end(handle: int, position: int, length: int) -> None:
+    """Refuse zeros that end nothing: what was never written, or is followed by more members.
+
+    Writers fill up a last record of 20 blocks, and no more.
+    """
+    rest = length - position
+    if rest >= MAX_END or any(os.pread(handle, rest, position)):
+        message = f"zeros instead of a header at byte {position}, {rest} bytes before the end"
+        raise DamagedTarError(message, position, is_cut=False)
 
 
 def content(handle: int, member: Member) -> bytes:

@@ -43,6 +43,7 @@ class ProbeResult:
         shots: training images a class.
         seeds: each chooses its own images.
         accuracies: share of right answers on all test images, one for each seed.
+        broken: test images and shards of both splits that could not be read, and why.
     """
 
     shots: int
@@ -50,6 +51,7 @@ class ProbeResult:
     num_test: int
     seeds: tuple[int, ...]
     accuracies: tuple[float, ...]
+    broken: tuple[str, ...] = ()
 
     @property
     def mean(self) -> float:

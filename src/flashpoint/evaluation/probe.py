@@ -73,6 +73,7 @@ def probe(
         num_test=len(tested.labels),
         seeds=tuple(seeds),
         accuracies=tuple(few_shot_accuracy(p, tested, train.num_classes) for p in picked),
+        broken=(*train.damage, *batches.broken),
     )
 
 
