@@ -23,8 +23,8 @@ SURFACE = {
     "demo": ["--fresh", "--out"],
     "doctor": ["--json"],
     "evaluate": [
-        *("--batch-size", "--beam", "--checkpoint", "--data", "--device", "--json", "--labels"),
-        *("--length-penalty", "run"),
+        *("--batch-size", "--beam", "--checkpoint", "--classes", "--data", "--device", "--json"),
+        *("--labels", "--length-penalty", "run"),
     ],
     "inspect": [
         *("--checkpoint", "--data", "--device", "--images", "--json", "--layers", "--out"),
@@ -32,8 +32,8 @@ SURFACE = {
     ],
     "models": ["--attention", "--image-size", "--tokens", "pattern"],
     "probe": [
-        *("--batch-size", "--checkpoint", "--data", "--device", "--json", "--seeds", "--shots"),
-        "run",
+        *("--batch-size", "--checkpoint", "--classes", "--data", "--device", "--json"),
+        *("--seeds", "--shots", "run"),
     ],
     "report": ["--out", "--title", "runs"],
     "train": ["--data", "--dry-run", "--out", "--set", "what"],

@@ -44,6 +44,7 @@ def test_checkpoints_are_told_apart():
         (("--checkpoint", "7"), "no checkpoint of step 7. It has: 20, 40, 60"),
         (("--device", "gpu"), "--device 'gpu' must be auto, cpu or cuda"),
         (("--data", "/no/such"), "'/no/such' is neither a folder nor a known set"),
+        (("--classes", "/no/such.txt"), "the class list /no/such.txt cannot be read"),
         (("--json", "/no/such/a.json"), "cannot write --json /no/such/a.json"),
     ],
 )

@@ -4,7 +4,7 @@ import json
 from shutil import copytree
 
 import pytest
-from data.pictures import make_shards
+from data.pictures import make_folder, make_shards
 from evaluation.trained import call, trained_run
 
 from flashpoint.cli.probe import probe
@@ -31,6 +31,19 @@ def test_one_seed_has_no_spread():
 def test_too_many_shots_are_one_line():
     with pytest.raises(InputError, match=r"shots=500 must lie between 1 and 1\d\d"):
         call(probe, trained_run(), "--data", "digits", "--shots", 500)
+
+
+def test_class_list_lets_a_split_lack_a_class(tmp_path):
+    make_folder(tmp_path / "train", {"ant": 3, "bee": 3, "cow": 3})
+    make_folder(tmp_path / "val", {"ant": 2, "cow": 2})
+    arguments = (trained_run(), "--data", tmp_path, "--shots", 2, "--seeds", 1, "--json", "-")
+    with pytest.raises(InputError, match=r"first 'bee' and 'cow'.*--classes for a probe"):
+        call(probe, *arguments)
+    (tmp_path / "names.txt").write_text("ant\nbee\ncow\n")
+    out, _ = call(probe, *arguments, "--classes", tmp_path / "names.txt")
+    content = json.loads(out)
+    assert (content["num_classes"], content["num_test"]) == (3, 4)
+    assert content["classes"] == str(tmp_path / "names.txt")
 
 
 def test_damaged_shards_are_reported(tmp_path, monkeypatch):

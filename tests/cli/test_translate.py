@@ -108,7 +108,8 @@ def test_beam_is_searched(run):
         (translate, ("/no/such.txt",), "/no/such.txt cannot be read: No such file"),
         (translate, ("--device", "gpu"), "--device 'gpu' must be auto, cpu or cuda"),
         (translate, ("--checkpoint", "7"), "has no checkpoint of step 7"),
-        (evaluate, ("--labels", "matching"), "--labels matching is for images"),
+        (evaluate, ("--labels", "matching"), "--labels and --classes are for images"),
+        (evaluate, ("--classes", "x.txt"), "--labels and --classes are for images"),
     ],
 )
 def test_wrong_arguments_are_one_line(run, command, arguments, message):

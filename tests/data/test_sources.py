@@ -196,6 +196,34 @@ def test_huggingface_labels_may_be_numbers_but_not_missing(tmp_path):
         open_source(f"hf:{tmp_path / 'c'}", "train")
 
 
+def test_class_list_gives_other_names_in_the_order_of_the_labels(tmp_path):
+    names = tmp_path / "names.txt"
+    names.write_text("n00000009 feline\nn00000004 canine\n")
+    make_folder(tmp_path / "folder", {"cat": 1, "dog": 2})
+    for where in (f"{tmp_path}/folder", f"hf:{save_dataset(tmp_path / 'set')}"):
+        source = open_source(where, "train", names)
+        assert source.class_names == ("n00000009", "n00000004")
+        assert source.labels.tolist() == [0, 1, 1]
+    names.write_text("\n".join("abcdefghij"))
+    digits = open_source("digits", "validation", names)
+    assert digits.class_names == tuple("abcdefghij")
+    assert digits.labels.tolist() == open_source("digits", "validation").labels.tolist()
+
+
+def test_class_list_that_does_not_fit_is_one_line(tmp_path):
+    names = tmp_path / "names.txt"
+    names.write_text("feline\ncanine\nbovine\n")
+    make_folder(tmp_path / "folder", {"cat": 1, "dog": 2})
+    folder, dataset = f"{tmp_path}/folder", f"hf:{save_dataset(tmp_path / 'set')}"
+    for where, count in ((folder, 2), (dataset, 2), ("digits", 10)):
+        with pytest.raises(InputError, match=rf"names\.txt has 3 classes, .* {count}\. Give one"):
+            open_source(where, "train", names)
+    names.write_text("dog\ncat\n")
+    with pytest.raises(InputError, match=r"has 'cat' in line 2, but it is label 0 of hf:"):
+        open_source(dataset, "train", names)
+    assert open_source(folder, "train", names).labels.tolist() == [1, 0, 0]
+
+
 def test_train_and_validation_must_fit_together(tmp_path):
     make_folder(tmp_path / "a", {"x": 3, "y": 2})
     make_folder(tmp_path / "b", {"x": 3, "z": 2})

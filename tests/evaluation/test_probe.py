@@ -63,6 +63,7 @@ def test_images_are_squashed_and_never_augmented():
     assert (other.train, other.validation, other.evaluation_view) == ("c", "c", "squash")
     assert other.augmentation.crop == "none"
     assert (other.labels, same.labels) == (None, "classes.txt")
+    assert [probe_config(data, where, "mine.txt").labels for where in "ac"] == ["mine.txt"] * 2
 
 
 def test_features_are_of_the_frozen_model(model, config):

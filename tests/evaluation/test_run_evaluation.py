@@ -96,6 +96,34 @@ def test_matching_restricts_answers_to_the_datas_classes(named_run, model, folde
         evaluate_run(other, model, data=str(folder))
 
 
+def test_file_names_the_datas_classes_in_the_models_words(named_run, model, folder, tmp_path):
+    """Folders of words, sorted: eight, five, four, ...; the run knows them by ids."""
+    words = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
+    for label, word in enumerate(words):
+        (folder / f"n{label:08d}").rename(folder / word)
+    digits = replace(named_run.config.data, evaluation_view="whole", workers=0)
+    other = replace(named_run, config=replace(named_run.config, data=digits))
+    with pytest.raises(InputError, match=r"have no name in common.*--classes FILE"):
+        evaluate_run(other, model, data=str(folder), is_matching=True)
+    with pytest.raises(InputError, match=r"class 0 is 'n00000000' .* or --classes FILE"):
+        evaluate_run(other, model, data=str(folder))
+    classes = tmp_path / "classes.txt"
+    classes.write_text("".join(f"n{words.index(word):08d}\n" for word in sorted(words)))
+    named = {"data": str(folder), "classes": str(classes)}
+    result = evaluate_run(other, model, **named, is_matching=True)
+    assert (result.num_images, result.num_classes) == (60, 10)
+    assert result.top1 == pytest.approx(count_by_hand(model, range(60)))
+    with pytest.raises(InputError, match="Pass --labels matching"):
+        evaluate_run(other, model, **named)  # in another order than the model's
+
+
+def test_file_may_name_the_classes_of_the_runs_own_data(run, model, tmp_path):
+    classes = tmp_path / "classes.txt"
+    classes.write_text("\n".join("abcdefghij"))
+    with pytest.raises(InputError, match=r"no name in common"):
+        evaluate_run(run, model, classes=str(classes), is_matching=True)
+
+
 def test_classes_are_those_that_the_run_began_with(run, named_run, model):
     assert class_names(named_run, model)[3] == "n00000003"
     gone = replace(run.config.data, train="/no/such/folder")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from flashpoint.cli.run_arguments import Checkpoint, Device, JsonFile, RunFolder
+from flashpoint.cli.run_arguments import Checkpoint, ClassList, Device, JsonFile, RunFolder
 from flashpoint.errors import InputError
 
 if TYPE_CHECKING:
@@ -65,6 +65,7 @@ LengthPenalty: TypeAlias = Annotated[
 def evaluate(
     run: RunFolder,
     data: Data = None,
+    classes: ClassList = None,
     labels: LabelsOption = Labels.ALL,
     beam: Beam = None,
     length_penalty: LengthPenalty = None,
@@ -80,6 +81,7 @@ def evaluate(
     \b
     flashpoint evaluate runs/mine
     flashpoint evaluate runs/i21k --data /data/imagenet --labels matching
+    flashpoint evaluate runs/i1k --data hf:DIR --classes wordnet_ids.txt
     flashpoint evaluate runs/en_de --data documents:DIR:test
     """
     from flashpoint.cli import run_arguments
@@ -87,8 +89,8 @@ def evaluate(
 
     run_arguments.require_writable(json_file, "--json")
     if open_run(run).config.task == "text":
-        if labels is not Labels.ALL:
-            raise InputError(f"--labels {labels.value} is for images; {run} translates text.")
+        if labels is not Labels.ALL or classes is not None:
+            raise InputError(f"--labels and --classes are for images; {run} translates text.")
         search = {
             "beam": beam or BEAM,
             "length_penalty": LENGTH_PENALTY if length_penalty is None else length_penalty,
@@ -99,12 +101,13 @@ def evaluate(
     if beam is not None or length_penalty is not None:
         raise InputError(f"--beam and --length-penalty are for text; {run} classifies images.")
     size = batch_size or IMAGES_AT_ONCE
-    _evaluate_images(run, data, labels, checkpoint, device, size, json_file)
+    _evaluate_images(run, data, classes, labels, checkpoint, device, size, json_file)
 
 
 def _evaluate_images(
     run: Path,
     data: str | None,
+    classes: Path | None,
     labels: Labels,
     checkpoint: str,
     device: str,
@@ -123,6 +126,7 @@ def _evaluate_images(
             found,
             model,
             data=data,
+            classes=str(classes) if classes else None,
             is_matching=labels is Labels.MATCHING,
             batch_size=batch_size,
             on_count=on_count,
@@ -141,6 +145,7 @@ def _evaluate_images(
             "run": str(run),
             "step": step,
             "data": where,
+            "classes": str(classes) if classes else None,
             "labels": labels.value,
         }
         run_arguments.write_json({**context, **result.to_dict()}, json_file)

@@ -5,7 +5,14 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from flashpoint.cli.run_arguments import BatchSize, Checkpoint, Device, JsonFile, RunFolder
+from flashpoint.cli.run_arguments import (
+    BatchSize,
+    Checkpoint,
+    ClassList,
+    Device,
+    JsonFile,
+    RunFolder,
+)
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -33,6 +40,7 @@ Seeds: TypeAlias = Annotated[int, typer.Option(min=1, help="Choices of images, f
 def probe(
     run: RunFolder,
     data: Data,
+    classes: ClassList = None,
     shots: Shots = 10,
     seeds: Seeds = 3,
     checkpoint: Checkpoint = "best",
@@ -52,7 +60,7 @@ def probe(
     with run_arguments.counting("Reading features") as on_count:
         result = probe_model(
             model,
-            probe_config(found.config.data, data),
+            probe_config(found.config.data, data, str(classes) if classes else None),
             shots=shots,
             seeds=range(seeds),
             batch_size=batch_size,
@@ -63,7 +71,8 @@ def probe(
     run_arguments.warn_of_broken(result.broken)
     if json_file is not None:
         numbers = {**asdict(result), "mean": result.mean, "spread": result.spread}
-        context = {"run": str(run), "step": step, "data": data}
+        named = str(classes) if classes else None
+        context = {"run": str(run), "step": step, "data": data, "classes": named}
         run_arguments.write_json({**context, **numbers}, json_file)
 
 

@@ -22,6 +22,15 @@ Checkpoint: TypeAlias = Annotated[
     str, typer.Option(metavar="best|last|N", help="Which: best by validation, last, or a step.")
 ]
 Device: TypeAlias = Annotated[str, typer.Option(metavar="auto|cpu|cuda", help="Where to compute.")]
+ClassList: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "--classes",
+        metavar="FILE",
+        help="The data's classes, one a line in the order of their labels, if the data have them "
+        "in other words or splits have them in another order.",
+    ),
+]
 BatchSize: TypeAlias = Annotated[int, typer.Option(min=1, help="Images at a time.")]
 JsonFile: TypeAlias = Annotated[
     Path | None, typer.Option("--json", metavar="FILE", help="Write the result; - is stdout.")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from flashpoint.data.class_list import rename_classes
 from flashpoint.data.decode import require_pillow
 from flashpoint.data.source import Integers, Pixels, Source, pick_split
 from flashpoint.errors import InputError, UnsupportedError
@@ -32,7 +33,10 @@ class ArraySource(Source):
         labels: Integers,
         images: Pixels,
         place: str = "",
+        class_list: Path | None = None,
     ) -> None:
+        if class_list is not None:
+            class_names = rename_classes(class_names, class_list, name)
         super().__init__(name, class_names, labels)
         self.places = (place,) if place else ()
         self.images = images
@@ -55,7 +59,7 @@ class ArraySource(Source):
         return torch.from_numpy(images), torch.from_numpy(self.labels)
 
 
-def open_digits(split: str) -> ArraySource:
+def open_digits(split: str, class_list: Path | None = None) -> ArraySource:
     """scikit-learn's 1,797 handwritten digits, 8 x 8: 1,437 to train on, 360 to validate.
 
     Sorted by class, every fifth sample is for validation: the split is the same everywhere and
@@ -75,10 +79,13 @@ def open_digits(split: str) -> ArraySource:
     kept = held_out if chosen == "validation" else ~held_out
     images = np.rint(bunch.images[kept, ..., None] * (255.0 / 16.0)).astype(np.uint8)
     class_names = [str(digit) for digit in range(10)]
-    return ArraySource("digits", class_names, labels[kept], images, f"digits:{chosen}")
+    place = f"digits:{chosen}"
+    return ArraySource("digits", class_names, labels[kept], images, place, class_list)
 
 
-def open_prepared(kind: str, folder: Path, split: str) -> ArraySource:
+def open_prepared(
+    kind: str, folder: Path, split: str, class_list: Path | None = None
+) -> ArraySource:
     """A set in the form of ``flashpoint data prepare``: a folder of .npz files, one a split."""
     where = f"{kind}:{folder}"
     files = {file.stem: file for file in folder.glob("*.npz")} if folder.is_dir() else {}
@@ -101,4 +108,4 @@ def open_prepared(kind: str, folder: Path, split: str) -> ArraySource:
     if stored != kind:
         raise InputError(f"{file} holds {stored}, not {kind}. Write {stored}:{folder}.")
     place = os.path.realpath(file)
-    return ArraySource(where, class_names, labels.astype(np.int64), images, place)
+    return ArraySource(where, class_names, labels.astype(np.int64), images, place, class_list)

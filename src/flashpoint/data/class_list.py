@@ -5,6 +5,7 @@ name. Ids are what ImageNet-21k and ImageNet-1k are matched by.
 """
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from flashpoint.errors import InputError
@@ -23,6 +24,23 @@ def read_class_list(file: Path) -> list[str]:
         twice = next(name for name in names if names.count(name) > 1)
         raise InputError(f"the class list {file} has {twice!r} more than once.")
     return names
+
+
+def rename_classes(names: Sequence[str], file: Path, whose: str) -> list[str]:
+    """Other names, from a file, for classes whose order stands; InputError if they do not fit."""
+    others = read_class_list(file)
+    if len(others) != len(names):
+        raise InputError(
+            f"the class list {file} has {len(others)} classes, {whose} {len(names)}. Give one a "
+            "line, in the order of the labels."
+        )
+    for label, name in enumerate(names):
+        if name in others and others[label] != name:
+            raise InputError(
+                f"the class list {file} has {name!r} in line {others.index(name) + 1}, but it is "
+                f"label {label} of {whose}, counted from 0. Give them in the order of the labels."
+            )
+    return others
 
 
 def _name(line: str) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flashpoint.data.class_list import read_class_list
+from flashpoint.data.class_list import read_class_list, rename_classes
 from flashpoint.data.decode import decode
 from flashpoint.data.source import SPLIT_NAMES, BrokenImageError, Source, pick_split
 from flashpoint.errors import InputError, UnsupportedError
@@ -41,7 +41,7 @@ class HuggingFaceSource(Source):
             )
         names = getattr(dataset.features[label], "names", None)
         if labels is not None:
-            names = read_class_list(labels)
+            names = rename_classes(names, labels, name) if names else read_class_list(labels)
         if names is None:
             names = [str(number) for number in range(int(targets.max(initial=-1)) + 1)]
         super().__init__(name, names, targets)

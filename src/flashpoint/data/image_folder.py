@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from flashpoint.data.class_list import read_class_list
+from flashpoint.data.class_list import read_class_list, rename_classes
 from flashpoint.data.decode import decode
 from flashpoint.data.source import SPLIT_NAMES, BrokenImageError, Source, pick_split
 from flashpoint.errors import InputError
@@ -23,7 +23,10 @@ IMAGE_SUFFIXES = frozenset(
 
 
 class FolderSource(Source):
-    """Images in class folders; with a class list, labels follow its order."""
+    """Images in class folders; with a class list, labels follow its order.
+
+    A list without any of the folders' names gives them others, in the order of the folders.
+    """
 
     def __init__(self, root: Path, labels: Path | None = None) -> None:
         folders = sorted(entry.name for entry in os.scandir(root) if entry.is_dir())
@@ -33,7 +36,10 @@ class FolderSource(Source):
                 "with its images inside."
             )
         class_names = folders if labels is None else read_class_list(labels)
-        numbers = {name: number for number, name in enumerate(class_names)}
+        ordered = class_names
+        if labels is not None and not set(folders).intersection(class_names):
+            ordered, class_names = folders, rename_classes(folders, labels, str(root))
+        numbers = {name: number for number, name in enumerate(ordered)}
         paths: list[bytes] = []
         targets: list[int] = []
         for folder in folders:

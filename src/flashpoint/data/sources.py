@@ -31,7 +31,8 @@ def open_source(text: str, split: str, labels: str | Path | None = None) -> Sour
     Args:
         text: as above.
         split: "train" or "validation" (which may be stored as val, valid or test), or a name.
-        labels: a file with one class a line, for folders, shards and Hugging Face datasets.
+        labels: a file with one class a line, in the order of the labels: all class folders or
+            shards' labels, or other names for the classes that there are.
 
     Example:
         >>> open_source("digits", "validation").num_samples
@@ -40,14 +41,14 @@ def open_source(text: str, split: str, labels: str | Path | None = None) -> Sour
     kind, _, rest = text.partition(":")
     class_list = Path(labels) if labels is not None else None
     if text == "digits":
-        return open_digits(split)
+        return open_digits(split, class_list)
     if text in KINDS or (kind in KINDS and not rest):
         place = "PATTERN" if kind == "shards" else "DIR"
         raise InputError(f"{text!r} needs a place: {kind}:{place}.")
     if kind == "shards":
         return open_shards(rest, split, class_list)
     if kind in PREPARED:
-        return open_prepared(kind, *_folder_and_split(rest, split))
+        return open_prepared(kind, *_folder_and_split(rest, split), class_list)
     if kind == "hf":
         folder, split = _folder_and_split(rest, split)
         return open_huggingface(_existing(folder, text), split, class_list)
@@ -69,7 +70,7 @@ def open_sources(config: DataConfig) -> tuple[Source, Source]:
         raise InputError(
             f"the classes of {train.name} ({train.num_classes}) and {validation.name} "
             f"({validation.num_classes}) differ{detail}. Give the order of all classes in a file: "
-            "data.labels."
+            "data.labels in a config, --classes for a probe."
         )
     return train, validation
 

@@ -56,7 +56,8 @@ def match_classes(model_names: Sequence[str], data_names: Sequence[str]) -> Clas
     if not matched:
         raise InputError(
             f"the model's {len(model_names)} classes ({some(model_names)}) and the data's "
-            f"{len(data_names)} ({some(data_names)}) have no name in common."
+            f"{len(data_names)} ({some(data_names)}) have no name in common. Name the data's in "
+            "the model's words: --classes FILE, one a line in the order of their labels."
         )
     places = torch.full((len(names),), LEFT_OUT)
     places[[i for i, column in enumerate(columns) if column is not None]] = torch.arange(
@@ -81,7 +82,8 @@ def require_same_classes(model_names: Sequence[str], data_names: Sequence[str]) 
     if differing and not (is_numbered(model_names) or is_numbered(data_names)):
         raise InputError(
             f"class {model_names.index(differing[0])} is {differing[0]!r} for the model and "
-            f"{differing[1]!r} in the data. Pass --labels matching to compare by name."
+            f"{differing[1]!r} in the data. Pass --labels matching to compare by name, or "
+            "--classes FILE with the data's classes in the model's words."
         )
 
 
@@ -117,7 +119,7 @@ def _imagenet_ids(num_classes: int) -> list[str] | None:
         raise UnsupportedError(
             f"the WordNet ids of {num_classes} numbered classes are in the package timm, which "
             f"cannot be imported ({' '.join(str(error).split())}). Install it: pip install "
-            "'flashpoint[vision]', or name the classes in a file: data.labels."
+            "'flashpoint[vision]', or name the classes in a file: --classes."
         ) from error
     subset = infer_imagenet_subset({"num_classes": num_classes})
     return ImageNetInfo(subset).label_names() if subset else None

@@ -19,15 +19,17 @@ Count = Callable[[int, int], None]
 """Told how many images are done, and of how many."""
 
 
-def probe_config(config: DataConfig, where: str) -> DataConfig:
+def probe_config(config: DataConfig, where: str, classes: str | None = None) -> DataConfig:
     """How the probe reads images: both sides to 256/224 of the size, then the centre; as they
     are if they live in memory at the model's size; never augmented.
+
+    A file with their classes takes the place of the run's, which holds for its own data only.
     """
     return replace(
         config,
         train=where,
         validation=where,
-        labels=config.labels if where == config.train else None,
+        labels=classes or (config.labels if where == config.train else None),
         evaluation_view="squash",
         augmentation=AugmentationConfig(),
     )

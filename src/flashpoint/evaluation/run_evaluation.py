@@ -18,6 +18,7 @@ def evaluate_run(
     model: ViT,
     *,
     data: str | None = None,
+    classes: str | None = None,
     is_matching: bool = False,
     batch_size: int = 256,
     on_count: Callable[[int, int], None] = lambda done, total: None,
@@ -28,11 +29,12 @@ def evaluate_run(
         run: gives the data, the loss, the precision and the names of the classes.
         model: of ``run.load_model``, on any device.
         data: another place than the run's validation data.
+        classes: a file with the data's classes, one a line in the order of their labels.
         is_matching: only classes that model and data share may answer, found by name.
         batch_size: images at a time.
         on_count: told how many images are done, and of how many.
     """
-    config = data_at(run.config.data, data)
+    config = data_at(run.config.data, data, classes)
     source = open_source(config.validation, "validation", config.labels)
     known = class_names(run, model)
     match = match_classes(known, source.class_names) if is_matching else None
@@ -49,11 +51,14 @@ def evaluate_run(
     )
 
 
-def data_at(config: DataConfig, where: str | None) -> DataConfig:
-    """The run's validation data, or those at another place, read in the same way."""
+def data_at(config: DataConfig, where: str | None, classes: str | None = None) -> DataConfig:
+    """The run's validation data, or those at another place, read in the same way.
+
+    A file with their classes takes the place of the run's, which holds for its own data only.
+    """
     if where is None or where == config.validation:
-        return config
-    return replace(config, validation=where, labels=None)
+        return replace(config, labels=classes or config.labels)
+    return replace(config, validation=where, labels=classes)
 
 
 def class_names(run: Run, model: ViT) -> Sequence[str]:
