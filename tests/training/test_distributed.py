@@ -37,6 +37,38 @@ dist.barrier()
 dist.destroy_process_group()
 """
 
+STOPPED_IN_VALIDATION = """
+import os, signal, sys
+from pathlib import Path
+import torch.distributed as dist
+from flashpoint.data.batches import EvalBatches
+from flashpoint.training import config_file, loop
+from flashpoint.training.failure import Preempted
+dist.init_process_group("gloo")
+rank, iterate = dist.get_rank(), EvalBatches.iterate
+seen = []
+
+def iterate_and_stop(self):
+    for number, batch in enumerate(iterate(self), start=1):
+        if rank == 0 and number == 4:
+            return  # as if the rest could not be read
+        if rank == 1 and number == 5:
+            os.kill(os.getpid(), signal.SIGTERM)
+        seen.append(number)
+        yield batch
+
+config = config_file.load(Path(sys.argv[1]), ["parallel=fsdp", "batch_size=64"])
+EvalBatches.iterate = iterate_and_stop
+try:
+    loop.train(config, Path(sys.argv[2]))
+except Preempted as stop:
+    print(rank, len(seen), stop, flush=True)
+EvalBatches.iterate = iterate
+loop.train(config, Path(sys.argv[2]))
+dist.barrier()
+dist.destroy_process_group()
+"""
+
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
@@ -85,6 +117,19 @@ def test_one_process_goes_on_from_two(runs, tmp_path, parallel):
     train_quietly(tiny_config(), out)
     for name, tensor in final(runs / "alone").model.items():
         torch.testing.assert_close(final(out).model[name], tensor, rtol=1e-3, atol=1e-5)
+
+
+def test_one_stopped_process_takes_the_others_out_of_a_validation(tmp_path):
+    """Also where another has no batches left; going on validates the same step first."""
+    config, out = write_config(tmp_path), tmp_path / "run"
+    done = finish(torchrun(2, tmp_path / "train.py", config, out, code=STOPPED_IN_VALIDATION))
+    assert done.returncode == 0, done.stderr
+    said = sorted(line for line in done.stdout.splitlines() if " stopped by " in line)
+    assert [line.split(" stopped by ")[0] for line in said] == ["0 3", "1 5"]
+    assert "stopped by a signal at step 6 of 12" in said[0]
+    assert "stopped by SIGTERM at step 6 of 12" in said[1]
+    assert "going on from step 6 of 12" in done.stderr
+    assert [line["step"] for line in curve(out) if line["kind"] == "validation"] == [6, 12]
 
 
 def test_sigterm_to_torchrun_saves_and_leaves(tmp_path):

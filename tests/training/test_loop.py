@@ -17,10 +17,11 @@ from training.runs import (
     train_quietly,
 )
 
+from flashpoint.data.batches import EvalBatches
 from flashpoint.errors import InputError, UnsupportedError
 from flashpoint.training import checkpoint, metrics
 from flashpoint.training.failure import Preempted, RunError
-from flashpoint.training.vision import VisionTask
+from flashpoint.training.vision import ClassificationSums, VisionTask
 
 
 @pytest.fixture(scope="module")
@@ -112,6 +113,47 @@ def test_stopped_run_goes_on_as_if_nothing_happened(whole, tmp_path, monkeypatch
     assert not (out / "record.json").exists()
     _, text = train_quietly(tiny_config(), out)
     assert f"going on from step {step} of 12" in text
+    assert_same_run(whole, out)
+
+
+@pytest.mark.parametrize("step", [6, 12])
+def test_stop_in_a_validation_does_not_wait_for_its_end(whole, tmp_path, monkeypatch, step):
+    """Of 23 batches two are seen; going on, the same checkpoint is validated again."""
+    out, iterate, seen = tmp_path / "run", EvalBatches.iterate, []
+
+    def with_signal(self):
+        for batch in iterate(self):
+            seen.append(len(batch.labels))
+            if len(seen) == 2 + 23 * (step // 6 - 1):
+                os.kill(os.getpid(), signal.SIGTERM)
+            yield batch
+
+    with monkeypatch.context() as patch:
+        patch.setattr(EvalBatches, "iterate", with_signal)
+        with pytest.raises(Preempted, match=f"SIGTERM at step {step} of 12, all saved"):
+            train_quietly(tiny_config(), out)
+    assert len(seen) == 2 + 23 * (step // 6 - 1)
+    assert final(out).step == step
+    assert [line["step"] for line in curve(out) if line["kind"] == "validation"] == [6][: step > 6]
+    train_quietly(tiny_config(), out)
+    assert_same_run(whole, out)
+
+
+def test_stop_behind_the_last_batch_keeps_the_validation(whole, tmp_path, monkeypatch):
+    out, add, seen = tmp_path / "run", ClassificationSums.add, []
+
+    def with_signal(self, logits, labels):
+        seen.append(len(labels))
+        if sum(seen) == 360:
+            os.kill(os.getpid(), signal.SIGTERM)
+        add(self, logits, labels)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ClassificationSums, "add", with_signal)
+        with pytest.raises(Preempted, match="SIGTERM at step 7 of 12"):
+            train_quietly(tiny_config(), out)
+    assert [line["step"] for line in curve(out) if line["kind"] == "validation"] == [6]
+    train_quietly(tiny_config(), out)
     assert_same_run(whole, out)
 
 

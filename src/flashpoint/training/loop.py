@@ -36,7 +36,7 @@ from flashpoint.training.run_folder import CHECKPOINTS, best_of, claim, settle_c
 from flashpoint.training.schedule import learning_rate, warmup_steps
 from flashpoint.training.sharing import Shared, check_sharing
 from flashpoint.training.step import Counts, Step, Update
-from flashpoint.training.stopping import Wish, stop_wishes
+from flashpoint.training.stopping import Stopped, Wish, stop_wishes
 from flashpoint.training.stopwatch import Stopwatch
 from flashpoint.training.task import Batch, Task
 from flashpoint.training.tasks import task_class
@@ -116,7 +116,7 @@ class _Run:
     def _train(self, start: int, wish: Wish) -> None:
         is_new = self.metrics is not None and start not in self.metrics.validations()
         if self._validates_at(start) and self.ranks.any(is_new):
-            self._validate(start)  # the run was ended in the middle of it
+            self._validate(start, wish)  # the run was ended in the middle of it
         with closing(self.task.batches(start)) as batches:
             update: Update | None = None
             for step in range(start + 1, self.total + 1):
@@ -149,12 +149,15 @@ class _Run:
         if stops or validates or step % self.config.checkpoint_every == 0:
             self._save(step)
         if stops:
-            raise Preempted(
-                f"stopped by {wish.name or 'a signal'} at step {step} of {self.total}, all saved "
-                f"in {self.out}. Give the same command again to go on."
-            )
+            raise self._preempted(step, wish)
         if validates:
-            self._validate(step)
+            self._validate(step, wish)
+
+    def _preempted(self, step: int, wish: Wish) -> Preempted:
+        return Preempted(
+            f"stopped by {wish.name or 'a signal'} at step {step} of {self.total}, all saved in "
+            f"{self.out}. Give the same command again to go on."
+        )
 
     def _validates_at(self, step: int) -> bool:
         return step > 0 and (step % self.config.evaluate_every == 0 or step == self.total)
@@ -192,10 +195,14 @@ class _Run:
                 "optimizer.lr or optimizer.clip, or look at the data."
             )
 
-    def _validate(self, step: int) -> None:
+    def _validate(self, step: int, wish: Wish) -> None:
+        """Validate a step that has a checkpoint; stopped on the way, a later start does it."""
         with self.watch.paused():
             self.model.module.eval()
-            numbers = self.task.validate(self.model.module)
+            try:
+                numbers = self.task.validate(self.model.module, wish)
+            except Stopped as stop:
+                raise self._preempted(step, wish) from stop
             self.model.module.train()
             line = {"kind": "validation", "step": step, **numbers}
             self._write(line)

@@ -1,10 +1,17 @@
-"""SIGTERM and Ctrl-C as a wish that the loop grants when a step is done."""
+"""SIGTERM and Ctrl-C as a wish, granted when a step is done or between validation's batches."""
 
 import signal
 import threading
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from types import FrameType
+from typing import TypeVar
+
+from flashpoint.training.ranks import Ranks
+
+T = TypeVar("T")
+
+_DONE, _GO_ON, _STOP = range(3)
 
 
 class Wish:
@@ -19,6 +26,27 @@ class Wish:
 
     def __bool__(self) -> bool:
         return bool(self.name)
+
+
+class Stopped(Exception):
+    """All processes left a validation that was not done, as one of them was asked to stop."""
+
+
+def in_step(batches: Iterable[T], ranks: Ranks, wish: Wish | None) -> Generator[T | None]:
+    """Batches as long as any process has one; None in those that have no more.
+
+    Before each, all processes agree to go on; if one was asked to stop, Stopped comes in all.
+    """
+    rest = iter(batches)
+    while True:
+        batch = next(rest, None)
+        own = _DONE if batch is None else _STOP if wish else _GO_ON
+        agreed = ranks.max(own)
+        if agreed == _DONE:
+            return
+        if agreed == _STOP:
+            raise Stopped
+        yield batch
 
 
 @contextmanager

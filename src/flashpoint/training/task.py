@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from flashpoint.training.config import TrainConfig
 from flashpoint.training.ranks import Ranks
+from flashpoint.training.stopping import Wish
 
 Batch = tuple[Tensor, ...]
 Numbers = Mapping[str, float]
@@ -50,8 +51,11 @@ class Task(Protocol):
         """The mean loss over the samples of a batch, or of a part of one."""
         ...
 
-    def validate(self, model: nn.Module) -> Numbers:
-        """Numbers of the whole validation set, the same in every process."""
+    def validate(self, model: nn.Module, wish: Wish | None = None) -> Numbers:
+        """Numbers of the whole validation set, the same in every process.
+
+        Stopped, in every process, if a wish to stop comes to one of them meanwhile.
+        """
         ...
 
     @staticmethod

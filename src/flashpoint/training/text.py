@@ -37,6 +37,7 @@ from flashpoint.training.config import (
     TrainConfig,
 )
 from flashpoint.training.ranks import Ranks
+from flashpoint.training.stopping import Wish, in_step
 from flashpoint.training.task import Batch, Numbers
 from flashpoint.training.typed import convert, plain, unknown
 
@@ -226,24 +227,23 @@ class TextTask:
         )
         return (losses + weight * penalty * target_lengths.sum()) / shares[0]
 
-    def validate(self, model: nn.Module) -> Numbers:
+    def validate(self, model: nn.Module, wish: Wish | None = None) -> Numbers:
         """Loss and accuracy of the validation set's tokens."""
         sums = TokenSums(self._ranks.device)
         is_bf16 = self.config.precision == "bf16"
-        num_batches = 0
         with (
             torch.no_grad(),
             torch.autocast(self._ranks.device.type, torch.bfloat16, enabled=is_bf16),
         ):
-            for batch in self._validation.iterate():
+            for batch in in_step(self._validation.iterate(), self._ranks, wish):
+                if batch is None:
+                    self._keep_step_with_others(model)
+                    continue
                 lengths = {
                     "source_lengths": batch.source_lengths,
                     "target_lengths": batch.target_lengths,
                 }
                 sums.add(model(batch.source, batch.target_in, **lengths), batch.target_out)
-                num_batches += 1
-            for _ in range(self._ranks.max(num_batches) - num_batches):
-                self._keep_step_with_others(model)
         return sums.numbers(self._ranks)
 
     def _keep_step_with_others(self, model: nn.Module) -> None:

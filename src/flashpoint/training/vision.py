@@ -22,6 +22,7 @@ from flashpoint.models.registry import model_config
 from flashpoint.models.vit import ViT, ViTConfig
 from flashpoint.training.config import ModelConfig, TrainConfig
 from flashpoint.training.ranks import Ranks
+from flashpoint.training.stopping import Wish, in_step
 from flashpoint.training.task import Batch, Numbers
 from flashpoint.training.typed import convert, plain, unknown
 
@@ -131,20 +132,19 @@ class VisionTask:
         images, targets = batch
         return cross_entropy(forward(images), targets, self.config.loss).mean()
 
-    def validate(self, model: nn.Module) -> Numbers:
+    def validate(self, model: nn.Module, wish: Wish | None = None) -> Numbers:
         """Accuracy and loss of the validation set."""
         sums = ClassificationSums(self.config.loss, self._ranks.device)
         is_bf16 = self.config.precision == "bf16"
-        num_batches = 0
         with (
             torch.no_grad(),
             torch.autocast(self._ranks.device.type, torch.bfloat16, enabled=is_bf16),
         ):
-            for batch in self._validation.iterate():
-                sums.add(model(batch.images), batch.labels)
-                num_batches += 1
-            for _ in range(self._ranks.max(num_batches) - num_batches):
-                self._keep_step_with_others(model)
+            for batch in in_step(self._validation.iterate(), self._ranks, wish):
+                if batch is None:
+                    self._keep_step_with_others(model)
+                else:
+                    sums.add(model(batch.images), batch.labels)
         return sums.numbers(self._ranks)
 
     def _keep_step_with_others(self, model: nn.Module) -> None:
