@@ -5,7 +5,7 @@ from itertools import islice
 
 import numpy as np
 import pytest
-from data.pictures import config, make_folder
+from data.pictures import config, make_folder, make_shards
 from PIL import Image
 
 from flashpoint.data.batches import EvalBatches, TrainBatches
@@ -34,13 +34,79 @@ class PartlyBroken(Source):
         return f"image {index}"
 
 
-@pytest.mark.parametrize(("world_size", "broken"), [(1, [3, 50, 51]), (2, [3, 50])])
-def test_chance_does_not_stop_a_run_within_the_limit(world_size, broken):
-    source = PartlyBroken(400, broken)  # 0.75% or 0.5%, with a limit of 1%
+def share(ranks):
+    """Let ranks count together, as processes do; gives the error of each, or None."""
+    noted = []
+    for batches in ranks:
+        log = batches._log
+        noted.append((log._num_noted, list(log._noted)))
+    errors = []
+    for batches in ranks:
+        try:
+            batches.share_broken(lambda _: noted)
+            errors.append(None)
+        except InputError as error:
+            errors.append(str(error))
+    return errors
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 4])
+def test_chance_does_not_stop_a_run_within_the_limit(world_size):
+    broken = [3, 50, 51, 200]
+    source = PartlyBroken(400, broken)  # 1%, which is the limit
+    settings = config(augmentation={"mixup": 0.2})  # ranks also read a neighbour's image
     for seed in range(5):
-        batches = TrainBatches(source, config(), batch_size=20, seed=seed, world_size=world_size)
-        run(batches, 60 * world_size)
-        assert set(batches.broken) <= {f"image {n}" for n in broken}
+        place = {"batch_size": 20, "seed": seed, "world_size": world_size}
+        ranks = [TrainBatches(source, settings, rank=r, **place) for r in range(world_size)]
+        streams = [batches.iterate() for batches in ranks]
+        for step in range(1, 61):
+            for stream in streams:
+                next(stream)
+            if step % 3 == 0:
+                assert share(ranks) == [None] * world_size
+        for batches in ranks:
+            assert set(batches.broken) == {f"image {n}" for n in broken}
+            assert batches.num_broken == 3 * len(broken)  # three epochs
+            assert batches.broken_share == 0.01
+
+
+def test_limit_counts_what_all_ranks_saw():
+    """Six of 400 are too many; each of two ranks alone sees three."""
+    source = PartlyBroken(400, range(0, 400, 70))
+    ranks = [
+        TrainBatches(source, config(), batch_size=20, seed=0, rank=r, world_size=2) for r in (0, 1)
+    ]
+    for batches in ranks:
+        run(batches, 20)
+    first, second = share(ranks)
+    assert first == second
+    assert first.startswith("6 of the 400 images of partly seen so far (1.50%) cannot be read, ")
+
+
+def test_resident_sets_are_read_whole_by_every_rank():
+    source, settings = PartlyBroken(400, [7, 8]), config(resident="yes")
+    ranks = [
+        TrainBatches(source, settings, batch_size=20, seed=0, rank=r, world_size=2) for r in (0, 1)
+    ]
+    assert share(ranks) == [None, None]
+    assert [(batches.num_broken, batches.broken_share) for batches in ranks] == [(2, 0.005)] * 2
+
+
+def test_summary_names_the_first_image_and_the_damage(tmp_path):
+    batches = TrainBatches(PartlyBroken(400, [7]), config(), batch_size=20, seed=0)
+    assert batches.broken_summary == ""
+    run(batches, 20)
+    assert batches.broken_summary == (
+        "1 of the 400 images of partly seen so far cannot be read and were replaced, first image 7"
+    )
+    make_shards(tmp_path, num_shards=4, each=10)
+    (tmp_path / "set-001.tar").write_bytes(b"garbage" * 1000)
+    source = open_source(f"shards:{tmp_path}", "train")
+    batches = TrainBatches(source, config(max_broken_share=0.5), batch_size=20, seed=0)
+    assert batches.broken_summary == (
+        f"1 shards of shards:{tmp_path} are damaged and about 25.00% of its samples lost, first "
+        f"{tmp_path}/set-001.tar: no header at byte 0"
+    )
 
 
 def test_limit_is_a_share_of_an_epoch():

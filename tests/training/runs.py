@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import yaml
+from data.pictures import make_folder
 from rich.console import Console
 
 import flashpoint
@@ -56,6 +57,18 @@ except FlashpointError as error:
 def tiny_config(*changes):
     """The smallest run, changed by ``a.b=c`` texts."""
     return config_file.parse(TINY, changes)
+
+
+def config_with_broken_images(folder, changes, *broken):
+    """The smallest run on 192 small pictures, of which those with these numbers are broken."""
+    for split, each in (("train", 96), ("val", 20)):
+        make_folder(folder / "images" / split, {"a": each, "b": each})
+    for number in broken:
+        (path,) = (folder / "images" / "train").glob(f"*/{number:04}.png")
+        path.write_bytes(b"no image at all")
+    where = f"{folder / 'images'}"
+    data = (f"data.train={where}", f"data.validation={where}", "data.workers=0")
+    return tiny_config(*data, "data.max_broken_share=0.02", *changes)
 
 
 def write_config(folder, *changes):

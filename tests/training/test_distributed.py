@@ -1,6 +1,8 @@
 """Two gloo processes are one process: the same curve, the same weights, any way they share."""
 
+import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -9,6 +11,7 @@ import time
 import pytest
 import torch
 from training.runs import (
+    config_with_broken_images,
     curve,
     environment,
     final,
@@ -19,7 +22,7 @@ from training.runs import (
     write_config,
 )
 
-from flashpoint.training import checkpoint
+from flashpoint.training import checkpoint, config_file
 
 pytestmark = pytest.mark.distributed
 
@@ -117,6 +120,31 @@ def test_one_process_goes_on_from_two(runs, tmp_path, parallel):
     train_quietly(tiny_config(), out)
     for name, tensor in final(runs / "alone").model.items():
         torch.testing.assert_close(final(out).model[name], tensor, rtol=1e-3, atol=1e-5)
+
+
+def test_unreadable_images_of_all_processes_are_counted_together(tmp_path):
+    """As by one process: three of 192 are within 2%, and a fourth ends both with one line."""
+    config = config_with_broken_images(tmp_path, ["steps=24", "log_every=4"], 30, 80, 130)
+    file, out = tmp_path / "config.yaml", tmp_path / "run"
+    file.write_text(config_file.dump(config))
+    train_quietly(config, tmp_path / "alone")
+    script = tmp_path / "train.py"
+    done = finish(torchrun(2, script, file, "--out", out))
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("cannot be read and were replaced, first ") == 1
+    for line, other in zip(curve(out), curve(tmp_path / "alone"), strict=True):
+        assert line.get("broken") == other.get("broken")
+    notes, others = (
+        json.loads((folder / "record.json").read_text())["notes"]
+        for folder in (out, tmp_path / "alone")
+    )
+    assert sorted(notes["broken_images"]) == sorted(others["broken_images"])
+    assert notes["broken_count"] == others["broken_count"] == 3 * 2
+    next((tmp_path / "images" / "train").glob("*/0180.png")).write_bytes(b"no image at all")
+    done = finish(torchrun(2, script, file, "--out", tmp_path / "ended"))
+    assert done.returncode != 0
+    assert "in process" not in done.stderr
+    assert len(re.findall(r"error: 4 of the 192 images .*2\.00%", done.stderr)) == 1
 
 
 def test_one_stopped_process_takes_the_others_out_of_a_validation(tmp_path):

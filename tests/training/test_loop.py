@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import shutil
 import signal
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 from training.runs import (
     assert_same_run,
+    config_with_broken_images,
     curve,
     final,
     plain_yaml,
@@ -245,6 +247,26 @@ def test_bad_steps_are_left_out_and_counted(tmp_path, monkeypatch):
     lines = [line for line in curve(tmp_path / "run") if line["kind"] == "train"]
     assert [line["skipped"] for line in lines] == [2, 3, 3]
     assert all(0 < line["loss"] < 5 for line in lines)
+
+
+def test_unreadable_images_are_said_logged_and_recorded(tmp_path):
+    config = config_with_broken_images(tmp_path, ["steps=24"], 30, 31)
+    record, text = train_quietly(config, tmp_path / "run")
+    path = tmp_path / "images" / "train" / "a" / "00"
+    said = [line for line in text.splitlines() if "cannot be read and were replaced" in line]
+    assert len(said) == 1
+    assert re.match(rf"[12] of the \d+ images of .*, first {path}3[01]\.png: ", said[0])
+    counts = [line["broken"] for line in curve(tmp_path / "run") if line["kind"] == "train"]
+    assert counts == sorted(counts)
+    assert counts[-1] == record.notes["broken_count"] == 2 * 24 * 16 // 192
+    assert record.notes["broken_share"] == pytest.approx(2 / 192)
+    assert len(record.notes["broken_images"]) == 2
+    assert f", {counts[-1]} images unreadable, " in text
+
+
+def test_readable_images_are_not_spoken_of(tmp_path):
+    _, text = train_quietly(config_with_broken_images(tmp_path, ["steps=5"]), tmp_path / "run")
+    assert "read" not in text
 
 
 def test_too_many_bad_steps_in_a_row_end_the_run(tmp_path, monkeypatch):

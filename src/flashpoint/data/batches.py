@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from flashpoint.data.augmentation import Augmenter
-from flashpoint.data.broken import BrokenLog
+from flashpoint.data.broken import BrokenLog, Gather
 from flashpoint.data.config import DataConfig
 from flashpoint.data.order import EpochOrder, Purpose, generator, rank_positions
 from flashpoint.data.resident import ResidentAugmenter, ResidentImages, is_resident
@@ -86,8 +86,8 @@ class TrainBatches:
         self._device = torch.device(device)
         self._has_neighbour = world_size > 1 and config.augmentation.mixup > 0.0
         self._order = EpochOrder(source, seed)
-        self._log = BrokenLog(source, config.max_broken_share, is_shuffled=True)
         self._augmenter: ResidentAugmenter | None = None
+        self._log = _log(source, config, world_size, is_shuffled=True)
         if is_resident(source, config):
             stored = ResidentImages(source, config, self._device, replaces=True)
             self._log.add(source.num_samples, stored.broken)
@@ -114,9 +114,23 @@ class TrainBatches:
         return self._log.names
 
     @property
+    def num_broken(self) -> int:
+        """Samples that were replaced, as often as they were seen."""
+        return self._log.count
+
+    @property
     def broken_share(self) -> float:
-        """Samples that were replaced, among those this rank has seen."""
-        return self._log.share
+        """Samples that were replaced, among those seen."""
+        return self._log.broken_share
+
+    @property
+    def broken_summary(self) -> str:
+        """The same in one line, with the first of them; nothing if all could be read."""
+        return self._log.summary
+
+    def share_broken(self, gather: Gather) -> None:
+        """Count what all ranks saw since the last time; all must call it, all get its error."""
+        self._log.share(gather)
 
     def iterate(self, start_step: int = 0) -> Iterator[Batch]:
         """Batches from this step on, without end."""
@@ -165,11 +179,12 @@ class TrainBatches:
     def _checked(self, batches: Iterator[Decoded]) -> Iterator[Decoded]:
         """Count what was broken; stop past the limit."""
         for batch in batches:
-            self._log.add(batch.wanted, batch.broken)
+            own = batch.wanted - self._has_neighbour  # which another rank counts
+            self._log.add(own, [name for place, name in batch.broken.items() if place < own])
             if len(batch.labels) < batch.wanted:
                 raise InputError(
                     f"{self._source.name} has too many images in a row that cannot be read: "
-                    f"{batch.broken[0]}."
+                    f"{next(iter(batch.broken.values()))}."
                 )
             yield batch
 
@@ -218,7 +233,7 @@ class EvalBatches:
         self._source, self._config = source, config
         self._device = torch.device(device)
         self._spans = _spans(source.num_samples, batch_size, rank, world_size)
-        self._log = BrokenLog(source, config.max_broken_share, is_shuffled=False)
+        self._log = _log(source, config, world_size, is_shuffled=False)
         self._stored: ResidentImages | None = None
         self._loader: DataLoader[Any] | None = None
         if is_resident(source, config):
@@ -241,6 +256,10 @@ class EvalBatches:
         """What could not be read, each once: damaged shards, then images, with the reason."""
         return self._log.names
 
+    def share_broken(self, gather: Gather) -> None:
+        """Count what all ranks saw since the last time; all must call it, all get its error."""
+        self._log.share(gather)
+
     def iterate(self) -> Iterator[Batch]:
         """All batches, once."""
         if self._stored is not None:
@@ -261,9 +280,19 @@ class EvalBatches:
             workers = min(config.workers, len(slots))
             self._loader = make_loader(reader, slots, workers, self._device)
         for batch in start(self._loader):
-            self._log.add(batch.wanted, batch.broken)
+            self._log.add(batch.wanted, list(batch.broken.values()))
             if len(batch.labels):
                 yield batch
+
+
+def _log(source: Source, config: DataConfig, world_size: int, *, is_shuffled: bool) -> BrokenLog:
+    """The log of a source; what lives on the device, every rank has read whole."""
+    return BrokenLog(
+        source,
+        config.max_broken_share,
+        is_shuffled=is_shuffled,
+        num_ranks=1 if is_resident(source, config) else world_size,
+    )
 
 
 def _check_ranks(batch_size: int, rank: int, world_size: int) -> None:

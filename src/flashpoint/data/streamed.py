@@ -28,13 +28,13 @@ class Decoded(NamedTuple):
         images: uint8 [b, C, S, S].
         labels: int64 [b].
         wanted: how many samples were asked for.
-        broken: those that could not be read, and why.
+        broken: the places in the batch that could not be read, and why.
     """
 
     images: Tensor
     labels: Tensor
     wanted: int
-    broken: list[str]
+    broken: dict[int, str]
 
 
 class Reader(Dataset[Any]):
@@ -52,11 +52,11 @@ class Reader(Dataset[Any]):
         """All samples of a batch."""
         images: list[Pixels] = []
         labels: list[int] = []
-        broken: list[str] = []
-        for position, index in slots:
+        broken: dict[int, str] = {}
+        for place, (position, index) in enumerate(slots):
             found, reason = self._read(index)
             if reason is not None:
-                broken.append(reason)
+                broken[place] = reason
             if found is not None:
                 images.append(self._transform(found[0], position))
                 labels.append(found[1])

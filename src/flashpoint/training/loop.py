@@ -178,6 +178,7 @@ class _Run:
             "seconds": seconds,
             "skipped": int(counts.bad),
             "utilisation": rate and samples_per_s * self.task.flops_per_sample / rate,
+            **self.task.check_data(self.progress.say),
         }
         self._write(line)
         self.progress.log(line, (self.total - step) * elapsed / steps)

@@ -87,6 +87,8 @@ class Progress:
             parts.append(f"{line['utilisation']:.0%} of the device's matrix rate")
         if line["skipped"]:
             parts.append(f"{line['skipped']} updates left out")
+        if line.get("broken"):
+            parts.append(f"{line['broken']} {self._unit} unreadable")
         return ", ".join(parts)
 
 

@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -12,6 +12,8 @@ from torch import Tensor
 
 from flashpoint.errors import FlashpointError, InputError, UnsupportedError
 from flashpoint.training.failure import Preempted, RunError
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,6 +60,14 @@ class Ranks:
         numbers = torch.tensor(number)
         dist.all_reduce(numbers, op=dist.ReduceOp.MAX)
         return int(numbers)
+
+    def gather(self, value: T) -> list[T]:
+        """Every process' value, everywhere; through the CPU, so that no GPU is waited for."""
+        if self.size == 1:
+            return [value]
+        values: list[T | None] = [None] * self.size
+        dist.all_gather_object(values, value)
+        return cast("list[T]", values)
 
     @property
     def place(self) -> dict[str, Any]:

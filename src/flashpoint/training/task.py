@@ -58,6 +58,13 @@ class Task(Protocol):
         """
         ...
 
+    def check_data(self, say: Callable[[str], None]) -> Mapping[str, int]:
+        """Counts of what could not be read so far, for a log line; every process asks at once.
+
+        What is new and the user should know is said; RunError, in every process, past a limit.
+        """
+        ...
+
     @staticmethod
     def score(validation: Numbers) -> float:
         """What the best checkpoint has most of."""

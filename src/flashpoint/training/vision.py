@@ -21,6 +21,7 @@ from flashpoint.models.cost import forward_flops
 from flashpoint.models.registry import model_config
 from flashpoint.models.vit import ViT, ViTConfig
 from flashpoint.training.config import ModelConfig, TrainConfig
+from flashpoint.training.failure import RunError
 from flashpoint.training.ranks import Ranks
 from flashpoint.training.stopping import Wish, in_step
 from flashpoint.training.task import Batch, Numbers
@@ -103,6 +104,7 @@ class VisionTask:
         }
         self.flops_per_sample = 3.0 * forward_flops(self.model_config)
         self._ranks = ranks
+        self._said = -1  # 0: damaged shards, 1: images too
         self._train = TrainBatches(
             train, config.data, batch_size=config.batch_size, seed=config.seed, **ranks.place
         )
@@ -145,6 +147,7 @@ class VisionTask:
                     self._keep_step_with_others(model)
                 else:
                     sums.add(model(batch.images), batch.labels)
+        self._share_broken(self._validation)
         return sums.numbers(self._ranks)
 
     def _keep_step_with_others(self, model: nn.Module) -> None:
@@ -153,15 +156,32 @@ class VisionTask:
         side = data.image_size
         model(torch.zeros(1, data.channels, side, side, device=self._ranks.device))
 
+    def check_data(self, say: Callable[[str], None]) -> Mapping[str, int]:
+        """Training images that could not be read; the first of them is said, once."""
+        self._share_broken(self._train)
+        count = self._train.num_broken
+        if self._train.broken_summary and self._said < min(count, 1):
+            self._said = min(count, 1)
+            say(f"{self._train.broken_summary}.")
+        return {"broken": count}
+
+    def _share_broken(self, batches: TrainBatches | EvalBatches) -> None:
+        """Count over all processes; too many end them all, and the first says why."""
+        try:
+            batches.share_broken(self._ranks.gather)
+        except InputError as error:
+            raise RunError(str(error)) from error
+
     @staticmethod
     def score(validation: Numbers) -> float:
         """The share of images whose first guess is right."""
         return validation["top1"]
 
     def notes(self) -> Mapping[str, Any]:
-        """Images that could not be read."""
+        """Images that could not be read since the run was last taken up."""
         return {
             "broken_images": self._train.broken,
+            "broken_count": self._train.num_broken,
             "broken_share": self._train.broken_share,
             "broken_validation_images": self._validation.broken,
         }
