@@ -36,7 +36,7 @@ SURFACE = {
         *("--seeds", "--shots", "run"),
     ],
     "report": ["--out", "--title", "runs"],
-    "train": ["--data", "--dry-run", "--out", "--set", "what"],
+    "train": ["--data", "--dry-run", "--out", "--set", "--weights", "what"],
     "translate": [
         *("--batch-size", "--beam", "--checkpoint", "--device", "--length-penalty"),
         *("file", "run"),

@@ -70,6 +70,18 @@ def test_model_name_gets_a_recipe(run, tmp_path):
     )
 
 
+def test_weights_are_taken_from_the_command_line(run, tmp_path):
+    config = write_config(tmp_path, "steps=2")
+    run(config)
+    result = run(config, "--weights", "runs/tiny", "--out", "tuned")
+    assert result.exit_code == 0, result.output
+    assert "starting from 39 weights of runs/tiny/checkpoints/step_2/model.saf" in result.stderr
+    assert open_run(tmp_path / "tuned").config.weights == "runs/tiny"
+    shown = run(config, "--weights", "runs/tiny", "--dry-run").stdout.splitlines()
+    assert shown[1].startswith("# starting from 39 weights of runs/tiny/")
+    assert "weights: runs/tiny" in shown
+
+
 def test_dry_run_shows_the_whole_config_and_leaves_nothing(run, tmp_path):
     result = run(write_config(tmp_path), "--dry-run", "--data", "digits")
     assert result.exit_code == 0, result.output
@@ -105,6 +117,10 @@ def test_dry_run_shows_the_whole_config_and_leaves_nothing(run, tmp_path):
         (
             ["tiny.yaml", "--data", "jsonl:x"],
             "tiny.yaml trains a model of images, and --data jsonl:x are documents. Pass",
+        ),
+        (
+            ["reluformer_tiny", "--data", "documents:x", "--weights", "y"],
+            "--weights is for models of images; reluformer_tiny trains one of text.",
         ),
         (["tiny.yaml", "--set", "lr=1"], "lr is unknown. Did you mean 'optimizer.lr'? Known: "),
         (["tiny.yaml", "--set", "steps=x"], "steps='x' must be null or a whole number."),

@@ -2,7 +2,7 @@
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -34,6 +34,15 @@ def train(
         Path | None,
         typer.Option(metavar="DIR", help="Folder of the run.", show_default="runs/NAME"),
     ] = None,
+    weights: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RUN|FILE",
+            help="Start from these weights: an earlier run's best, or a safetensors file of a ViT "
+            "of ours, timm's or Hugging Face's. A head of another size is made anew.",
+            show_default="fresh ones",
+        ),
+    ] = None,
     changes: Annotated[
         list[str] | None,
         typer.Option(
@@ -52,6 +61,7 @@ def train(
     flashpoint train configs/digits.yaml
     flashpoint train configs/digits.yaml --set model.attention=softmax --out runs/softmax
     flashpoint train vit_s16 --data DIR
+    flashpoint train vit_s16 --data OTHER --weights runs/vit_s16 --out runs/tuned
     flashpoint train reluformer_base --data documents:DIR
     torchrun --nproc-per-node 8 -m flashpoint train configs/vit_i1k.yaml --data DIR
 
@@ -61,7 +71,7 @@ def train(
     folder = out or Path("runs") / Path(what).stem
     is_first = os.environ.get("RANK", "0") == "0"
     try:
-        config = _config(what, data, changes or [])
+        config = _config(what, data, weights, changes or [])
         if dry_run:
             _show(config)
             return
@@ -72,8 +82,20 @@ def train(
         raise typer.Exit(2) from None  # the first process says why
 
 
-def _config(what: str, data: str | None, changes: list[str]) -> "TrainConfig":
-    """The config that a file or a name means, with data and changes in place."""
+def _config(what: str, data: str | None, weights: str | None, changes: list[str]) -> "TrainConfig":
+    """The config that a file or a name means, with data, weights and changes in place."""
+    from flashpoint.training import config_file
+
+    values = _values(what, data)
+    if weights is not None:
+        if values.get("task") == "text":
+            raise InputError(f"--weights is for models of images; {what} trains one of text.")
+        values["weights"] = weights
+    return config_file.parse(values, changes)
+
+
+def _values(what: str, data: str | None) -> "dict[str, Any]":
+    """Plain data of the config, before changes."""
     from flashpoint.training import config_file
 
     is_file = what.endswith((".yaml", ".yml")) or Path(what).is_file()
@@ -84,7 +106,7 @@ def _config(what: str, data: str | None, changes: list[str]) -> "TrainConfig":
             given = values.get("data")
             section = given if isinstance(given, dict) else {}
             values = {**values, "data": {**section, "train": data, "validation": data}}
-        return config_file.parse(values, changes)
+        return values
     if data is None:
         _check_model(what)
         raise InputError(f"train {what} needs {_needs(what)}.")
@@ -92,7 +114,7 @@ def _config(what: str, data: str | None, changes: list[str]) -> "TrainConfig":
     from flashpoint.training.recipes import recipe
 
     _check_kind(what, data, is_text=is_text_model(what))
-    return config_file.parse(recipe(what, data), changes)
+    return recipe(what, data)
 
 
 def _check_kind(what: str, data: str, *, is_text: bool) -> None:
@@ -171,10 +193,12 @@ def _run(config: "TrainConfig", folder: Path, is_first: bool) -> None:
 def _show(config: "TrainConfig") -> None:
     """The complete config as a file, and what it costs as comments."""
     from flashpoint.training import config_file
+    from flashpoint.training.given_weights import describe_start
     from flashpoint.training.ranks import Ranks
     from flashpoint.training.tasks import task_class
 
     task = task_class(config)(config, Ranks())
+    start = task.begin()
     steps = config.total_steps(task.num_samples)
     samples = steps * config.batch_size
     size = sum(parameter.numel() for parameter in task.build_model().parameters())
@@ -182,4 +206,6 @@ def _show(config: "TrainConfig") -> None:
         f"# {steps} steps of {config.batch_size} {task.unit}, {size:,} parameters, "
         f"{samples * task.flops_per_sample:.3g} FLOPs in all"
     )
+    if start:
+        typer.echo(f"# {describe_start(start)}")
     typer.echo(config_file.dump(task.config), nl=False)

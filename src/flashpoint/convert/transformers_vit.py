@@ -59,7 +59,7 @@ def load_transformers_vit(
         UnsupportedError: the model has parts that ours has not; the message names them.
     """
     facts = _read_config(model)
-    weights = _join_qkv({_rename(name): weight for name, weight in model.state_dict().items()})
+    weights = under_our_names(model.state_dict())
     sizes = read_sizes(weights, _WHOSE)
     facts["pre_logits"] = "pre_logits.weight" in weights
     fields: dict[str, Any] = sizes | facts | {"attention": AttentionSpec.parse(attention)}
@@ -91,6 +91,11 @@ def _read_config(model: Any) -> dict[str, Any]:
         "gelu": _GELUS[config.hidden_act],
         "norm_eps": config.layer_norm_eps,
     }
+
+
+def under_our_names(weights: Mapping[str, Tensor]) -> Weights:
+    """Hugging Face's weights as timm and we name and join them; others as they are."""
+    return _join_qkv({_rename(name): weight for name, weight in weights.items()})
 
 
 def _rename(name: str) -> str:

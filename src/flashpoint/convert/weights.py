@@ -33,7 +33,7 @@ def read_sizes(weights: Weights, whose: str) -> dict[str, Any]:
     for pattern, part in _FOREIGN_PARTS.items():
         foreign = [name for name in weights if re.fullmatch(pattern, name)]
         if foreign:
-            raise UnsupportedError(f"{whose} has {part} ({_listed(foreign)}); our ViT has not.")
+            raise UnsupportedError(f"{whose} has {part} ({listed(foreign)}); our ViT has not.")
     missing = [name for name in _SHAPED if name not in weights]
     if missing:
         raise UnsupportedError(
@@ -42,9 +42,7 @@ def read_sizes(weights: Weights, whose: str) -> dict[str, Any]:
     width, channels, rows, columns = weights["patch_embed.proj.weight"].shape
     num_positions = weights["pos_embed"].shape[1]
     grid = math.isqrt(num_positions)
-    if "cls_token" in weights and grid**2 != num_positions:
-        token, weights["pos_embed"] = weights["pos_embed"].split([1, num_positions - 1], dim=1)
-        weights["cls_token"] = weights["cls_token"] + token
+    weights |= join_token_position(weights)
     if rows != columns or grid**2 != weights["pos_embed"].shape[1]:
         raise UnsupportedError(
             f"{whose} has patches of {rows} x {columns} pixels and {num_positions} positions. "
@@ -62,6 +60,15 @@ def read_sizes(weights: Weights, whose: str) -> dict[str, Any]:
         "layer_scale": 1.0 if "blocks.0.ls1.gamma" in weights else None,
         "qk_norm": "none",
     }
+
+
+def join_token_position(weights: Weights) -> Weights:
+    """The same with a class token's own position, which timm puts first, added to the token."""
+    positions, token = weights.get("pos_embed"), weights.get("cls_token")
+    count = 0 if positions is None else positions.shape[1]
+    if positions is None or token is None or math.isqrt(count) ** 2 == count:
+        return weights
+    return weights | {"cls_token": token + positions[:, :1], "pos_embed": positions[:, 1:]}
 
 
 def build(config: ViTConfig, weights: Weights, whose: str, *, antialias: bool = True) -> ViT:
@@ -84,12 +91,12 @@ def _check_match(weights: Weights, expected: Weights, whose: str) -> None:
             f"{whose} has a class token that its pooling does not read; our ViT has not."
         )
     if extra:
-        raise UnsupportedError(f"{whose} has {_listed(extra)}, which our ViT has not.")
+        raise UnsupportedError(f"{whose} has {listed(extra)}, which our ViT has not.")
     missing = [
         name for name in expected if name not in weights and not _LEARNED_NUMBER.fullmatch(name)
     ]
     if missing:
-        raise UnsupportedError(f"{whose} lacks {_listed(missing)}, which our ViT has.")
+        raise UnsupportedError(f"{whose} lacks {listed(missing)}, which our ViT has.")
     for name, weight in weights.items():
         if weight.shape != expected[name].shape:
             raise UnsupportedError(
@@ -98,6 +105,7 @@ def _check_match(weights: Weights, expected: Weights, whose: str) -> None:
             )
 
 
-def _listed(names: list[str]) -> str:
+def listed(names: list[str]) -> str:
+    """The first few names, and how many more there are."""
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     return ", ".join(names[:3]) + more

@@ -20,6 +20,7 @@ from flashpoint.training.config import TrainConfig
 from flashpoint.training.data_identity import settle_data
 from flashpoint.training.device_rate import matrix_rate
 from flashpoint.training.failure import Preempted, RunError
+from flashpoint.training.given_weights import describe_start, read_start, write_start
 from flashpoint.training.graphs import CapturedStep
 from flashpoint.training.metrics import Metrics
 from flashpoint.training.optimizer import make_optimizer
@@ -57,9 +58,12 @@ def train(config: TrainConfig, out: Path, *, console: Console | None = None) -> 
     with join(config.device, config.parallel) as ranks, ExitStack() as stack:
         check_sharing(config, ranks)
         task: Task = task_class(config)(config, ranks)  # if it cannot be, no folder is made
+        goes_on = ranks.any(bool(checkpoint.saved_steps(out / CHECKPOINTS)))
+        start = {} if goes_on else task.begin()
         ranks.on_first(lambda: stack.enter_context(claim(out)))
         ranks.on_first(lambda: settle_config(out, task.config))
         ranks.on_first(lambda: settle_data(out, task.identity))
+        ranks.on_first(lambda: write_start(out, start))
         progress = Progress(
             console,
             name=out.name,
@@ -73,6 +77,8 @@ def train(config: TrainConfig, out: Path, *, console: Console | None = None) -> 
             result = describe_numbers(record.validation)
             progress.say(f"{out} is finished ({record.steps} steps: {result}); nothing to do.")
             return record
+        if start:
+            progress.say(describe_start(start))
         wish = stack.enter_context(stop_wishes())
         return _Run(task, ranks, out, progress).go(wish)
 
@@ -293,6 +299,12 @@ class _Run:
             validation=numbers_of(validations[self.total]),
             best={"step": best, **numbers_of(validations[best])},
             skipped=int(self.step.tally.read().bad),
-            notes=task.notes(),
+            notes={**task.notes(), **_start_note(self.out)},
             environment=describe_environment(self.ranks.device, self.ranks.size),
         )
+
+
+def _start_note(out: Path) -> dict[str, Any]:
+    """What the run started from, where that was not fresh weights."""
+    start = read_start(out)
+    return {"weights": start} if start else {}

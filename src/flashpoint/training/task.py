@@ -35,6 +35,13 @@ class Task(Protocol):
 
     def __init__(self, config: Any, ranks: Ranks) -> None: ...
 
+    def begin(self) -> Mapping[str, Any]:
+        """Read what a new run starts from; gives it as plain data, or nothing.
+
+        It comes before ``build_model``, and never where a run goes on from a checkpoint.
+        """
+        ...
+
     def build_model(self) -> nn.Module:
         """A new model on the CPU; the loop has set the seed."""
         ...

@@ -187,6 +187,10 @@ class TextTask:
         length = self._train.num_tokens / count
         return 3.0 * count * translation_flops(self.model_config, length, length)
 
+    def begin(self) -> Mapping[str, Any]:
+        """Nothing: a translation starts from fresh weights."""
+        return {}
+
     def build_model(self) -> nn.Module:
         """A ReLUFormer with fresh weights."""
         return ReLUFormer(self.model_config)

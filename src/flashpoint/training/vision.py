@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from flashpoint.convert.fitting import fit
 from flashpoint.data.batches import EvalBatches, TrainBatches
 from flashpoint.data.config import DataConfig
 from flashpoint.data.mixup import mixup
@@ -22,6 +23,7 @@ from flashpoint.models.registry import model_config
 from flashpoint.models.vit import ViT, ViTConfig
 from flashpoint.training.config import ModelConfig, TrainConfig
 from flashpoint.training.failure import RunError
+from flashpoint.training.given_weights import read_weights, start_facts
 from flashpoint.training.ranks import Ranks
 from flashpoint.training.stopping import Wish, in_step
 from flashpoint.training.task import Batch, Numbers
@@ -39,10 +41,12 @@ class VisionConfig(TrainConfig):
     Attributes:
         data: where images are and what happens to them.
         loss: cross-entropy, "softmax" or "sigmoid": the latter is summed over classes.
+        weights: a run's folder or a safetensors file to start from; null starts from fresh ones.
     """
 
     data: DataConfig
     loss: Loss = "softmax"
+    weights: str | None = None
 
     def __post_init__(self) -> None:
         TrainConfig.__post_init__(self)
@@ -104,6 +108,7 @@ class VisionTask:
         }
         self.flops_per_sample = 3.0 * forward_flops(self.model_config)
         self._ranks = ranks
+        self._given: dict[str, Tensor] = {}
         self._said = -1  # 0: damaged shards, 1: images too
         self._train = TrainBatches(
             train, config.data, batch_size=config.batch_size, seed=config.seed, **ranks.place
@@ -111,9 +116,29 @@ class VisionTask:
         size = max(config.batch_size // config.accumulate, ranks.size)
         self._validation = EvalBatches(validation, config.data, batch_size=size, **ranks.place)
 
+    def begin(self) -> Mapping[str, Any]:
+        """Read the weights that the config names and keep those that fit, for ``build_model``."""
+        if self.config.weights is None:
+            return {}
+        given = read_weights(self.config.weights)
+        whose = f"weights {self.config.weights!r}"
+        if given.num_heads not in (None, self.model_config.num_heads):
+            raise InputError(
+                f"{whose} does not fit: it has {given.num_heads} heads, the model "
+                f"{self.model_config.num_heads}. Train a model of the same sizes."
+            )
+        with torch.device("meta"):
+            expected = ViT(self.model_config).state_dict()
+        fitted = fit(given.tensors, expected, whose)
+        self._given = fitted.weights
+        return start_facts(given, fitted)
+
     def build_model(self) -> nn.Module:
-        """A ViT with fresh weights."""
-        return ViT(self.model_config)
+        """A ViT with fresh weights, but for those that ``begin`` found."""
+        model = ViT(self.model_config)
+        model.load_state_dict(self._given, strict=False)
+        self._given = {}
+        return model
 
     def batches(self, start: int) -> Generator[Batch]:
         """Images, and targets as shares of the classes, mixed if the config says so."""

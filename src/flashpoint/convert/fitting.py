@@ -1,0 +1,79 @@
+"""Weights of another model as a start for a ViT of ours; names are ours, timm's or Hugging Face's.
+
+What fits is taken. A head of another size stays new, positions of another grid are interpolated,
+and whatever else is missing or left over is named; sizes that differ otherwise are refused.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from flashpoint.convert.transformers_vit import under_our_names
+from flashpoint.convert.weights import Weights, join_token_position, listed
+from flashpoint.errors import InputError
+from flashpoint.layers.positions import resize_positions
+
+HEAD = ("head.weight", "head.bias")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fitted:
+    """What of given weights a model can start from.
+
+    Attributes:
+        weights: by the model's names, in its shapes.
+        new: names of the model's that were not given, or as a head of another size.
+        left_out: given names that the model has not.
+        grids: patches along a side, given and wanted, where positions were interpolated.
+    """
+
+    weights: Weights
+    new: tuple[str, ...]
+    left_out: tuple[str, ...]
+    grids: tuple[int, int] | None
+
+
+def fit(given: Mapping[str, Tensor], expected: Mapping[str, Tensor], whose: str) -> Fitted:
+    """Bring given weights to the names and shapes of a model's state dict.
+
+    Args:
+        given: of a ViT; a class token's own position joins the token.
+        expected: the model's, of which shapes are read only.
+        whose: what messages call the given ones.
+
+    Raises:
+        InputError: a weight other than the head's has another shape, or no block has any.
+    """
+    weights = join_token_position(under_our_names(dict(given)))
+    left_out = tuple(name for name in weights if name not in expected)
+    weights = {name: weight for name, weight in weights.items() if name in expected}
+    if not any(name.startswith("blocks.") for name in weights):
+        raise InputError(
+            f"{whose} fits nothing: none of its {len(given)} weights ({listed(list(given))}) is "
+            "one of the model's blocks. Give a ViT's, with our names, timm's or Hugging Face's."
+        )
+    grids = _resize_positions(weights, expected)
+    if any(name in weights and weights[name].shape != expected[name].shape for name in HEAD):
+        weights = {name: weight for name, weight in weights.items() if name not in HEAD}
+    for name, weight in weights.items():
+        if weight.shape != expected[name].shape:
+            raise InputError(
+                f"{whose} does not fit: {name} has shape {list(weight.shape)}, the model's has "
+                f"{list(expected[name].shape)}. Train a model of the same sizes."
+            )
+    new = tuple(name for name in expected if name not in weights)
+    return Fitted(weights=weights, new=new, left_out=left_out, grids=grids)
+
+
+def _resize_positions(weights: Weights, expected: Mapping[str, Tensor]) -> tuple[int, int] | None:
+    """Interpolate positions of another grid, in place; gives both grids."""
+    if "pos_embed" not in weights:
+        return None
+    grid = math.isqrt(expected["pos_embed"].shape[1])
+    before = math.isqrt(weights["pos_embed"].shape[1])
+    if before == grid:
+        return None
+    weights["pos_embed"] = resize_positions(weights["pos_embed"], grid)
+    return before, grid

@@ -1,0 +1,135 @@
+"""Runs that start from the weights of others: read once, recorded, never again."""
+
+import json
+import shutil
+
+import pytest
+import safetensors.torch
+import torch
+from training.runs import (
+    assert_same_run,
+    final,
+    finish,
+    plain_yaml,
+    tiny_config,
+    torchrun,
+    train_quietly,
+    write_config,
+)
+from training.test_loop import interrupt_at
+
+from flashpoint.errors import InputError
+from flashpoint.training import checkpoint
+from flashpoint.training.failure import Preempted
+from flashpoint.training.ranks import Ranks
+from flashpoint.training.run_folder import open_run
+from flashpoint.training.vision import VisionTask
+
+
+@pytest.fixture(scope="module")
+def earlier(tmp_path_factory):
+    """A run to start from."""
+    out = tmp_path_factory.mktemp("weights") / "earlier"
+    train_quietly(tiny_config("seed=3"), out)
+    return out
+
+
+def started(*changes):
+    """The model that a run with these changes begins with."""
+    task = VisionTask(tiny_config(*changes), Ranks())
+    task.begin()
+    return task.build_model()
+
+
+def test_run_starts_from_the_best_of_an_earlier_one(earlier):
+    weights = open_run(earlier).load_model("best").state_dict()
+    for name, tensor in started(f"weights={earlier}").state_dict().items():
+        assert tensor.equal(weights[name]), name
+
+
+@pytest.mark.parametrize("inner", ["", "model.safetensors"])
+def test_checkpoint_of_another_step_may_be_named(earlier, inner):
+    folder = checkpoint.step_folder(earlier / "checkpoints", 12)
+    weights = checkpoint.load_tensors(earlier / "checkpoints", 12, "model")
+    model = started(f"weights={folder / inner}")
+    assert all(tensor.equal(weights[name]) for name, tensor in model.state_dict().items())
+
+
+def test_start_is_said_and_recorded(earlier, tmp_path):
+    """With a head and positions of other sizes."""
+    changes = ("model.num_classes=12", "data.image_size=16", f"weights={earlier}")
+    record, text = train_quietly(tiny_config(*changes), tmp_path / "run")
+    step = open_run(earlier).best_step
+    file = earlier / "checkpoints" / f"step_{step}" / "model.safetensors"
+    num_taken = len(final(earlier).model) - 2
+    assert (
+        f"starting from {num_taken} weights of {file}; a new head; positions from 2 x 2 to 4 x 4."
+    ) in text
+    assert plain_yaml(tmp_path / "run" / "config.yaml")["weights"] == str(earlier)
+    start = record.notes["weights"]
+    assert (start["file"], start["step"], start["taken"]) == (str(file), step, num_taken)
+    assert start["new"] == ["head.weight", "head.bias"]
+    assert len(start["sha256"]) == 64
+    assert json.loads((tmp_path / "run" / "weights.json").read_text()) == start
+
+
+def test_run_that_goes_on_does_not_read_them_again(earlier, tmp_path, monkeypatch):
+    copy = shutil.copytree(earlier, tmp_path / "copy")
+    config = tiny_config(f"weights={copy}")
+    train_quietly(config, tmp_path / "whole")
+    out = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        interrupt_at(5, patch)
+        with pytest.raises(Preempted):
+            train_quietly(config, out)
+    shutil.rmtree(copy)
+    record, text = train_quietly(config, out)
+    assert "going on from step 5" in text
+    assert "starting from" not in text
+    assert_same_run(tmp_path / "whole", out)
+    assert record.notes["weights"]["file"].startswith(str(copy))
+
+
+def test_fresh_run_speaks_of_no_weights(earlier):
+    assert "weights" not in open_run(earlier).record.notes
+    assert not (earlier / "weights.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda path: None, "x cannot be read: No such file or directory. Give a run's folder"),
+        (lambda path: path.mkdir(), r"x/model.safetensors cannot be read: No such file"),
+        (lambda path: torch.save({}, path), "is no safetensors file, or is cut .*pickles are not"),
+        (
+            lambda path: safetensors.torch.save_file({"a": torch.zeros(2)}, path),
+            r"fits nothing: none of its 1 weights \(a\)",
+        ),
+    ],
+)
+def test_what_cannot_be_taken_is_one_line_and_leaves_no_folder(tmp_path, make, message):
+    make(tmp_path / "x")
+    with pytest.raises(InputError, match=message) as error:
+        train_quietly(tiny_config(f"weights={tmp_path / 'x'}"), tmp_path / "run")
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_other_heads_are_refused_though_shapes_agree(earlier, tmp_path):
+    config = tiny_config(
+        f"weights={earlier}", "model.num_heads=4", "model.attention.gain=1", "model.qk_norm=none"
+    )
+    with pytest.raises(InputError, match="it has 2 heads, the model 4"):
+        train_quietly(config, tmp_path / "run")
+
+
+@pytest.mark.distributed
+def test_two_processes_start_as_one(earlier, tmp_path):
+    changes = (f"weights={earlier}", "steps=3", "log_every=1", "parallel=fsdp")
+    train_quietly(tiny_config(*changes), tmp_path / "alone")
+    config, out = write_config(tmp_path, *changes), tmp_path / "run"
+    done = finish(torchrun(2, tmp_path / "train.py", config, "--out", out))
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("starting from ") == 1
+    for name, tensor in final(tmp_path / "alone").model.items():
+        torch.testing.assert_close(final(out).model[name], tensor, rtol=1e-3, atol=1e-5)
