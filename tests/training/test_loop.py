@@ -264,6 +264,19 @@ def test_unreadable_images_are_said_logged_and_recorded(tmp_path):
     assert f", {counts[-1]} images unreadable, " in text
 
 
+def test_stopped_run_goes_on_counting_unreadable_images(tmp_path, monkeypatch):
+    config = config_with_broken_images(tmp_path, ["steps=24"], 30, 31)
+    whole, _ = train_quietly(config, tmp_path / "whole")
+    with monkeypatch.context() as patch:
+        interrupt_at(13, patch)
+        with pytest.raises(Preempted):
+            train_quietly(config, tmp_path / "run")
+    record, _ = train_quietly(config, tmp_path / "run")
+    assert_same_run(tmp_path / "whole", tmp_path / "run")
+    for name in ("broken_count", "broken_share"):
+        assert record.notes[name] == whole.notes[name]
+
+
 def test_readable_images_are_not_spoken_of(tmp_path):
     _, text = train_quietly(config_with_broken_images(tmp_path, ["steps=5"]), tmp_path / "run")
     assert "read" not in text

@@ -117,7 +117,6 @@ def _evaluate_images(
     from rich.console import Console
 
     from flashpoint.cli import run_arguments
-    from flashpoint.evaluation.class_matching import some
     from flashpoint.evaluation.run_evaluation import evaluate_run
 
     found, model, step = run_arguments.open_with_model(run, checkpoint, device)
@@ -134,11 +133,7 @@ def _evaluate_images(
     where = data or found.config.data.validation
     title = f"{run}, step {step}, on {where}"
     Console(stderr=json_file == run_arguments.STDOUT).print(_draw(result, title))
-    if result.unmatched:
-        run_arguments.warn(
-            f"{len(result.unmatched)} classes of the data are unknown to the model, their "
-            f"{result.left_out} images left out: {some(result.unmatched)}."
-        )
+    _warn_of_unmatched(result)
     run_arguments.warn_of_broken(result.broken)
     if json_file is not None:
         context = {
@@ -149,6 +144,18 @@ def _evaluate_images(
             "labels": labels.value,
         }
         run_arguments.write_json({**context, **result.to_dict()}, json_file)
+
+
+def _warn_of_unmatched(result: "Classification") -> None:
+    """Say which classes were left out, if some were."""
+    from flashpoint.cli import run_arguments
+    from flashpoint.evaluation.class_matching import some
+
+    if result.unmatched:
+        run_arguments.warn(
+            f"{len(result.unmatched)} classes of the data are unknown to the model, their "
+            f"{result.left_out} images left out: {some(result.unmatched)}."
+        )
 
 
 def _evaluate_text(

@@ -132,6 +132,11 @@ class TrainBatches:
         """Count what all ranks saw since the last time; all must call it, all get its error."""
         self._log.share(gather)
 
+    def resume_broken(self, step: int, count: int) -> None:
+        """Go on at a step, before which so many samples were broken; names begin anew."""
+        if not self.is_resident:  # those are read whole at every start
+            self._log.resume(step * self._batch_size, count)
+
     def iterate(self, start_step: int = 0) -> Iterator[Batch]:
         """Batches from this step on, without end."""
         if start_step < 0:

@@ -74,6 +74,10 @@ class BrokenLog:
             names = [name for _, noted in parts for name in noted]
             self._count(sum(seen for seen, _ in parts), names)
 
+    def resume(self, seen: int, count: int) -> None:
+        """Go on from an earlier process' counts; its names are not known."""
+        self.seen, self.count = seen, count
+
     def _count(self, num_seen: int, names: Sequence[str]) -> None:
         known = set(self.names)
         self._first = self._first or next(iter(names), "")
@@ -117,7 +121,7 @@ class BrokenLog:
         if self.count:
             parts.append(
                 f"{self.count} of the {self.seen} images of {self._source} seen so far cannot be "
-                f"read and were replaced, first {self._first}"
+                f"read and were replaced, first {self._first or 'in an earlier start'}"
             )
         return "; ".join(parts)
 

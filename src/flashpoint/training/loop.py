@@ -222,7 +222,8 @@ class _Run:
 
     def _save(self, step: int) -> None:
         counts = self.step.tally.read()
-        state = {"counts": asdict(counts), "seconds": self.watch.read()}
+        data = dict(self.task.check_data(self.progress.say))
+        state = {"counts": asdict(counts), "data": data, "seconds": self.watch.read()}
         if not counts.bad_row:
             self.last_good = step
         with self.watch.paused():
@@ -262,6 +263,7 @@ class _Run:
         if step:
             self.model.restore(self.optimizer, dict(saved.model), dict(saved.optimizer))
             self.step.tally.reset(Counts(**state["counts"]))
+            self.task.resume_data(step, state.get("data", {}))
             self.last_good = step
             self.progress.say(f"going on from step {step} of {self.total} in {self.out}.")
         self.watch = Stopwatch(self.ranks.device, state.get("seconds", 0.0))

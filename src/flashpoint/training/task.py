@@ -72,6 +72,10 @@ class Task(Protocol):
         """
         ...
 
+    def resume_data(self, step: int, counts: Mapping[str, int]) -> None:
+        """Go on at a step from what ``check_data`` gave there."""
+        ...
+
     @staticmethod
     def score(validation: Numbers) -> float:
         """What the best checkpoint has most of."""

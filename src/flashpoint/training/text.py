@@ -259,6 +259,9 @@ class TextTask:
         """Nothing: documents are read whole before the first step."""
         return {}
 
+    def resume_data(self, step: int, counts: Mapping[str, int]) -> None:
+        """Nothing: there are no counts."""
+
     @staticmethod
     def score(validation: Numbers) -> float:
         """The lowest loss is the best; in a file, null stands for one that is not finite."""

@@ -190,6 +190,10 @@ class VisionTask:
             say(f"{self._train.broken_summary}.")
         return {"broken": count}
 
+    def resume_data(self, step: int, counts: Mapping[str, int]) -> None:
+        """Go on counting."""
+        self._train.resume_broken(step, counts.get("broken", 0))
+
     def _share_broken(self, batches: TrainBatches | EvalBatches) -> None:
         """Count over all processes; too many end them all, and the first says why."""
         try:
@@ -203,7 +207,7 @@ class VisionTask:
         return validation["top1"]
 
     def notes(self) -> Mapping[str, Any]:
-        """Images that could not be read since the run was last taken up."""
+        """Images that could not be read; names since the run was last taken up, counts of all."""
         return {
             "broken_images": self._train.broken,
             "broken_count": self._train.num_broken,
