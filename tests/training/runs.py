@@ -40,7 +40,7 @@ TINY = {
     "evaluate_every": 6,
     "checkpoint_every": 4,
 }
-MEASURED = ("images_per_s", "seconds", "utilisation")
+MEASURED = ("images_per_s", "tokens_per_s", "seconds", "utilisation")
 COMMAND = """
 import sys, typer
 from flashpoint.cli.train import train

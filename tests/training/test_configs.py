@@ -103,7 +103,7 @@ def test_paper_config_trains_on_shards_through_the_real_loader(tmp_path, shards,
 
 def test_digits_config_is_as_long_as_it_says():
     config = load("digits", "device=cpu")
-    assert config.total_steps(VisionTask(config, Ranks()).num_samples) == 674
+    assert config.total_steps(VisionTask(config, Ranks()).steps_per_epoch) == 674
 
 
 @pytest.mark.slow

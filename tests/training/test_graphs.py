@@ -2,11 +2,13 @@
 
 import functools
 import json
+from itertools import islice
 
 import pytest
 import torch
 from implementations import needs_gpu
 from training.runs import assert_same_run, curve, final, tiny_config, train_quietly
+from training.text_runs import text_config, write_corpus
 
 from flashpoint.errors import InputError
 from flashpoint.training.graphs import CapturedStep
@@ -14,12 +16,13 @@ from flashpoint.training.optimizer import make_optimizer
 from flashpoint.training.ranks import Ranks
 from flashpoint.training.sharing import Shared
 from flashpoint.training.step import Step
+from flashpoint.training.text import TextTask
 from flashpoint.training.vision import VisionTask
 
 
-def test_compiled_run_is_the_plain_run(tmp_path, monkeypatch):
-    """With the compiler's front end only: what is compiled, and that rehearsals leave no trace."""
-    train_quietly(tiny_config(), tmp_path / "plain")
+@pytest.fixture
+def compiled(monkeypatch):
+    """What goes to the compiler, of which only the front end works."""
     calls = []
     compiler = torch.compile
 
@@ -28,20 +31,45 @@ def test_compiled_run_is_the_plain_run(tmp_path, monkeypatch):
         return compiler(model, backend="eager")
 
     monkeypatch.setattr(torch, "compile", compile_eagerly)
+    return calls
+
+
+def test_compiled_run_is_the_plain_run(tmp_path, compiled):
+    """What is compiled, and that rehearsals leave no trace."""
+    train_quietly(tiny_config(), tmp_path / "plain")
     train_quietly(tiny_config("compile=default"), tmp_path / "compiled")
-    assert len(calls) == 1
+    assert len(compiled) == 1
     assert_same_run(tmp_path / "plain", tmp_path / "compiled")
 
 
-def make_step(*changes):
-    """A step of the tiny run on the GPU, without the compiler, and its batches."""
-    config = tiny_config("device=cuda", *changes)
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    return write_corpus(tmp_path_factory.mktemp("corpus"))
+
+
+def test_compiled_run_of_text_is_the_plain_run(tmp_path, corpus, compiled):
+    """Also where batches have several shapes, each rehearsed, and dropout draws numbers."""
+    changes = ("data.join=false", "data.length=128", "batch_size=1024", "model.dropout=0.2")
+    config = functools.partial(text_config, corpus, *changes)
+    shapes = {batch[0].shape for batch in islice(TextTask(config(), Ranks()).batches(0), 12)}
+    assert len(shapes) > 1
+    train_quietly(config(), tmp_path / "plain")
+    train_quietly(config("compile=default"), tmp_path / "compiled")
+    assert len(compiled) == 1
+    assert_same_run(tmp_path / "plain", tmp_path / "compiled")
+
+
+def make_step(config, task_class=VisionTask):
+    """A step on the GPU, without the compiler, and its batches."""
     ranks = Ranks(device=torch.device("cuda"))
-    task = VisionTask(config, ranks)
+    task = task_class(config, ranks)
     torch.manual_seed(0)
     shared = Shared(task.build_model(), ranks, parallel="none", compiled=False)
     optimizer = make_optimizer(shared.module, config.optimizer, ranks.device, captured=True)
     return Step(task, shared, optimizer), task.batches(0)
+
+
+gpu_config = functools.partial(tiny_config, "device=cuda")
 
 
 def snapshot(step):
@@ -54,8 +82,8 @@ def snapshot(step):
 @needs_gpu
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_captured_updates_are_the_plain_ones(accumulate):
-    plain, batches = make_step(f"accumulate={accumulate}")
-    step, _ = make_step(f"accumulate={accumulate}")
+    plain, batches = make_step(gpu_config(f"accumulate={accumulate}"))
+    step, _ = make_step(gpu_config(f"accumulate={accumulate}"))
     first = next(batches)
     before = [p.detach().clone() for p in step.model.module.parameters()]
     captured = CapturedStep(step, first)
@@ -74,7 +102,7 @@ def test_captured_updates_are_the_plain_ones(accumulate):
 @pytest.mark.gpu
 @needs_gpu
 def test_captured_bad_update_is_left_out():
-    step, batches = make_step()
+    step, batches = make_step(gpu_config())
     step.set_rate(1e-3)
     images, targets = next(batches)
     captured = CapturedStep(step, (images, targets))
@@ -91,7 +119,7 @@ def test_captured_bad_update_is_left_out():
 @pytest.mark.gpu
 @needs_gpu
 def test_batch_of_another_shape_is_refused():
-    step, batches = make_step()
+    step, batches = make_step(gpu_config())
     images, targets = next(batches)
     captured = CapturedStep(step, (images, targets))
     with pytest.raises(InputError, match="cannot be replayed by a graph"):
@@ -102,7 +130,7 @@ def test_batch_of_another_shape_is_refused():
 @needs_gpu
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 def test_updates_between_two_logs_never_wait_for_the_gpu():
-    step, batches = make_step()
+    step, batches = make_step(gpu_config())
     update = CapturedStep(step, next(batches))
     next(batches)
     torch.cuda.synchronize()
@@ -118,9 +146,74 @@ def test_updates_between_two_logs_never_wait_for_the_gpu():
 
 @pytest.mark.gpu
 @needs_gpu
+@pytest.mark.parametrize("attention", ["relu", "softmax"])
+def test_captured_updates_of_text_are_the_plain_ones(corpus, attention):
+    """Of every shape, with one memory for all graphs, whatever the order; dropout drops alike."""
+    changes = ("data.join=false", "data.length=128", "batch_size=1024", "model.dropout=0.2")
+    config = text_config(corpus, *changes, "device=cuda", f"model.attention={attention}")
+    (plain, batches), (step, others) = (make_step(config, TextTask) for _ in range(2))
+    pool, captured = torch.cuda.graph_pool_handle(), {}
+    for one in (plain, step):
+        one.set_rate(1e-3)
+    for batch in islice(batches, 12):
+        plain(batch)
+    for batch in islice(others, 12):
+        if batch[0].shape not in captured:
+            captured[batch[0].shape] = CapturedStep(step, batch, pool)
+        captured[batch[0].shape](batch)
+    assert len(captured) > 1
+    torch.testing.assert_close(snapshot(step), snapshot(plain), rtol=1e-3, atol=1e-5)
+    assert step.tally.read().loss == pytest.approx(plain.tally.read().loss, rel=1e-4)
+
+
+@pytest.mark.gpu
+@needs_gpu
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
+@pytest.mark.parametrize("attention", ["relu", "softmax"])
+def test_updates_of_text_never_wait_for_the_gpu(corpus, attention):
+    config = text_config(corpus, "device=cuda", "precision=bf16", f"model.attention={attention}")
+    step, batches = make_step(config, TextTask)
+    batch = next(batches)
+    update = CapturedStep(step, batch)
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for _ in range(3):
+            batch = next(batches)
+            step.set_rate(1e-3)
+            update(batch)
+            step(batch)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.gpu
+@needs_gpu
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:TensorFloat32")  # fp32 stays fp32
-@pytest.mark.parametrize("compiled", ["none", "default", "graphs"])
+@pytest.mark.parametrize("compiled", ["default", "graphs", "graphs_only"])
+def test_run_of_text_on_a_gpu_ends_where_the_cpu_does(tmp_path, corpus, compiled):
+    """In fp32, through the whole loop, with several shapes and a stop in the middle."""
+    changes = ("data.join=false", "data.length=128", "batch_size=1024")
+    train_quietly(text_config(corpus, *changes), tmp_path / "cpu")
+    config = text_config(corpus, *changes, "device=cuda", f"compile={compiled}")
+    train_quietly(config, tmp_path / "gpu")
+    for mine, theirs in zip(curve(tmp_path / "cpu"), curve(tmp_path / "gpu"), strict=True):
+        assert mine["loss"] == pytest.approx(theirs["loss"], rel=1e-2)
+    (tmp_path / "gpu" / "record.json").unlink()
+    before = final(tmp_path / "gpu").model
+    for file in (tmp_path / "gpu" / "checkpoints" / "step_12").iterdir():
+        file.write_bytes(b"")
+    train_quietly(config, tmp_path / "gpu")
+    for name, tensor in final(tmp_path / "gpu").model.items():
+        torch.testing.assert_close(tensor, before[name], rtol=1e-2, atol=1e-3)
+
+
+@pytest.mark.gpu
+@needs_gpu
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:TensorFloat32")  # fp32 stays fp32
+@pytest.mark.parametrize("compiled", ["none", "default", "graphs", "graphs_only"])
 def test_run_on_a_gpu_ends_where_the_cpu_does(tmp_path, compiled):
     """In fp32, through the whole loop, with a stop in the middle."""
     train_quietly(tiny_config(), tmp_path / "cpu")

@@ -1,7 +1,10 @@
 """Translation as a task: its config, its loss, its run, and that it goes on after a stop."""
 
+import json
 import math
 import shutil
+from dataclasses import replace
+from itertools import accumulate, islice, pairwise
 
 import pytest
 import torch
@@ -10,7 +13,8 @@ from training.runs import assert_same_run, curve, train_quietly
 from training.text_runs import text_config, write_corpus
 
 from flashpoint.data.text.pieces import PAD
-from flashpoint.errors import InputError
+from flashpoint.errors import InputError, UnsupportedError
+from flashpoint.models.cost import translation_flops
 from flashpoint.training import config_file
 from flashpoint.training.config import ScheduleConfig
 from flashpoint.training.ranks import Ranks
@@ -52,7 +56,6 @@ def test_completed_config_is_the_same_after_its_file(corpus, tmp_path):
     [
         ("penalty=-1", "penalty=-1.0 must be 0 or positive"),
         ("label_smoothing=1", r"label_smoothing=1.0 must lie in \[0, 1\)"),
-        ("compile=graphs", "needs batches of one shape"),
         ("model.wdth=3", "model.wdth is unknown. Did you mean 'model.width'"),
         ("model.name=vit_s16", "not a model of text"),
         ("model.vocabulary_size=20", "is less than the 330 pieces"),
@@ -63,6 +66,26 @@ def test_completed_config_is_the_same_after_its_file(corpus, tmp_path):
 def test_wrong_settings_are_one_line(corpus, change, message):
     with pytest.raises(InputError, match=message):
         TextTask(text_config(corpus, change), Ranks())
+
+
+@pytest.mark.parametrize("word", ["graphs", "graphs_only"])
+def test_graphs_need_a_gpu(corpus, tmp_path, word):
+    with pytest.raises(UnsupportedError, match=f"compile='{word}' needs one process on a GPU"):
+        train_quietly(text_config(corpus, f"compile={word}"), tmp_path / "run")
+
+
+def test_operations_are_those_of_an_epoch(corpus):
+    """Of its tokens, not of the room for them, whatever a batch has."""
+    config = text_config(corpus, "data.join=false")
+    task, wide = (TextTask(c, Ranks()) for c in (config, replace(config, batch_size=4096)))
+    assert wide.flops_per_sample == task.flops_per_sample
+    source, target = (
+        sum(int(lengths[n].sum()) for lengths in islice(task.batches(0), task.steps_per_epoch))
+        for n in (1, 4)
+    )
+    rows = sum(len(batch[0]) for batch in islice(task.batches(0), task.steps_per_epoch))
+    flops = 3 * rows * translation_flops(task.model_config, source / rows, target / rows)
+    assert task.flops_per_sample == pytest.approx(flops / target, rel=0.05)  # some rows come twice
 
 
 def test_softmax_with_a_penalty_is_refused(corpus):
@@ -140,10 +163,18 @@ def test_run_learns_and_its_folder_stands_alone(corpus, tmp_path, monkeypatch):
     assert validations[-1]["loss"] < 0.8 * math.log(330)
     assert validations[-1]["loss"] < validations[0]["loss"]
     assert record.unit == "tokens"
-    assert record.samples == 60 * 512
+    batches = islice(TextTask(config, Ranks()).batches(0), 60)
+    counts = [0, *accumulate(int(target_lengths.sum()) for *_, target_lengths, _ in batches)]
+    assert record.samples == counts[60] < 60 * 512
+    assert record.flops == pytest.approx(counts[60] * TextTask(config, Ranks()).flops_per_sample)
     assert 0 < record.notes["padding_share"] < 1
     assert "tokens/s" in shown
     train_lines = [line for line in curve(tmp_path / "run") if line["kind"] == "train"]
+    metrics = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    timed = [line for line in map(json.loads, metrics) if line["kind"] == "train"]
+    for before, line in pairwise(timed):
+        tokens = line["tokens_per_s"] * (line["seconds"] - before["seconds"])
+        assert tokens == pytest.approx(counts[line["step"]] - counts[before["step"]])
     assert train_lines[-1]["lr"] == pytest.approx(3e-3 * math.sqrt(10 / 59))
     monkeypatch.setenv("FLASHPOINT_CACHE", str(tmp_path / "empty"))
     shutil.move(tmp_path / "run", tmp_path / "moved")
@@ -163,15 +194,7 @@ def test_run_goes_on_bit_for_bit(corpus, tmp_path, change):
     (tmp_path / "cut" / "record.json").unlink()
     _, shown = train_quietly(config, tmp_path / "cut")
     assert "going on from step 6 of 12" in shown
-    assert_same_run_but_for_speed(tmp_path / "whole", tmp_path / "cut")
-
-
-def assert_same_run_but_for_speed(one, other):
-    """As of vision's runs, whose speed has another name."""
-    for out in (one, other):
-        file = out / "metrics.jsonl"
-        file.write_text(file.read_text().replace("tokens_per_s", "images_per_s"))
-    assert_same_run(one, other)
+    assert_same_run(tmp_path / "whole", tmp_path / "cut")
 
 
 def test_run_with_other_pieces_is_refused(corpus, tmp_path):

@@ -199,11 +199,11 @@ def _show(config: "TrainConfig") -> None:
 
     task = task_class(config)(config, Ranks())
     start = task.begin()
-    steps = config.total_steps(task.num_samples)
-    samples = steps * config.batch_size
+    steps = config.total_steps(task.steps_per_epoch)
+    samples = task.samples_until(steps)
     size = sum(parameter.numel() for parameter in task.build_model().parameters())
     typer.echo(
-        f"# {steps} steps of {config.batch_size} {task.unit}, {size:,} parameters, "
+        f"# {steps} steps, {samples:,} {task.unit}, {size:,} parameters, "
         f"{samples * task.flops_per_sample:.3g} FLOPs in all"
     )
     if start:

@@ -113,12 +113,14 @@ class TrainConfig:
         seed: of weights, of the order of samples, of augmentation.
         epochs: passes over the training set; exactly one of epochs and steps is set.
         steps: updates.
-        batch_size: samples per update, over all processes and accumulated parts; of text, tokens.
+        batch_size: samples per update, over all processes and accumulated parts; of text, tokens
+            that there is room for.
         accumulate: parts that a process cuts its share of a batch into, to need less memory.
         optimizer, schedule: how weights move.
         precision: "bf16" is autocast; weights and optimizer stay in fp32.
-        compile: "default" is torch.compile; "graphs" also captures a whole update as one CUDA
-            graph, for models so small that launches take longer than kernels.
+        compile: "default" is torch.compile; "graphs" also captures whole updates as CUDA graphs,
+            one for each shape of batches, for models so small that launches take longer than
+            kernels; "graphs_only" captures them without the compiler, whose work takes a minute.
         parallel: what several processes of torchrun do: "ddp" (each has the whole model),
             "fsdp" (each has a share of it), or "none", which refuses more than one.
         device: "auto" is the GPU if there is one.
@@ -140,7 +142,7 @@ class TrainConfig:
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     precision: Literal["bf16", "fp32"] = "bf16"
-    compile: Literal["none", "default", "graphs"] = "none"
+    compile: Literal["none", "default", "graphs", "graphs_only"] = "none"
     parallel: Literal["none", "ddp", "fsdp"] = "ddp"
     device: Literal["auto", "cpu", "cuda"] = "auto"
     log_every: int = 50
@@ -169,19 +171,29 @@ class TrainConfig:
                 f"seed={self.seed} and max_bad_steps={self.max_bad_steps} must be 0 or more."
             )
 
+    @property
+    def is_compiled(self) -> bool:
+        """Whether torch.compile is to be used."""
+        return self.compile in ("default", "graphs")
+
+    @property
+    def is_captured(self) -> bool:
+        """Whether updates are to become CUDA graphs."""
+        return self.compile in ("graphs", "graphs_only")
+
     def files(self) -> Mapping[str, Path]:
         """What the run's folder must hold besides the config, by name, and where it lies now."""
         return {}
 
-    def total_steps(self, num_samples: int) -> int:
-        """Updates of the whole run, with so many samples in an epoch.
+    def total_steps(self, steps_per_epoch: float) -> int:
+        """Updates of the whole run, with so many in an epoch.
 
         Example:
-            >>> config = TrainConfig(model=ModelConfig(name="vit_s16"), epochs=1.5, batch_size=100)
-            >>> config.total_steps(1000)
+            >>> config = TrainConfig(model=ModelConfig(name="vit_s16"), epochs=1.5)
+            >>> config.total_steps(10.0)
             15
         """
         if self.epochs is None:
             assert self.steps is not None
             return self.steps
-        return max(1, round(self.epochs * num_samples / self.batch_size))
+        return max(1, round(self.epochs * steps_per_epoch))

@@ -1,5 +1,7 @@
 """A whole update as one CUDA graph: one launch instead of hundreds."""
 
+from typing import Any
+
 import torch
 
 from flashpoint.errors import InputError
@@ -17,9 +19,11 @@ class CapturedStep:
     Args:
         step: what is captured; its tensors keep their addresses from then on.
         batch: any batch; its values do not matter.
+        pool: memory that it may share with other captured steps, as
+            ``torch.cuda.graph_pool_handle`` gives it: none of them needs what another leaves.
     """
 
-    def __init__(self, step: Step, batch: Batch) -> None:
+    def __init__(self, step: Step, batch: Batch, pool: Any = None) -> None:
         self._inputs = tuple(tensor.clone() for tensor in batch)
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
@@ -29,7 +33,7 @@ class CapturedStep:
         torch.cuda.current_stream().wait_stream(stream)
         self._graph = torch.cuda.CUDAGraph()
         # Threads that load data go on calling CUDA meanwhile.
-        with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
+        with torch.cuda.graph(self._graph, pool, capture_error_mode="thread_local"):
             step(self._inputs)
 
     def __call__(self, batch: Batch) -> None:

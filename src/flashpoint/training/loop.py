@@ -68,7 +68,7 @@ def train(config: TrainConfig, out: Path, *, console: Console | None = None) -> 
             console,
             name=out.name,
             unit=task.unit,
-            total=config.total_steps(task.num_samples),
+            total=config.total_steps(task.steps_per_epoch),
             is_shown=ranks.is_first,
         )
         text = ranks.share_text(read_text(out) if ranks.is_first else "")
@@ -89,20 +89,20 @@ class _Run:
     def __init__(self, task: Task, ranks: Ranks, out: Path, progress: Progress) -> None:
         self.task, self.ranks, self.out, self.progress = task, ranks, out, progress
         self.config = config = task.config
-        self.total = config.total_steps(task.num_samples)
+        self.total = config.total_steps(task.steps_per_epoch)
         self.warmup = warmup_steps(config.schedule, self.total)
         torch.manual_seed(config.seed)
         self.model = Shared(
             task.build_model(),
             ranks,
             parallel=config.parallel,
-            compiled=config.compile != "none",
+            compiled=config.is_compiled,
         )
-        is_captured = config.compile == "graphs"
         self.optimizer = make_optimizer(
-            self.model.module, config.optimizer, ranks.device, captured=is_captured
+            self.model.module, config.optimizer, ranks.device, captured=config.is_captured
         )
         self.step = Step(task, self.model, self.optimizer)
+        self.graph_pool = torch.cuda.graph_pool_handle() if config.is_captured else None
         self.rate = matrix_rate(ranks.device, config.precision)
         self.metrics: Metrics | None = None  # of the first process
         self.last_good: int | None = None  # checkpoint that no bad update followed
@@ -124,25 +124,29 @@ class _Run:
         if self._validates_at(start) and self.ranks.any(is_new):
             self._validate(start, wish)  # the run was ended in the middle of it
         with closing(self.task.batches(start)) as batches:
-            update: Update | None = None
+            updates: dict[tuple[torch.Size, ...], Update] = {}
             for step in range(start + 1, self.total + 1):
                 batch = next(batches)
                 self.step.set_rate(
                     learning_rate(step - 1, self.config.optimizer.lr, self.warmup, self.total)
                 )
-                if update is None:
-                    update = self._prepare(batch)
-                update(batch)
+                shapes = tuple(tensor.shape for tensor in batch)
+                if shapes not in updates:
+                    updates[shapes] = self._prepare(batch)
+                updates[shapes](batch)
                 self.progress.step(step)
                 self._after(step, wish)
 
     def _prepare(self, batch: Batch) -> Update:
-        """Compile what is to be compiled, off the clock; the weights stay as they are."""
+        """Compile what is to be compiled for batches of this shape, off the clock.
+
+        The weights stay as they are.
+        """
         if self.config.compile == "none":
             return self.step
         with self.watch.paused():
-            if self.config.compile == "graphs":
-                return CapturedStep(self.step, batch)
+            if self.config.is_captured:
+                return CapturedStep(self.step, batch, self.graph_pool)
             self.step.rehearse(batch)
             return self.step
 
@@ -171,12 +175,13 @@ class _Run:
     def _log(self, step: int) -> None:
         counts, seconds = self.step.tally.read(), self.watch.read()
         steps, elapsed = step - self.logged_at[0], seconds - self.logged_at[1]
-        samples_per_s = steps * self.config.batch_size / elapsed
+        samples_until = self.task.samples_until
+        samples_per_s = (samples_until(step) - samples_until(self.logged_at[0])) / elapsed
         rate = None if self.rate is None else self.rate * self.ranks.size
         line = {
             "kind": "train",
             "step": step,
-            "epoch": step * self.config.batch_size / self.task.num_samples,
+            "epoch": step / self.task.steps_per_epoch,
             "loss": counts.loss / counts.good if counts.good else None,
             "lr": learning_rate(step - 1, self.config.optimizer.lr, self.warmup, self.total),
             "grad_norm": counts.grad_norm / counts.good if counts.good else None,
@@ -279,7 +284,7 @@ class _Run:
     def _record(self) -> Record:
         assert self.metrics is not None
         config, task, seconds = self.config, self.task, self.watch.read()
-        samples = self.total * config.batch_size
+        samples = task.samples_until(self.total)
         flops = samples * task.flops_per_sample
         logged = [line for line in self.metrics.lines if line["kind"] == "train"]
         validations = self.metrics.validations()
@@ -288,7 +293,7 @@ class _Run:
         rate = None if self.rate is None else self.rate * self.ranks.size
         return Record(
             steps=self.total,
-            epochs=samples / task.num_samples,
+            epochs=self.total / task.steps_per_epoch,
             samples=samples,
             unit=task.unit,
             seconds=seconds,

@@ -31,9 +31,9 @@ def check_sharing(config: TrainConfig, ranks: Ranks) -> None:
             f"batch_size={config.batch_size} must be a multiple of processes times accumulate, "
             f"{ranks.size} x {config.accumulate} = {parts}."
         )
-    if config.compile == "graphs" and (ranks.device.type != "cuda" or ranks.size > 1):
+    if config.is_captured and (ranks.device.type != "cuda" or ranks.size > 1):
         raise UnsupportedError(
-            f"compile='graphs' needs one process on a GPU, not {ranks.size} on "
+            f"compile={config.compile!r} needs one process on a GPU, not {ranks.size} on "
             f"{ranks.device.type}. Pass --set compile=default or --set compile=none."
         )
 

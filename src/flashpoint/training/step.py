@@ -101,7 +101,8 @@ class Step:
         """Do all of an update but for its effects: compilers and libraries work at first calls."""
         counts = self.tally.read()
         self.is_rehearsal.fill_(True)
-        self(batch)
+        with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
+            self(batch)
         self.is_rehearsal.fill_(False)
         self.tally.reset(counts)
 

@@ -22,14 +22,14 @@ class Task(Protocol):
     Attributes:
         config: of the run, complete: building it again needs nothing else.
         unit: what samples are called, as "images".
-        num_samples: in an epoch.
+        steps_per_epoch: updates in which a run sees all samples once; need not be whole.
         flops_per_sample: operations of forward and backward together.
         identity: what the training data are, as plain data; a run that goes on must find the same.
     """
 
     config: TrainConfig
     unit: str
-    num_samples: int
+    steps_per_epoch: float
     flops_per_sample: float
     identity: Mapping[str, Any]
 
@@ -52,6 +52,10 @@ class Task(Protocol):
         A batch is a pure function of the config and its number. All tensors of a batch have the
         samples along their first axis, and any randomness already in them.
         """
+        ...
+
+    def samples_until(self, step: int) -> int:
+        """Samples that the first ``step`` updates see, over all processes; waits for no device."""
         ...
 
     def loss(self, forward: Callable[..., Tensor], batch: Batch) -> Tensor:

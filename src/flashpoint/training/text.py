@@ -1,7 +1,7 @@
 """Translation of documents as a task of the loop.
 
-Samples of the loop are tokens: ``batch_size`` is how many a batch has room for on the wider side,
-padding included, as ``TextBatches`` counts them.
+Samples of the loop are tokens of the targets. ``batch_size`` is how many a batch has room for on
+each side; how many it has without padding is what speed and record count.
 """
 
 import dataclasses
@@ -97,11 +97,6 @@ class TextConfig(TrainConfig):
                 f"penalty={self.penalty} is for relu attention only, not for "
                 f"{model.attention.activation!r}. Set penalty: 0."
             )
-        if self.compile == "graphs":
-            raise InputError(
-                "compile='graphs' needs batches of one shape; those of text have many. "
-                "Pass --set compile=default or --set compile=none."
-            )
 
     def files(self) -> Mapping[str, Path]:
         """The pieces."""
@@ -160,8 +155,9 @@ class TextTask:
             tokens_per_batch=config.batch_size // config.accumulate,
             **ranks.place,
         )
-        self.num_samples = self._train.batches_per_epoch * config.batch_size
-        self.flops_per_sample = self._flops() / self.num_samples
+        self.steps_per_epoch = self._train.batches_per_epoch
+        source, target = self._train.mean_lengths  # as if all samples had these
+        self.flops_per_sample = 3.0 * translation_flops(self.model_config, source, target) / target
 
     def _completed(self, config: TextConfig) -> TextConfig:
         """The config with the model's sizes, the penalty's weight and the file of the pieces."""
@@ -180,12 +176,6 @@ class TextTask:
         if not file.is_file():
             self.pieces.save(file)
         return str(file)
-
-    def _flops(self) -> float:
-        """Operations of an epoch, without those on padding, were all samples of equal length."""
-        count = self._train.num_samples
-        length = self._train.num_tokens / count
-        return 3.0 * count * translation_flops(self.model_config, length, length)
 
     def begin(self) -> Mapping[str, Any]:
         """Nothing: a translation starts from fresh weights."""
@@ -211,6 +201,10 @@ class TextTask:
                 *(batch.target_in, batch.target_out, batch.target_lengths),
                 shares,
             )
+
+    def samples_until(self, step: int) -> int:
+        """Tokens of the targets, without padding."""
+        return self._train.tokens_until(step)
 
     def loss(self, forward: Callable[..., Any], batch: Batch) -> Tensor:
         """Smoothed cross-entropy and penalty of a part, over the tokens of a mean part.
@@ -269,7 +263,7 @@ class TextTask:
         return -math.inf if loss is None or not math.isfinite(loss) else -loss
 
     def notes(self) -> Mapping[str, Any]:
-        """What the batches hold: ``samples`` of the record count room, this counts tokens."""
+        """What the batches hold, and what they leave out."""
         return {
             "target_tokens_per_epoch": self._train.num_tokens,
             "batches_per_epoch": self._train.batches_per_epoch,

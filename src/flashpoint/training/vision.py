@@ -100,7 +100,7 @@ class VisionTask:
             )
         model = ModelConfig(name=config.model.name, settings=plain(self.model_config))
         self.config: VisionConfig = dataclasses.replace(config, model=model)
-        self.num_samples = train.num_samples
+        self.steps_per_epoch = train.num_samples / config.batch_size
         self.identity = {
             "samples": train.num_samples,
             "labels": hashlib.sha256(train.labels.tobytes()).hexdigest()[:16],
@@ -149,6 +149,10 @@ class VisionTask:
                 neighbour = neighbour[0], self._one_hot(neighbour[1])
             targets = self._one_hot(batch.labels)
             yield mixup(batch.images, targets, p, seed, step, neighbour=neighbour)
+
+    def samples_until(self, step: int) -> int:
+        """All batches are full."""
+        return step * self.config.batch_size
 
     def _one_hot(self, labels: Int[Tensor, " B"]) -> Float[Tensor, "B K"]:
         classes = torch.arange(self.model_config.num_classes, device=labels.device)

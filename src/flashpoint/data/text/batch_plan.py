@@ -1,8 +1,13 @@
-"""Which chunks make a batch: of similar length, as many as a number of tokens allows."""
+"""Which chunks make a batch: of similar length, as many as a number of tokens allows.
 
+Batches come in few shapes: source and target are equally wide, widths are 64 times 1, 2, 3, 4, 6,
+8, 12, 16, ..., and a width settles the number of rows. So kernels and graphs that were made for
+one batch serve others.
+"""
+
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 
@@ -20,16 +25,30 @@ class PlannedBatch:
 
     Attributes:
         chunks: the number of each row's chunk.
-        widths: of the source and the target tensors, multiples of 64.
+        width: of the source and of the target tensors.
     """
 
     chunks: Integers
-    widths: tuple[int, int]
+    width: int
 
     def slice(self, rank: int, world_size: int) -> Integers:
         """The rows of one rank."""
         borders = [len(self.chunks) * r // world_size for r in (rank, rank + 1)]
         return self.chunks[borders[0] : borders[1]]
+
+
+def widths_for(length: int) -> list[int]:
+    """All widths that batches of chunks up to a length may have, rising.
+
+    Example:
+        >>> widths_for(500), widths_for(700)
+        ([64, 128, 192, 256, 384, 512], [64, 128, 192, 256, 384, 512, 704])
+    """
+    widest = -(-length // WIDTH_MULTIPLE) * WIDTH_MULTIPLE
+    widths = [WIDTH_MULTIPLE, 2 * WIDTH_MULTIPLE, 3 * WIDTH_MULTIPLE]
+    while widths[-1] < widest:
+        widths.append(2 * widths[-2])
+    return [*(width for width in widths if width < widest), widest]
 
 
 def rows_of_width(width: int, tokens_per_batch: int) -> int:
@@ -45,7 +64,7 @@ def rows_of_width(width: int, tokens_per_batch: int) -> int:
 
 def check_rows(length: int, tokens_per_batch: int, world_size: int) -> None:
     """Refuse a number of tokens whose rows do not go evenly onto the ranks."""
-    for width in range(WIDTH_MULTIPLE, int(_padded(np.array(length))) + 1, WIDTH_MULTIPLE):
+    for width in widths_for(length):
         rows = rows_of_width(width, tokens_per_batch)
         if rows == 0 or rows % world_size:
             raise InputError(
@@ -62,58 +81,57 @@ def plan_training(
 
     Where chunks are left over, a batch is filled up with some that are in another one, too.
     """
-    widths, order = _sorted_widths(chunks, rng.permutation(len(chunks)))
+    widths, order = _widest_first(chunks, rng.permutation(len(chunks)))
     batches: list[PlannedBatch] = []
-    for first, last in pairwise(_borders(widths.max(axis=0)[order], tokens_per_batch)):
-        chosen = order[first:last]
-        if first == 0:
-            missing = rows_of_width(int(widths[:, order[0]].max()), tokens_per_batch) - last
-            others = rng.permutation(order[last:] if last < len(order) else order)
+    for first, end, width in _cut(widths, tokens_per_batch):
+        chosen = order[first:end]
+        missing = rows_of_width(width, tokens_per_batch) - len(chosen)
+        if missing:
+            others = rng.permutation(order[end:] if end < len(order) else order)
             chosen = np.concatenate((chosen, np.resize(others, missing)))
-        batches.append(_batch(widths, rng.permutation(chosen)))
+        batches.append(PlannedBatch(rng.permutation(chosen), width))
     return [batches[n] for n in rng.permutation(len(batches))]
 
 
 def plan_evaluation(chunks: Chunks, tokens_per_batch: int, world_size: int) -> list[PlannedBatch]:
     """Every chunk once; a row at least for every rank in every batch, if there are as many."""
-    widths, order = _sorted_widths(chunks, np.arange(len(chunks)))
-    borders = _borders(widths.max(axis=0)[order], tokens_per_batch)
-    if len(borders) > 2 and borders[1] < world_size:
-        del borders[1]
-    return [_batch(widths, order[first:last]) for first, last in pairwise(borders)]
+    widths, order = _widest_first(chunks, np.arange(len(chunks)))
+    cuts = _cut(widths, tokens_per_batch)
+    if len(cuts) > 1 and cuts[0][1] < world_size:
+        (_, _, width), (_, end, _) = cuts[:2]
+        cuts[:2] = [(0, end, width)]
+    return [PlannedBatch(order[first:end], width) for first, end, width in cuts]
 
 
 def padding_share(chunks: Chunks, batches: Sequence[PlannedBatch]) -> float:
     """The part of all batches' tensors that is padding."""
     held = sum(int(chunks.lengths[:, batch.chunks].sum()) for batch in batches)
-    return 1.0 - held / sum(len(batch.chunks) * sum(batch.widths) for batch in batches)
+    return 1.0 - held / sum(2 * len(batch.chunks) * batch.width for batch in batches)
 
 
-def _sorted_widths(chunks: Chunks, tie_order: Integers) -> tuple[Integers, Integers]:
-    """Padded source and target widths of the chunks, [2, N], and their order, widest first."""
-    widths = _padded(chunks.lengths)
-    source, target = widths[:, tie_order]
-    order = np.lexsort((-source, -target, -np.maximum(source, target)))
-    return widths, tie_order[order]
+def _widest_first(chunks: Chunks, tie_order: Integers) -> tuple[list[int], Integers]:
+    """The widths that the chunks need, falling, and the chunks in that order."""
+    grid = np.array(widths_for(chunks.length))
+    needed = grid[np.searchsorted(grid, chunks.lengths.max(axis=0))]
+    order = tie_order[np.argsort(-needed[tie_order], kind="stable")]
+    return needed[order].tolist(), order
 
 
-def _borders(widths: Integers, tokens_per_batch: int) -> list[int]:
-    """Cuts chunks of falling width into batches, each full but the first, which is the widest."""
-    borders = [len(widths)]
-    while borders[-1] > 0:
-        last = borders[-1]
-        first = last - 1
-        for _ in range(2):  # rows by the narrowest are too many if the widest of them is wider
-            rows = max(1, rows_of_width(int(widths[first]), tokens_per_batch))
-            first = max(0, last - rows)
-        borders.append(first)
-    return borders[::-1]
+def _cut(widths: list[int], tokens_per_batch: int) -> list[tuple[int, int, int]]:
+    """Cuts chunks of falling width into batches: first chunk, end, and width of each.
 
-
-def _batch(widths: Integers, chosen: Integers) -> PlannedBatch:
-    source, target = widths[:, chosen].max(axis=1).tolist()
-    return PlannedBatch(chosen, (source, target))
-
-
-def _padded(lengths: Integers) -> Integers:
-    return -(-lengths // WIDTH_MULTIPLE) * WIDTH_MULTIPLE
+    Each is full but the first, the widest. What is left over of a width goes with a wider one.
+    """
+    distinct = sorted(set(widths))
+    cuts: list[tuple[int, int, int]] = []
+    end = len(widths)
+    while end > 0:
+        width, rows = widths[0], max(1, rows_of_width(widths[0], tokens_per_batch))
+        for narrower in distinct[bisect_left(distinct, widths[end - 1]) : -1]:
+            more = max(1, rows_of_width(narrower, tokens_per_batch))
+            if more <= end and widths[end - more] <= narrower:
+                width, rows = narrower, more
+                break
+        cuts.append((max(0, end - rows), end, width))
+        end -= rows
+    return cuts[::-1]

@@ -29,21 +29,21 @@ from flashpoint.errors import InputError
 
 @dataclass(frozen=True, slots=True)
 class TextBatch:
-    """Sources and targets of one rank, padded with 0; all ranks have the same widths.
+    """Sources and targets of one rank, padded with 0 to one width L, the same for all ranks.
 
     Attributes:
-        source: segments with separators between them and the end behind, int64 [b, Ls].
+        source: segments with separators between them and the end behind, int64 [b, L].
         source_lengths: tokens that are no padding, int64 [b].
-        target_in: begin, then the target without its end: what a decoder reads, int64 [b, Lt].
-        target_out: the target and its end: what it predicts, int64 [b, Lt].
+        target_in: begin, then the target without its end: what a decoder reads, int64 [b, L].
+        target_out: the target and its end: what it predicts, int64 [b, L].
         target_lengths: of both, int64 [b].
         num_tokens: of the targets of this batch, over all ranks.
     """
 
-    source: Int[Tensor, "b Ls"]
+    source: Int[Tensor, "b L"]
     source_lengths: Int[Tensor, " b"]
-    target_in: Int[Tensor, "b Lt"]
-    target_out: Int[Tensor, "b Lt"]
+    target_in: Int[Tensor, "b L"]
+    target_out: Int[Tensor, "b L"]
     target_lengths: Int[Tensor, " b"]
     num_tokens: int
 
@@ -58,7 +58,7 @@ class TextBatches:
         documents: to learn from.
         pieces: subword pieces.
         config: length of samples, and whether documents are joined.
-        tokens_per_batch: rows times the wider side's padded width, at most; over all ranks.
+        tokens_per_batch: rows times their width, at most; over all ranks.
         seed: of the run, 0 or more.
         rank, world_size: of this process, and how many there are.
         device: where batches are wanted.
@@ -86,6 +86,8 @@ class TextBatches:
         self._rank, self._world_size = rank, world_size
         self._device = torch.device(device)
         self._tokens = encode_documents(documents, pieces)
+        self._tokens_until = [0]  # before each step of the epochs that were planned
+        self._num_planned = 0
 
     @cached_property
     def _first_epoch(self) -> "_Epoch":
@@ -100,6 +102,18 @@ class TextBatches:
     def num_tokens(self) -> int:
         """Tokens of all targets, with a separator or an end behind each segment."""
         return int(self._first_epoch.chunks.lengths[1].sum())
+
+    @property
+    def mean_lengths(self) -> tuple[float, float]:
+        """Tokens of the source and of the target of a sample, in the mean."""
+        source, target = self._first_epoch.chunks.lengths.mean(axis=1).tolist()
+        return source, target
+
+    def tokens_until(self, step: int) -> int:
+        """Tokens of the targets of all batches before a step, over all ranks."""
+        while len(self._tokens_until) <= step:
+            self._epoch(self._num_planned)
+        return self._tokens_until[step]
 
     @property
     def batches_per_epoch(self) -> int:
@@ -136,7 +150,12 @@ class TextBatches:
         rng = generator(self._seed, Purpose.ORDER, number)
         config = self._config
         chunks = cut_documents(self._tokens, config.length, join=config.join, rng=rng)
-        return _Epoch(chunks, plan_training(chunks, self._tokens_per_batch, rng))
+        epoch = _Epoch(chunks, plan_training(chunks, self._tokens_per_batch, rng))
+        if number == self._num_planned:
+            self._num_planned += 1
+            for batch in epoch.batches:
+                self._tokens_until.append(self._tokens_until[-1] + _num_tokens(chunks, batch))
+        return epoch
 
 
 class TextEvalBatches:
@@ -148,7 +167,7 @@ class TextEvalBatches:
         documents: to validate on.
         pieces: subword pieces.
         config: length of samples, and whether documents are joined.
-        tokens_per_batch: rows times the wider side's padded width, about; over all ranks.
+        tokens_per_batch: rows times their width, about; over all ranks.
         rank, world_size: of this process, and how many there are.
         device: where batches are wanted.
     """
@@ -209,6 +228,11 @@ class _Epoch:
     batches: list[PlannedBatch]
 
 
+def _num_tokens(chunks: Chunks, batch: PlannedBatch) -> int:
+    """Of a batch's targets, over all ranks."""
+    return int(chunks.lengths[1, batch.chunks].sum())
+
+
 class _Assembler:
     """Makes tensors of planned batches; a chunk is a slice of the tokens in the chunks' order."""
 
@@ -220,10 +244,7 @@ class _Assembler:
         """One rank's part of a batch."""
         chosen = planned.slice(rank, world_size)
         lengths = self._chunks.lengths[:, chosen]
-        source, target = (
-            self._rows(side, chosen, width)
-            for side, width in zip(self._sides, planned.widths, strict=True)
-        )
+        source, target = (self._rows(side, chosen, planned.width) for side in self._sides)
         shifted = np.full_like(target, PAD)
         shifted[:, 0] = BOS
         shifted[:, 1:] = np.where(target[:, :-1] == EOS, PAD, target[:, :-1])
@@ -233,7 +254,7 @@ class _Assembler:
             self._upload(shifted),
             self._upload(target),
             self._upload(lengths[1]),
-            num_tokens=int(self._chunks.lengths[1, planned.chunks].sum()),
+            num_tokens=_num_tokens(self._chunks, planned),
         )
 
     def _rows(self, side: TokenSide, chosen: Integers, width: int) -> Integers:

@@ -19,11 +19,13 @@ class Chunks:
         borders: chunk n holds ``segments[borders[n]:borders[n + 1]]``, [N + 1].
         lengths: tokens of source and target of each chunk, with a separator or the end behind
             each segment, [2, N].
+        length: the most that a side may have.
     """
 
     segments: Integers
     borders: Integers
     lengths: Integers
+    length: int
 
     def __len__(self) -> int:
         return len(self.borders) - 1
@@ -61,7 +63,7 @@ def cut_documents(
         fits = np.minimum(fits, np.repeat(ends, ends - first))
     borders = _walk(fits)
     lengths = np.stack([np.diff(offset[borders]) for offset in offsets])
-    return Chunks(segments, borders, lengths)
+    return Chunks(segments, borders, lengths, length)
 
 
 def num_too_long(tokens: TokenDocuments, length: int) -> int:
