@@ -21,21 +21,22 @@ from training.runs import (
     train_quietly,
     write_config,
 )
+from training.text_runs import text_config, write_corpus
 
 from flashpoint.training import checkpoint, config_file
 
 pytestmark = pytest.mark.distributed
 
-PARALLEL = ("ddp", "fsdp")
+PARALLEL, HOW = ("ddp", "fsdp"), ("anew", "goes-on")
 SEVERAL_RUNS = """
 import sys
 from pathlib import Path
 import torch.distributed as dist
 from flashpoint.training import config_file, loop
 dist.init_process_group("gloo")
-for text in sys.argv[2:]:
-    out, *changes = text.split(",")
-    loop.train(config_file.load(Path(sys.argv[1]), changes), Path(out))
+for text in sys.argv[1:]:
+    config, out, *changes = text.split(",")
+    loop.train(config_file.load(Path(config), changes), Path(out))
 dist.barrier()
 dist.destroy_process_group()
 """
@@ -75,18 +76,24 @@ dist.destroy_process_group()
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """One process' run, whole and cut back; both as two processes do them."""
+    """One process' runs, whole and cut back; both as two processes do them."""
     folder = tmp_path_factory.mktemp("distributed")
-    config = write_config(folder)
-    train_quietly(tiny_config(), folder / "alone")
+    # An encoder's penalty is a mean over its part of the batch, so that parts only nearly add up.
+    text = text_config(write_corpus(folder), "penalty=0", "data.join=false", "data.length=128")
+    configs = {"images": tiny_config(), "text": text}
     plans = []
-    for parallel in PARALLEL:
-        cut_back(shutil.copytree(folder / "alone", folder / f"{parallel}-goes-on"))
-        plans.append(f"{folder}/{parallel}-goes-on,parallel={parallel}")
-        plans.append(f"{folder}/{parallel}-anew,parallel={parallel},accumulate=2")
-    done = finish(torchrun(2, folder / "train.py", config, *plans, code=SEVERAL_RUNS))
+    for task, config in configs.items():
+        file = folder / f"{task}.yaml"
+        file.write_text(config_file.dump(config))
+        train_quietly(config, folder / task)
+        for parallel in PARALLEL:
+            anew, goes_on = (folder / f"{task}-{parallel}-{how}" for how in HOW)
+            cut_back(shutil.copytree(folder / task, goes_on))
+            plans.append(f"{file},{anew},parallel={parallel},accumulate=2")
+            plans.append(f"{file},{goes_on},parallel={parallel}")
+    done = finish(torchrun(2, folder / "train.py", *plans, code=SEVERAL_RUNS))
     assert done.returncode == 0, done.stderr
-    assert done.stderr.count("going on from step 8 of 12") == len(PARALLEL)
+    assert done.stderr.count("going on from step 8 of 12") == len(configs) * len(PARALLEL)
     return folder
 
 
@@ -98,10 +105,11 @@ def cut_back(out):
 
 
 @pytest.mark.parametrize("parallel", PARALLEL)
-@pytest.mark.parametrize("how", ["anew", "goes-on"])
-def test_two_processes_equal_one(runs, parallel, how):
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("task", ["images", "text"])
+def test_two_processes_equal_one(runs, task, parallel, how):
     """Within the rounding of sums in another order; also from a checkpoint of one process."""
-    one, two = runs / "alone", runs / f"{parallel}-{how}"
+    one, two = runs / task, runs / f"{task}-{parallel}-{how}"
     for mine, theirs in zip(curve(one), curve(two), strict=True):
         assert mine.pop("kind") == theirs.pop("kind")
         assert mine == pytest.approx(theirs, rel=1e-4)
@@ -115,10 +123,10 @@ def test_two_processes_equal_one(runs, parallel, how):
 
 @pytest.mark.parametrize("parallel", PARALLEL)
 def test_one_process_goes_on_from_two(runs, tmp_path, parallel):
-    out = shutil.copytree(runs / f"{parallel}-anew", tmp_path / "run")
+    out = shutil.copytree(runs / f"images-{parallel}-anew", tmp_path / "run")
     cut_back(out)
     train_quietly(tiny_config(), out)
-    for name, tensor in final(runs / "alone").model.items():
+    for name, tensor in final(runs / "images").model.items():
         torch.testing.assert_close(final(out).model[name], tensor, rtol=1e-3, atol=1e-5)
 
 
