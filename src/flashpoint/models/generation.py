@@ -143,6 +143,7 @@ class _Search:
         exponent: float,
     ) -> None:
         self.limits, self.done, self.eos, self.exponent = limits, done, eos, exponent
+        self.first_limit = int(limits.min()) if len(limits) else 0
         self.tokens: list[Int[Tensor, "B K"]] = []
         self.parents: list[Int[Tensor, "B K"]] = []
         self.live_total = nothing.clone()
@@ -168,7 +169,8 @@ class _Search:
         self.parents.append(parents.gather(1, kept))
         self.tokens.append(tokens.gather(1, kept))
         self.done = self.done | (self.scores > -torch.inf).all(1)
-        self._cut((self.limits <= length) & ~self.done, length)
+        if length >= self.first_limit:
+            self._cut((self.limits <= length) & ~self.done, length)
         first = torch.arange(num, device=kept.device)[:, None] * size
         return self.tokens[-1].flatten(), (first + self.parents[-1]).flatten()
 
