@@ -86,7 +86,7 @@ def test_dry_run_shows_the_whole_config_and_leaves_nothing(run, tmp_path):
     result = run(write_config(tmp_path), "--dry-run", "--data", "digits")
     assert result.exit_code == 0, result.output
     head, _, rest = result.stdout.partition("\n")
-    assert head.startswith("# 12 steps of 16 images, ")
+    assert head.startswith("# 12 steps, 192 images, ")
     assert "FLOPs in all" in head
     shown = yaml.safe_load(rest)
     assert shown["model"]["num_classes"] == 10
