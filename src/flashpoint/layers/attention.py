@@ -45,7 +45,7 @@ class Attention(nn.Module):
         context_dim: width of the context that gives k and v. None: x gives them.
         attend: what computes pointwise attention; takes the arguments of
             ``flashpoint.attention``. Softmax goes to PyTorch's SDPA. Left as it is, plain
-            self-attention goes to ``flashpoint.attention_qkvpacked``, norms and all.
+            self-attention on a CPU goes to ``flashpoint.attention_qkvpacked``, norms and all.
 
     Example:
         >>> layer = Attention(64, 4, AttentionSpec(activation="relu2"))
@@ -133,7 +133,7 @@ class Attention(nn.Module):
         With a cache, x holds new tokens: they attend to those of earlier calls too, and with
         cross-attention only the first call projects the context.
         """
-        if cache is mask is context is None and self._is_packed:
+        if cache is mask is context is None and self._is_packed and not x.is_cuda:
             return self.project_back(x, self._mix_packed(x, causal, key_lengths))
         if cache is None:
             q, k, v = self.project(x, context)
