@@ -1,0 +1,89 @@
+"""What a study found, as data: charts, tables and verdicts. Pages and pictures are made of it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+Word = Literal["supports", "contradicts", "undecided"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Series:
+    """Points of one name; with ``low`` and ``high``, an interval around each.
+
+    Attributes:
+        is_dashed: drawn dashed, as theory beside measurement is.
+        has_line: points are joined.
+    """
+
+    name: str
+    x: Sequence[float] | Sequence[str]
+    y: Sequence[float | None]
+    low: Sequence[float | None] = ()
+    high: Sequence[float | None] = ()
+    is_dashed: bool = False
+    has_line: bool = True
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Chart:
+    """One picture.
+
+    Attributes:
+        name: of its files, as "length-power-relu".
+        caption: what the paper's figure says, and what this one shows.
+        y_format: "percent", or "" for plain numbers.
+    """
+
+    name: str
+    title: str
+    caption: str
+    x_title: str
+    y_title: str
+    series: Sequence[Series]
+    x_is_log: bool = False
+    y_is_log: bool = False
+    y_format: Literal["", "percent"] = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DataTable:
+    """Numbers to sort and to download; a cell is text, a number, or None."""
+
+    name: str
+    title: str
+    head: Sequence[str]
+    rows: Sequence[Sequence[str | float | int | None]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Verdict:
+    """What the numbers say about one claim, by the rule of ``study/verdict.py``.
+
+    Attributes:
+        claim: a sentence that the interval can bear out or not.
+        word: follows from the interval and the region, never from a hand.
+        value, low, high: the quantity and its interval; None where runs are missing.
+        region: where the quantity lies if the claim holds; an infinite side is open.
+        unit: of the quantity, as "points of top-1".
+        note: what is missing, or what else a reader should know.
+    """
+
+    claim: str
+    word: Word
+    value: float | None
+    low: float | None
+    high: float | None
+    region: tuple[float, float]
+    unit: str
+    note: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Findings:
+    """All of one study."""
+
+    verdicts: Sequence[Verdict]
+    charts: Sequence[Chart]
+    tables: Sequence[DataTable]
+    notes: Sequence[str] = ()

@@ -1,0 +1,39 @@
+"""What came out of a trial, as plain data."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+Status = Literal["finished", "running", "failed", "waiting"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    """A trial's folder, read.
+
+    Attributes:
+        name: of the trial.
+        factors: of the trial.
+        status: "running" is what began and has not ended, be it interrupted.
+        numbers: by name. Of a training: those of the last validation ("top1", "loss", "bleu"),
+            of the record ("seconds", "samples_per_s", "flops", "num_parameters", "train_loss",
+            "peak_memory_bytes"), and "NAME.key" of every evaluation. Of a measurement: its own.
+        reason: why it failed; None otherwise.
+    """
+
+    name: str
+    factors: Mapping[str, str | int | float]
+    status: Status
+    numbers: Mapping[str, float] = field(default_factory=dict[str, float])
+    reason: str | None = None
+
+
+def values(
+    outcomes: Sequence[Outcome], number: str, where: Callable[[Outcome], bool] = lambda _: True
+) -> list[float]:
+    """One number of all finished outcomes that have it, one for each seed usually."""
+    return [
+        outcome.numbers[number]
+        for outcome in outcomes
+        if outcome.status == "finished" and number in outcome.numbers and where(outcome)
+    ]

@@ -1,0 +1,109 @@
+"""From numbers of several seeds to a verdict, by a rule that is stated and not bent.
+
+The rule: a claim says in which region a quantity lies. Seeds are drawn again with replacement,
+group by group, and the quantity is computed from each draw; the interval holds the middle 95% of
+them. The verdict is "supports" where the whole interval lies in the region, "contradicts" where
+none of it does, else "undecided"; and "undecided" where a group has fewer than three seeds.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from flashpoint.report.findings import Verdict, Word
+
+LEVEL = 0.95
+RESAMPLES = 10_000
+LEAST_SEEDS = 3
+
+
+class Interval(NamedTuple):
+    """A quantity and where it lies when seeds are drawn again."""
+
+    value: float
+    low: float
+    high: float
+
+
+def bootstrap(
+    groups: Sequence[Sequence[float]], quantity: Callable[..., np.ndarray] | None = None
+) -> Interval:
+    """The quantity of the groups' means, with its interval.
+
+    Args:
+        groups: numbers by seed, one group for each kind of run; none is empty.
+        quantity: takes one array of means for each group, and works on arrays. None: the mean of
+            the only group, or that of the first less that of the second.
+
+    Example:
+        >>> bootstrap([[3.0, 3.0, 3.0], [1.0, 1.0, 1.0]])
+        Interval(value=2.0, low=2.0, high=2.0)
+    """
+    rng = np.random.default_rng(0)
+    compute = quantity or (np.subtract if len(groups) == 2 else lambda mean: mean)
+    means = [np.asarray(group, dtype=np.float64).mean(keepdims=True) for group in groups]
+    drawn = [
+        rng.choice(np.asarray(group, dtype=np.float64), (RESAMPLES, len(group))).mean(axis=1)
+        for group in groups
+    ]
+    low, high = np.quantile(compute(*drawn), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return Interval(float(compute(*means)[0]), float(low), float(high))
+
+
+def judge(
+    claim: str,
+    groups: Sequence[Sequence[float]],
+    region: tuple[float, float],
+    *,
+    unit: str,
+    quantity: Callable[..., np.ndarray] | None = None,
+    note: str = "",
+) -> Verdict:
+    """A claim beside its numbers.
+
+    Args:
+        claim: a sentence.
+        groups: as ``bootstrap`` takes them; empty ones give "undecided".
+        region: lowest and highest value that bear the claim out; infinite sides are open.
+        unit: of the quantity.
+        quantity: as ``bootstrap`` takes it.
+        note: for the reader.
+    """
+    if not all(groups):
+        missing = note or "Not all runs have finished."
+        return Verdict(
+            claim=claim,
+            word="undecided",
+            value=None,
+            low=None,
+            high=None,
+            region=region,
+            unit=unit,
+            note=missing,
+        )
+    found = bootstrap(groups, quantity)
+    fewest = min(len(group) for group in groups)
+    if fewest < LEAST_SEEDS:
+        note = f"{note} {fewest} of at least {LEAST_SEEDS} seeds.".strip()
+    word = _word(found, region) if fewest >= LEAST_SEEDS else "undecided"
+    return Verdict(
+        claim=claim,
+        word=word,
+        value=found.value,
+        low=found.low,
+        high=found.high,
+        region=region,
+        unit=unit,
+        note=note,
+    )
+
+
+def _word(found: Interval, region: tuple[float, float]) -> Word:
+    low, high = region
+    if not all(map(math.isfinite, found)):
+        return "undecided"
+    if low <= found.low and found.high <= high:
+        return "supports"
+    return "contradicts" if found.high < low or found.low > high else "undecided"

@@ -1,0 +1,72 @@
+"""The rule behind a verdict, and the interval it rests on."""
+
+import math
+
+import numpy as np
+import pytest
+
+from flashpoint.study.verdict import bootstrap, judge
+
+HIGH = [0.90, 0.91, 0.92]
+LOW = [0.80, 0.81, 0.82]
+
+
+def word(groups, region, **options):
+    return judge("a claim", groups, region, unit="points", **options).word
+
+
+def test_interval_covers_the_mean_and_stays_within_the_seeds():
+    found = bootstrap([HIGH])
+    assert found.value == pytest.approx(0.91)
+    assert min(HIGH) <= found.low < found.value < found.high <= max(HIGH)
+
+
+def test_difference_of_two_groups_is_the_first_less_the_second():
+    found = bootstrap([HIGH, LOW])
+    assert found.value == pytest.approx(0.10)
+    assert 0.08 <= found.low < 0.10 < found.high <= 0.12
+
+
+def test_interval_has_its_level():
+    """Of many groups of 20 draws, 95% cover the true mean, up to the bootstrap's optimism."""
+    rng = np.random.default_rng(1)
+    groups = rng.normal(size=(300, 20))
+    covered = [found.low <= 0 <= found.high for found in (bootstrap([g]) for g in groups)]
+    assert 0.88 <= np.mean(covered) <= 0.98
+
+
+def test_any_quantity_of_several_groups():
+    found = bootstrap([HIGH, LOW, LOW], lambda a, b, c: a - np.maximum(b, c))
+    assert found.value == pytest.approx(0.10)
+
+
+@pytest.mark.parametrize(
+    ("region", "expected"),
+    [
+        ((0.0, math.inf), "supports"),
+        ((-math.inf, 0.0), "contradicts"),
+        ((0.10, math.inf), "undecided"),
+        ((0.05, 0.15), "supports"),
+        ((0.5, 1.0), "contradicts"),
+    ],
+)
+def test_word_follows_from_interval_and_region(region, expected):
+    assert word([HIGH, LOW], region) == expected
+
+
+def test_few_seeds_decide_nothing_and_are_named():
+    verdict = judge("a claim", [HIGH[:2], LOW], (0.0, math.inf), unit="points", note="Small.")
+    assert verdict.word == "undecided"
+    assert verdict.note == "Small. 2 of at least 3 seeds."
+    assert verdict.value == pytest.approx(0.095)
+
+
+def test_missing_runs_decide_nothing():
+    verdict = judge("a claim", [HIGH, []], (0.0, math.inf), unit="points")
+    assert (verdict.word, verdict.value) == ("undecided", None)
+    assert verdict.note == "Not all runs have finished."
+
+
+def test_numbers_that_are_not_finite_decide_nothing():
+    assert word([[math.nan, 1.0, 2.0]], (0.0, math.inf)) == "undecided"
+    assert word([[math.inf, 1.0, 2.0]], (0.0, math.inf)) == "undecided"
