@@ -26,6 +26,10 @@ def test_modes_of_one_head_dim_stand_abreast():
             "Forward, short sequences, head dim 64, bf16",
             "Backward, short sequences, head dim 64, bf16",
         ],
+        [
+            "Forward with norms of q and k, head dim 64, bf16",
+            "Backward with norms of q and k, head dim 64, bf16",
+        ],
         ["Decoding, head dim 128, bf16"],
     ]
 

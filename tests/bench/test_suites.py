@@ -4,7 +4,7 @@ import pytest
 
 from flashpoint.bench.cases import Case, Shape, parse_shape
 from flashpoint.bench.limits import Limits, SpeedLimit
-from flashpoint.bench.suites import BEST_SDPA, SUITES, stated_limits
+from flashpoint.bench.suites import BEST_SDPA, RIVALS, SUITES, stated_limits
 
 LONGEST = Shape(1, 8, 16384, 64)
 
@@ -67,7 +67,7 @@ def test_cpu_suite_states_its_limits():
 def test_gpu_suites_state_their_limits(shape, work, must, aim):
     case = gpu_case(shape, work)
     limits = stated_limits(case)
-    assert limits.speed[0] == SpeedLimit(rivals=BEST_SDPA["cuda"], must=must, aim=aim)
+    assert limits.speed[0] == SpeedLimit(rivals=RIVALS["cuda"], must=must, aim=aim)
     is_relu_over_rows = case.activation == "relu" and case.shape.queries is None
     flex = [SpeedLimit(rivals=("flex_log",), must=4, aim=5)] if is_relu_over_rows else []
     assert list(limits.speed[1:]) == flex
@@ -76,8 +76,27 @@ def test_gpu_suites_state_their_limits(shape, work, must, aim):
 
 
 def test_no_other_gpu_case_has_a_limit():
-    stated = [entry for entry in SUITES["all"].entries if entry.limits]
+    stated = [
+        entry for name in ("long", "decode") for entry in SUITES[name].entries if entry.limits
+    ]
     assert len(stated) == len(GPU_LIMITS)
+
+
+def test_vit_suite_measures_and_limits_norms_too():
+    found = {
+        (str(entry.shape), entry.qk_norm, entry.mode): entry for entry in SUITES["vit"].entries
+    }
+    assert len(found) == len(SUITES["vit"].entries) == 20
+    for (norm, mode), must, aim in (
+        (("none", "forward"), 1.9, 2.5),
+        (("none", "backward"), 1.5, 2.0),
+        (("layer", "forward"), 3.0, 4.0),
+        (("layer", "backward"), 1.3, 2.0),
+    ):
+        entry = found["1024, 6, 49, 64", norm, mode]
+        limit = SpeedLimit(rivals=BEST_SDPA["cuda"], must=must, aim=aim)
+        assert entry.limits == {"bf16": Limits(speed=(limit,))}
+        assert entry.providers == ("sdpa_efficient",)
 
 
 def test_all_is_the_three_gpu_suites():

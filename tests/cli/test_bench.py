@@ -203,7 +203,7 @@ def test_backward_alone_is_measured(run):
 def test_stored_result_is_shown_drawn_and_checked_without_measuring(run, monkeypatch, tmp_path):
     monkeypatch.setattr(runner, "measure", lambda *_: pytest.fail("measured"))
     file, figure = tmp_path / "result.json", tmp_path / "figure.svg"
-    file.write_text(to_json(make_gpu_result()))
+    file.write_text(to_json(make_gpu_result("decode")))
     options = ["--plot", str(figure)] if plot.find_spec("matplotlib") else []
     status, out, err = run("--from", str(file), "--check", *options, device=())
     assert (status, err) == (0, "")

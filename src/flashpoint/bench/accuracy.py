@@ -15,6 +15,7 @@ from torch import Tensor
 import flashpoint
 from flashpoint.bench.cases import Case
 from flashpoint.bench.inputs import Inputs
+from flashpoint.bench.providers.normed import normalise
 from flashpoint.bench.providers.provider import Function
 
 CHUNK = 64
@@ -49,6 +50,15 @@ class Head:
     k: Tensor  # [1, 1, Lk, D]
     v: Tensor
     do: Tensor  # [1, G, Lq, D]
+    gains: tuple[Tensor, ...]  # of q and k, or none
+
+    def norm_q(self, q: Tensor) -> Tensor:
+        """Some rows of q as they meet the keys."""
+        return normalise(q, self.gains[0]) if self.gains else q
+
+    def norm_k(self, k: Tensor) -> Tensor:
+        """Some rows of k as they meet the queries."""
+        return normalise(k, self.gains[1]) if self.gains else k
 
     @property
     def offset(self) -> int:
@@ -105,7 +115,8 @@ def _outer_heads(case: Case, inputs: Inputs) -> Iterator[Head]:
         shared = slice(index * group, (index + 1) * group)
         q, do = (t[batch, shared].detach().double()[None] for t in (inputs.q, inputs.do))
         k, v = (t[batch, index].detach().double()[None, None] for t in (inputs.k, inputs.v))
-        yield Head(batch, index, q, k, v, do)
+        gains = tuple(gain.detach().double() for gain in inputs.gains)
+        yield Head(batch, index, q, k, v, do, gains)
 
 
 def _chunks(length: int) -> list[slice]:
@@ -118,12 +129,17 @@ def _exact_rows(case: Case, head: Head, rows: slice, function: Function) -> tupl
     """``o`` and ``dq`` of some queries; causal ones stand at the end of the keys they see."""
     seen = slice(0, rows.stop + head.offset) if case.causal else slice(None)
     q = head.q[:, :1, rows].clone().requires_grad_()
-    k, v = head.k[:, :, seen], head.v[:, :, seen]
+    k, v = head.norm_k(head.k[:, :, seen]), head.v[:, :, seen]
     if function == "softmax":
-        o = _softmax_attention(q, k, v, causal=case.causal)
+        o = _softmax_attention(head.norm_q(q), k, v, causal=case.causal)
     else:
         o = flashpoint.attention(
-            q, k, v, activation=case.activation, causal=case.causal, impl="reference"
+            head.norm_q(q),
+            k,
+            v,
+            activation=case.activation,
+            causal=case.causal,
+            impl="reference",
         )
     (dq,) = torch.autograd.grad(o, q, head.do[:, :1, rows])
     return o.detach(), dq
@@ -147,7 +163,13 @@ def _exact_keys(case: Case, head: Head, keys: slice) -> tuple[Tensor, Tensor]:
     mask = position[:, None] >= key[keys] if case.causal else None  # [Lq, keys]
     k, v = (t[:, :, keys].clone().requires_grad_() for t in (head.k, head.v))
     o = flashpoint.attention(
-        head.q, k, v, activation=case.activation, length=1, mask=mask, impl="reference"
+        head.norm_q(head.q),
+        head.norm_k(k),
+        v,
+        activation=case.activation,
+        length=1,
+        mask=mask,
+        impl="reference",
     )
     dk, dv = torch.autograd.grad(o, (k, v), head.do / visible[:, None])
     return dk, dv

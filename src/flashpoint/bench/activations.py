@@ -100,7 +100,8 @@ def _deviations(case: Case, inputs: Inputs) -> list[Deviation]:
     wide = [tensor.detach().double() for tensor in (inputs.q, inputs.k, inputs.v, inputs.do)]
     for tensor in wide[:3]:
         tensor.requires_grad_()
-    exact = _run(case, Inputs(*wide), "reference")
+    q, k, v, do = wide
+    exact = _run(case, Inputs(q, k, v, do), "reference")
     plain = _run(case, inputs, "reference")
     got = _run(case, inputs, "auto")
     eps = torch.finfo(inputs.q.dtype).eps

@@ -3,29 +3,67 @@
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import cycle
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from flashpoint.bench.cases import Case
-from flashpoint.bench.inputs import Inputs
+from flashpoint.bench.inputs import Inputs, pack, unpack
+from flashpoint.bench.providers.normed import normalise_first
 from flashpoint.bench.providers.provider import Provider
 from flashpoint.bench.timing import Call
 
 
-def make_forward(provider: Provider, case: Case, inputs: Inputs) -> Callable[[], Tensor]:
-    """The call that gives o; whether it records a graph is up to the inputs."""
-    return partial(provider.bind(case), inputs.q, inputs.k, inputs.v)
+class Prepared(NamedTuple):
+    """A forward with its tensors in place, and what its backward needs.
+
+    Attributes:
+        forward: gives o; whether it records a graph is up to the leaves.
+        leaves: what gradients are taken of.
+        do: the gradient of o.
+    """
+
+    forward: Callable[[], Tensor]
+    leaves: tuple[Tensor, ...]
+    do: Tensor
+
+
+def prepare(provider: Provider, case: Case, inputs: Inputs) -> Prepared:
+    """A provider on the inputs of a case, norms included."""
+    if is_packed(provider, case):
+        assert provider.bind_packed is not None
+        leaves = (pack(inputs), *inputs.gains)
+        do = inputs.do.transpose(1, 2).contiguous()
+        return Prepared(partial(provider.bind_packed(case), *leaves), leaves, do)
+    attend = provider.bind(case)
+    if case.qk_norm != "none":
+        attend = normalise_first(attend, case)
+    return Prepared(partial(attend, *inputs.leaves), inputs.leaves, inputs.do)
+
+
+def is_packed(provider: Provider, case: Case) -> bool:
+    """Whether the call takes [B, L, 3, H, D] and gives [B, L, H, D]."""
+    return case.qk_norm != "none" and provider.bind_packed is not None
+
+
+def by_heads(provider: Provider, case: Case, result: object) -> object:
+    """o, or (dq, dk, dv), as [B, H, L, D], from what a call gave; gradients of gains are left."""
+    packed = is_packed(provider, case)
+    if isinstance(result, Tensor):
+        return result.transpose(1, 2) if packed else result
+    assert isinstance(result, tuple)
+    return unpack(result[0]) if packed else result[:3]
 
 
 def make_call(provider: Provider, case: Case, inputs: Inputs) -> Call:
-    """The call to time: gives o, or (dq, dk, dv) in backward and training."""
-    forward = make_forward(provider, case, inputs)
+    """The call to time: gives o, or the gradients of the leaves in backward and training."""
+    forward, leaves, do = prepare(provider, case, inputs)
     if case.mode == "training":
-        return lambda: torch.autograd.grad(forward(), inputs.leaves, inputs.do)
+        return lambda: torch.autograd.grad(forward(), leaves, do)
     if case.mode == "backward":
         output = forward()
-        return lambda: torch.autograd.grad(output, inputs.leaves, inputs.do, retain_graph=True)
+        return lambda: torch.autograd.grad(output, leaves, do, retain_graph=True)
     return forward
 
 

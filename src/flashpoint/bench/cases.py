@@ -16,6 +16,9 @@ Mode: TypeAlias = Literal["forward", "backward", "training", "recording"]
 """forward: nothing recorded; backward: alone, after a forward that is done; training: forward and
 backward; recording: forward with the graph recorded."""
 
+QkNorm: TypeAlias = Literal["none", "layer"]
+"""layer: LayerNorm of q and k over the head dim, with gains, before the products."""
+
 DTYPES = ("bf16", "fp16", "fp32")
 ITEM_BYTES: Mapping[str, int] = {"bf16": 2, "fp16": 2, "fp32": 4}
 
@@ -81,6 +84,9 @@ class Case:
     Attributes:
         dtype: a name out of ``DTYPES``.
         activation: what Flashpoint puts in the place of softmax; softmax providers ignore it.
+        qk_norm: with "layer" everybody normalises q and k too: Flashpoint inside
+            ``attention_qkvpacked``, on qkv as a linear layer leaves it; the others by compiled
+            norms before their attention, on contiguous q, k and v.
     """
 
     shape: Shape
@@ -89,6 +95,7 @@ class Case:
     activation: str = "relu"
     causal: bool = False
     device: str = "cpu"
+    qk_norm: QkNorm = "none"
 
     @property
     def flops(self) -> float:
@@ -120,7 +127,8 @@ class Case:
     def work(self) -> str:
         """Everything but the shape, in words; relu goes without saying."""
         activation = "" if self.activation == "relu" else self.activation
-        words = (self.dtype, "causal" if self.causal else "", activation, self.mode)
+        norm = "" if self.qk_norm == "none" else "qk-norm"
+        words = (self.dtype, "causal" if self.causal else "", activation, norm, self.mode)
         return " ".join(word for word in words if word)
 
     def __str__(self) -> str:

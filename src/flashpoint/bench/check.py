@@ -38,7 +38,8 @@ def _clauses(row: Row) -> Iterator[tuple[str, str]]:
 
 def speed_name(limit: SpeedLimit) -> str:
     """What tells one limit on the speed-up from another."""
-    return f"speed against {' and '.join(limit.rivals)}"
+    *others, last = limit.rivals
+    return f"speed against {', '.join(others)}{' and ' if others else ''}{last}"
 
 
 def _slow(row: Row, limit: SpeedLimit) -> str | None:

@@ -20,7 +20,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from flashpoint.bench.calls import make_forward
+from flashpoint.bench.calls import prepare
 from flashpoint.bench.cases import Case
 from flashpoint.bench.inputs import make_inputs
 from flashpoint.bench.providers.provider import Provider
@@ -71,7 +71,7 @@ def measure_kept(provider: str, case: Case) -> int | None:
     """Bytes of the distinct storages that forward saves for backward; None of a forward case."""
     if case.mode == "forward":
         return None
-    forward = make_forward(PROVIDERS[provider], case, make_inputs(case))
+    forward = prepare(PROVIDERS[provider], case, make_inputs(case)).forward
     storages: dict[int, int] = {}
 
     def note(tensor: Tensor) -> Tensor:
@@ -110,12 +110,11 @@ def prepare_case(provider: str, case: Case, threads: int) -> Call:
 
 def _pending_call(provider: Provider, case: Case) -> Call:
     """Forward, or backward of a forward that is done."""
-    inputs = make_inputs(case)
-    forward = make_forward(provider, case, inputs)
+    forward, leaves, do = prepare(provider, case, make_inputs(case))
     if case.mode not in ("backward", "training"):
         return forward
     output = forward()
-    return lambda: torch.autograd.grad(output, inputs.leaves, inputs.do)
+    return lambda: torch.autograd.grad(output, leaves, do)
 
 
 def _measure_all(prepares: Sequence[Prepare]) -> list[Peak]:

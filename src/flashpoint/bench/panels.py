@@ -8,8 +8,8 @@ from typing import Literal, NamedTuple, TypeAlias
 from flashpoint.bench.cases import Case, Mode
 from flashpoint.bench.result import OURS, Result, Row
 
-Family: TypeAlias = Literal["long", "short", "decode"]
-FAMILIES: tuple[Family, ...] = ("long", "short", "decode")
+Family: TypeAlias = Literal["long", "short", "normed", "decode"]
+FAMILIES: tuple[Family, ...] = ("long", "short", "normed", "decode")
 SHORT = 1024
 MIN_SHORT_SHAPES = 3
 """So many shapes below the length ``SHORT`` are drawn apart from longer ones."""
@@ -91,15 +91,19 @@ def _place(case: Case, splits_short: bool) -> Place:
     """Of one case; short ones go with long ones where they are few."""
     is_short = splits_short and case.shape.length < SHORT
     family: Family = "decode" if case.is_memory_bound else "short" if is_short else "long"
+    family = "normed" if case.qk_norm != "none" else family
     return Place(case.dtype, FAMILIES.index(family), MODES.index(case.mode), case.shape.dim)
 
 
 def _panel(result: Result, place: Place, rows: Sequence[Row]) -> Panel:
     """One panel of rows that belong together."""
     family, case = FAMILIES[place.family], rows[0].case
-    work = {"decode": "Decoding", "short": f"{case.mode.capitalize()}, short sequences"}.get(
-        family, case.mode.capitalize()
-    )
+    mode = case.mode.capitalize()
+    work = {
+        "decode": "Decoding",
+        "short": f"{mode}, short sequences",
+        "normed": f"{mode} with norms of q and k",
+    }.get(family, mode)
     is_decode, on_cpu = family == "decode", case.device == "cpu"
     unit, size = ("GB/s", 1e9) if is_decode else ("GFLOP/s", 1e9) if on_cpu else ("TFLOP/s", 1e12)
     most = None if is_decode else result.matrix_flops_per_s.get(case.dtype)

@@ -132,6 +132,7 @@ def _item(entry: Entry, dtype: str, request: Request, usual: Sequence[str]) -> I
         activation=request.activation or entry.activation,
         causal=request.causal or entry.causal,
         device=request.device,
+        qk_norm=entry.qk_norm,
     )
     return Item(
         case=case,

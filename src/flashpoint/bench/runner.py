@@ -10,7 +10,7 @@ import torch
 
 from flashpoint.bench import memory
 from flashpoint.bench.accuracy import Part, exact_parts, result_error
-from flashpoint.bench.calls import make_rotating_call
+from flashpoint.bench.calls import by_heads, make_rotating_call
 from flashpoint.bench.cases import Case
 from flashpoint.bench.device import num_input_sets, own_stream, timer_for
 from flashpoint.bench.environment import describe
@@ -75,7 +75,7 @@ def measure_item(item: Item, budget: Budget, report: Callable[[str], None]) -> R
     """Start every provider that serves the case, check it, and time them in turns."""
     case, timer = item.case, timer_for(item.case.device)
     providers = [PROVIDERS[name] for name in item.providers]
-    if any(provider.compiles for provider in providers):
+    if case.qk_norm != "none" or any(provider.compiles for provider in providers):
         torch.compiler.reset()  # else torch gives up after a few shapes
     input_sets = [make_inputs(case, seed) for seed in range(num_input_sets(case))]
 
@@ -92,7 +92,7 @@ def measure_item(item: Item, budget: Budget, report: Callable[[str], None]) -> R
         except Refused as refused:
             found[provider.name] = Measurement(provider=provider.name, skipped=str(refused))
             continue
-        error = result_error(parts_of(provider.function), result)
+        error = result_error(parts_of(provider.function), by_heads(provider, case, result))
         found[provider.name] = Measurement(provider=provider.name, relative_error=error)
         del result
     report(f"{case}: time")
@@ -123,7 +123,8 @@ def _weigh(row: Row) -> Row:
     """The row with what Flashpoint and SDPA keep for backward, and on a GPU with all peaks."""
     on_gpu = row.case.device == "cuda"
     for name in [found.provider for found in row.measurements if found.timing]:
-        kept = memory.measure_kept(name, row.case) if name in KEPT_PROVIDERS else None
+        is_counted = name in KEPT_PROVIDERS and row.case.qk_norm == "none"
+        kept = memory.measure_kept(name, row.case) if is_counted else None
         peak = memory.measure_on_cuda(name, row.case) if on_gpu else None
         row = _with(row, name, lambda m, k=kept, p=peak: replace(m, kept_bytes=k, peak=p))
     return row

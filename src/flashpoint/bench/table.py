@@ -136,7 +136,8 @@ def _sdpa_cell(row: Row, best: Measurement | None) -> Text:
 def _speed_cell(row: Row, broken: dict[str, str]) -> Text:
     """The speed-up over the best SDPA; below it the limit, or the aim where that is reached."""
     speedup = row.speedup(row.best_sdpa)
-    limit = next((found for found in row.limits.speed if found.rivals == row.best_sdpa), None)
+    sdpa = set(row.best_sdpa)
+    limit = next((found for found in row.limits.speed if sdpa.issuperset(found.rivals)), None)
     text = format_or_dash(speedup, ".2f") + ("" if speedup is None else "x")
     if limit is None or speedup is None:
         return _cell(text)

@@ -234,8 +234,8 @@ def _refuse_idle_check(plan: "Plan", check: bool) -> None:
     """Refuse a check that could not fail."""
     if check and all(item.limits.is_empty for item in plan.items):
         raise InputError(
-            "--check has nothing to check: limits are stated for cases of the suites cpu, long "
-            "and decode. Leave out --check, or what makes them other cases: --shape, --dtype, "
+            "--check has nothing to check: limits are stated for cases of the suites cpu, vit, "
+            "long and decode. Leave out --check, or what makes them other cases: --shape, --dtype, "
             "--activation, --causal."
         )
 

@@ -27,6 +27,8 @@ class Provider:
         bind: the options of a case put in; may be slow, is not timed.
         refusal: why a case is left out, or None.
         compiles: the first call of each case runs torch.compile.
+        bind_packed: for cases with norms, a function of qkv [B, L, 3, H, D] and the two gains
+            that gives [B, L, H, D]. None: norms are put before ``bind``'s.
     """
 
     name: str
@@ -34,3 +36,4 @@ class Provider:
     bind: Callable[[Case], Attend]
     refusal: Callable[[Case], str | None] = serve_all
     compiles: bool = False
+    bind_packed: Callable[[Case], Callable[..., Tensor]] | None = None

@@ -1,11 +1,14 @@
 """All providers by name, and which ones are measured unless others are asked for."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
+
+from torch import Tensor
 
 import flashpoint
 from flashpoint.bench.cases import Case
 from flashpoint.bench.providers import flex, plain, sdpa
+from flashpoint.bench.providers.normed import EPS
 from flashpoint.bench.providers.provider import Attend, Provider
 
 
@@ -14,8 +17,28 @@ def _bind_flashpoint(case: Case) -> Attend:
     return partial(flashpoint.attention, activation=case.activation, causal=case.causal)
 
 
+def _bind_packed(case: Case) -> Callable[..., Tensor]:
+    """The same with the norms inside."""
+
+    def attend(qkv: Tensor, q_gain: Tensor, k_gain: Tensor) -> Tensor:
+        return flashpoint.attention_qkvpacked(
+            qkv,
+            q_norm=flashpoint.HeadNorm("layer", q_gain, EPS),
+            k_norm=flashpoint.HeadNorm("layer", k_gain, EPS),
+            activation=case.activation,
+            causal=case.causal,
+        )
+
+    return attend
+
+
 _ALL = (
-    Provider(name="flashpoint", function="pointwise", bind=_bind_flashpoint),
+    Provider(
+        name="flashpoint",
+        function="pointwise",
+        bind=_bind_flashpoint,
+        bind_packed=_bind_packed,
+    ),
     *sdpa.PROVIDERS,
     *flex.PROVIDERS,
     *plain.PROVIDERS,
