@@ -17,6 +17,17 @@ class SpeedLimit:
     must: float
     aim: float | None = None
 
+    def bar(self, speedup: float) -> str:
+        """The highest of limit and aim that is reached, else the limit that is missed.
+
+        Example:
+            >>> SpeedLimit(rivals=("sdpa",), must=1.2, aim=1.5).bar(1.3)
+            '>=1.20'
+        """
+        if self.aim is not None and speedup >= self.aim:
+            return f">={self.aim:.2f}"
+        return f"{'>=' if speedup >= self.must else '<'}{self.must:.2f}"
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:

@@ -6,7 +6,9 @@ from itertools import groupby
 from typing import Literal, NamedTuple, TypeAlias
 
 from flashpoint.bench.cases import Case, Mode
-from flashpoint.bench.result import OURS, Result, Row
+from flashpoint.bench.model_cases import OURS as OUR_TWIN
+from flashpoint.bench.model_cases import RIVAL
+from flashpoint.bench.result import OURS, ModelRow, Result, Row
 
 Family: TypeAlias = Literal["long", "short", "normed", "decode"]
 FAMILIES: tuple[Family, ...] = ("long", "short", "normed", "decode")
@@ -69,11 +71,30 @@ def arrange(result: Result) -> list[list[Panel]]:
     for place, cell in groupby(placed, key=lambda pair: pair[0]):
         panel = _panel(result, place, [row for _, row in cell])
         lines.setdefault(place[:3], []).append(panel)
-    return [
+    arranged = [
         line
         for _, block in groupby(lines, key=lambda key: key[:2])
         for line in _fold([lines[key] for key in block])
     ]
+    return [*arranged, [_model_panel(result.models)]] if result.models else arranged
+
+
+def _model_panel(rows: Sequence[ModelRow]) -> Panel:
+    """Whole models, both twins of each."""
+    groups = [
+        Group(
+            f"{row.case.model}\nB {row.case.batch}",
+            tuple(
+                Bar(provider, rate)
+                for provider, attention in ((OURS, OUR_TWIN), ("sdpa", RIVAL))
+                if (rate := row.images_per_s(attention))
+            ),
+            row.speedup,
+        )
+        for row in rows
+    ]
+    title = "Training step of whole models, bf16"
+    return Panel(title=title, unit="images/s", most=None, groups=tuple(groups))
 
 
 def _fold(lines: list[list[Panel]]) -> list[list[Panel]]:

@@ -6,9 +6,12 @@ from itertools import groupby
 
 from flashpoint.bench.cases import Case, Mode, Shape, choose
 from flashpoint.bench.limits import Limits
+from flashpoint.bench.model_cases import MODEL_LIMITS, ModelCase
 from flashpoint.bench.suites import DEFAULT_SUITE, LONG, SUITES, Entry, stated_limits
 from flashpoint.bench.timing import Budget
 from flashpoint.errors import InputError
+
+MODEL_SUITE = "vit-model"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,15 +54,46 @@ class Plan:
     """Items in the order of their measurement.
 
     Attributes:
+        models: whole models, after the items.
         budget: of the timing of one item.
         has_memory: whether memory is measured too.
         threads: of torch.
     """
 
-    items: tuple[Item, ...]
+    items: tuple[Item, ...] = ()
+    models: tuple[ModelCase, ...] = ()
     budget: Budget
     has_memory: bool
     threads: int
+
+    @property
+    def device(self) -> str:
+        """Where everything of it runs."""
+        return self.items[0].case.device if self.items else self.models[0].device
+
+
+def select_models(request: Request) -> tuple[ModelCase, ...]:
+    """The whole models of a suite, which takes no other words; none of all other suites."""
+    if request.suite != MODEL_SUITE:
+        return ()
+    words = {
+        "--shape": request.shapes,
+        "--mode": request.mode,
+        "--activation": request.activation,
+        "--causal": request.causal,
+        "--providers": request.providers,
+    }
+    given = [word for word, value in words.items() if value]
+    if given:
+        raise InputError(
+            f"suite {MODEL_SUITE!r} measures a training step of whole models, relu beside "
+            f"softmax, and takes no {', '.join(given)}."
+        )
+    if request.device != "cuda":
+        raise InputError(
+            f"suite {MODEL_SUITE!r} is for --device cuda, the device is {request.device}."
+        )
+    return tuple(MODEL_LIMITS)
 
 
 def select_items(request: Request, usual: Sequence[str]) -> tuple[Item, ...]:
@@ -68,6 +102,8 @@ def select_items(request: Request, usual: Sequence[str]) -> tuple[Item, ...]:
     Args:
         usual: the providers to measure unless the request names others.
     """
+    if request.suite == MODEL_SUITE:
+        return ()
     if request.suite is not None and request.shapes:
         raise InputError("--suite and --shape exclude each other. Pass one of them.")
     entries = list(_shape_entries(request) if request.shapes else _suite_entries(request))
@@ -93,7 +129,8 @@ def _shape_entries(request: Request) -> Iterator[Entry]:
 
 def _suite_entries(request: Request) -> list[Entry]:
     """The entries of the suite in the mode asked for, or a refusal."""
-    name = choose(request.suite or DEFAULT_SUITE[request.device], SUITES, "suite")
+    known = (*SUITES, MODEL_SUITE)
+    name = choose(request.suite or DEFAULT_SUITE[request.device], known, "suite")
     suite = SUITES[name]
     if suite.device != request.device:
         known = ", ".join(n for n, other in SUITES.items() if other.device == request.device)

@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from flashpoint.bench.accuracy import WRONG_BEYOND
 from flashpoint.bench.cases import Case
 from flashpoint.bench.environment import Environment
-from flashpoint.bench.limits import Limits
+from flashpoint.bench.limits import Limits, SpeedLimit
 from flashpoint.bench.memory import Peak
+from flashpoint.bench.model_cases import TWINS, ModelCase
 from flashpoint.bench.suites import BEST_SDPA
 from flashpoint.bench.timing import Timing
 
@@ -90,15 +91,58 @@ class Row:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class ModelMeasurement:
+    """One twin of a whole model.
+
+    Attributes:
+        timing: of a step; None where it could not run.
+        skipped: why.
+        peak: memory of a step over what weights and images take.
+    """
+
+    attention: str
+    timing: Timing | None = None
+    skipped: str | None = None
+    peak: Peak | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelRow:
+    """Both twins of a whole model, and what is promised for relu, if anything."""
+
+    case: ModelCase
+    limit: SpeedLimit | None
+    measurements: tuple[ModelMeasurement, ...]
+
+    def of(self, attention: str) -> ModelMeasurement:
+        """The measurement of one twin; an empty one where there is none."""
+        empty = ModelMeasurement(attention=attention)
+        return next((m for m in self.measurements if m.attention == attention), empty)
+
+    def images_per_s(self, attention: str) -> float | None:
+        """How many images a twin learns from in a second."""
+        timing = self.of(attention).timing
+        return self.case.batch / timing.median_s if timing else None
+
+    @property
+    def speedup(self) -> float | None:
+        """softmax's time over relu's."""
+        ours, theirs = (self.images_per_s(name) for name in TWINS)
+        return ours / theirs if ours and theirs else None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Result:
     """A whole file: where and when, and the rows.
 
     Attributes:
+        models: rows of whole models.
         matrix_flops_per_s: of one large matrix product on the same device, by dtype.
     """
 
     environment: Environment
-    rows: tuple[Row, ...]
+    rows: tuple[Row, ...] = ()
+    models: tuple[ModelRow, ...] = ()
     matrix_flops_per_s: Mapping[str, float] = field(default_factory=dict[str, float])
 
     def matrix_share(self, row: Row, provider: str = OURS) -> float | None:

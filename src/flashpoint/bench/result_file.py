@@ -10,7 +10,8 @@ from flashpoint.bench.cases import Case, Shape
 from flashpoint.bench.environment import Environment
 from flashpoint.bench.limits import Limits, SpeedLimit
 from flashpoint.bench.memory import Peak
-from flashpoint.bench.result import Measurement, Result, Row
+from flashpoint.bench.model_cases import ModelCase
+from flashpoint.bench.result import Measurement, ModelMeasurement, ModelRow, Result, Row
 from flashpoint.bench.timing import Timing
 from flashpoint.errors import InputError
 
@@ -27,6 +28,10 @@ def to_json(result: Result) -> str:
         row_data["speedup"] = row.speedup(row.best_sdpa)
         for found in row_data["measurements"]:
             found |= _derived(result, row, found["provider"])
+    for row, row_data in zip(result.models, data["models"], strict=True):
+        row_data["speedup"] = row.speedup
+        for found in row_data["measurements"]:
+            found["images_per_s"] = row.images_per_s(found["attention"])
     return json.dumps({"format": FORMAT, **_finite(data)}, indent=2) + "\n"
 
 
@@ -39,11 +44,12 @@ def from_json(text: str) -> Result:
             f"the file's format is {number!r}, this version reads 1 and {FORMAT}. "
             "Measure again with `flashpoint bench --json FILE`."
         )
-    if not data["rows"]:
+    if not data["rows"] and not data.get("models"):
         raise InputError("it holds no rows, so there is nothing to show.")
     return Result(
         environment=Environment(**data["environment"]),
         rows=tuple(_row(row) for row in data["rows"]),
+        models=tuple(_model_row(row) for row in data.get("models", ())),
         matrix_flops_per_s=data.get("matrix_flops_per_s", {}),
     )
 
@@ -93,13 +99,34 @@ def _row(data: dict[str, Any]) -> Row:
     )
 
 
+def _model_row(data: dict[str, Any]) -> ModelRow:
+    """A row of a whole model out of its JSON object."""
+    return ModelRow(
+        case=ModelCase(**data["case"]),
+        limit=_speed_limit(data["limit"]) if data["limit"] else None,
+        measurements=tuple(
+            ModelMeasurement(
+                attention=found["attention"],
+                timing=Timing(**found["timing"]) if found["timing"] else None,
+                skipped=found["skipped"],
+                peak=Peak(**found["peak"]) if found["peak"] else None,
+            )
+            for found in data["measurements"]
+        ),
+    )
+
+
 def _limits(data: dict[str, Any]) -> Limits:
     """Limits out of their JSON object; a ratio of format 1 is a speed-up over SDPA."""
     ratio = data.pop("ratio", None)
     speed = [SpeedLimit(rivals=("sdpa",), must=1 / ratio)] if ratio else []
-    for limit in data.pop("speed", ()):
-        speed.append(SpeedLimit(**(limit | {"rivals": tuple(limit["rivals"])})))
+    speed += map(_speed_limit, data.pop("speed", ()))
     return Limits(speed=tuple(speed), **data)
+
+
+def _speed_limit(data: dict[str, Any]) -> SpeedLimit:
+    rivals = tuple(data["rivals"])
+    return SpeedLimit(rivals=rivals, must=data["must"], aim=data["aim"])
 
 
 def _measurement(data: dict[str, Any]) -> Measurement:

@@ -17,10 +17,11 @@ from flashpoint.bench.environment import describe
 from flashpoint.bench.failure import Refused, attempt
 from flashpoint.bench.inputs import Inputs, make_inputs
 from flashpoint.bench.matrix_rate import measure_matrix_rate
+from flashpoint.bench.models import measure_model
 from flashpoint.bench.plan import Item, Plan
 from flashpoint.bench.providers.provider import Function, Provider
 from flashpoint.bench.providers.registry import PROVIDERS
-from flashpoint.bench.result import OURS, Measurement, Result, Row
+from flashpoint.bench.result import OURS, Measurement, ModelRow, Result, Row
 from flashpoint.bench.timing import Budget, Started, Timer, interleave, start
 
 CPU_MEMORY_PROVIDERS = (OURS, "sdpa")
@@ -35,7 +36,7 @@ Report: TypeAlias = Callable[[int, str], None]
 
 def measure(plan: Plan, report: Report) -> Result:
     """Time, check and weigh every item of the plan."""
-    device = plan.items[0].case.device
+    device = plan.device
     threads_before = torch.get_num_threads()
     torch.set_num_threads(plan.threads)
     try:
@@ -48,7 +49,16 @@ def measure(plan: Plan, report: Report) -> Result:
             rows: list[Row] = []
             for _, group in groupby(plan.items, key=lambda i: (i.case.shape, i.case.dtype)):
                 rows += _measure_group(list(group), plan, report, len(rows))
-        return Result(environment=environment, rows=tuple(rows), matrix_flops_per_s=rates)
+            models: list[ModelRow] = []
+            for case in plan.models:
+                done = len(rows) + len(models)
+                models.append(measure_model(case, plan.budget, partial(report, done)))
+        return Result(
+            environment=environment,
+            rows=tuple(rows),
+            models=tuple(models),
+            matrix_flops_per_s=rates,
+        )
     finally:
         torch.set_num_threads(threads_before)
 

@@ -17,7 +17,7 @@ from flashpoint.bench.formats import (
     format_seconds,
     three_digits,
 )
-from flashpoint.bench.limits import SpeedLimit
+from flashpoint.bench.model_table import LEGEND, model_table, skipped_models
 from flashpoint.bench.result import OURS, Measurement, Result, Row
 
 _LEGEND = (
@@ -32,14 +32,9 @@ _OTHERS_PER_TABLE = 2
 
 def render(result: Result) -> RenderableType:
     """What was measured and where, the tables, and how to read them."""
-    return Group(
-        _title(result),
-        Text(),
-        _main_table(result),
-        *_other_tables(result),
-        Text(),
-        *_notes(result),
-    )
+    tables = (_main_table(result), *_other_tables(result)) if result.rows else ()
+    models = (model_table(result.models),) if result.models else ()
+    return Group(_title(result), Text(), *tables, *models, Text(), *_notes(result))
 
 
 def describe_environment(environment: Environment) -> Text:
@@ -142,14 +137,7 @@ def _speed_cell(row: Row, broken: dict[str, str]) -> Text:
     if limit is None or speedup is None:
         return _cell(text)
     is_broken = speed_name(limit) in broken
-    return _cell(text, _bar(limit, speedup), "bold red" if is_broken else "green")
-
-
-def _bar(limit: SpeedLimit, speedup: float) -> str:
-    """The highest of limit and aim that is reached, else the limit that is missed."""
-    if limit.aim is not None and speedup >= limit.aim:
-        return f">={limit.aim:.2f}"
-    return f"{'>=' if speedup >= limit.must else '<'}{limit.must:.2f}"
+    return _cell(text, limit.bar(speedup), "bold red" if is_broken else "green")
 
 
 def _rate_cell(result: Result, row: Row) -> Text:
@@ -204,7 +192,7 @@ def _other_cell(row: Row, name: str) -> Text:
     speedup = row.speedup((name,))
     factor = "wrong" if row.is_wrong(found) else format_or_dash(speedup, ".2f") + "x"
     limit = next((stated for stated in row.limits.speed if stated.rivals == (name,)), None)
-    bar = f" {_bar(limit, speedup)}" if limit is not None and speedup is not None else ""
+    bar = f" {limit.bar(speedup)}" if limit is not None and speedup is not None else ""
     return Text.assemble(format_seconds(found.timing.median_s), (f"  {factor}{bar}", "dim"))
 
 
@@ -215,7 +203,8 @@ def _cell(first: str, second: str = "", style: str = "") -> Text:
 
 def _notes(result: Result) -> list[Text]:
     """How to read the table, and each reason for a dash once."""
-    notes = [_LEGEND, *_kept_note(result)]
+    notes = [_LEGEND, *_kept_note(result)] if result.rows else []
+    notes += [LEGEND, *skipped_models(result.models)] if result.models else []
     cases: dict[str, list[Row]] = {}
     for row in result.rows:
         for reason in _reasons(row):

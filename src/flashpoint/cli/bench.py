@@ -35,7 +35,11 @@ Device: TypeAlias = Annotated[
 ]
 SuiteName: TypeAlias = Annotated[
     str | None,
-    typer.Option(help="cpu; on cuda vit, long, decode or all.", show_default="cpu, or all"),
+    typer.Option(
+        help="cpu; on cuda vit, long, decode, or all of these; vit-model: training steps of whole "
+        "ViTs.",
+        show_default="cpu, or all",
+    ),
 ]
 Shapes: TypeAlias = Annotated[
     list[str] | None,
@@ -191,7 +195,7 @@ def _make_plan(
     """What was asked for, and the usual for the rest."""
     import torch
 
-    from flashpoint.bench.plan import Plan, select_items
+    from flashpoint.bench.plan import Plan, select_items, select_models
     from flashpoint.bench.providers.registry import USUAL
     from flashpoint.bench.timing import Budget
 
@@ -204,6 +208,7 @@ def _make_plan(
     )
     return Plan(
         items=select_items(request, USUAL[device]),
+        models=select_models(request),
         budget=budget,
         has_memory=has_memory,
         threads=threads or torch.get_num_threads(),
@@ -232,11 +237,11 @@ def _refuse_measuring(**options: object) -> None:
 
 def _refuse_idle_check(plan: "Plan", check: bool) -> None:
     """Refuse a check that could not fail."""
-    if check and all(item.limits.is_empty for item in plan.items):
+    if check and not plan.models and all(item.limits.is_empty for item in plan.items):
         raise InputError(
             "--check has nothing to check: limits are stated for cases of the suites cpu, vit, "
-            "long and decode. Leave out --check, or what makes them other cases: --shape, --dtype, "
-            "--activation, --causal."
+            "long, decode and vit-model. Leave out --check, or what makes them other cases: "
+            "--shape, --dtype, --activation, --causal."
         )
 
 
@@ -262,7 +267,7 @@ def _measure(plan: "Plan") -> "Result":
         transient=True,
         disable=not console.is_terminal,
     ) as progress:
-        task = progress.add_task("", total=len(plan.items))
+        task = progress.add_task("", total=len(plan.items) + len(plan.models))
         return measure(
             plan, lambda done, text: progress.update(task, completed=done, description=text)
         )
@@ -289,10 +294,13 @@ def _publish(result: "Result", json_file: Path | None, plot_file: Path | None) -
 def _exit_if_broken(result: "Result") -> None:
     """Name every limit that is missed on stderr and exit with 1 if there is one."""
     from flashpoint.bench.check import broken_promises
+    from flashpoint.bench.model_table import broken_promise
 
     broken = [
         f"{row.case}: {clause}" for row in result.rows for clause in broken_promises(row).values()
     ]
+    clauses = ((row.case, broken_promise(row)) for row in result.models)
+    broken += [f"{case}: {clause}" for case, clause in clauses if clause]
     for line in broken:
         typer.secho(line, fg=typer.colors.RED, err=True)
     if broken:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from flashpoint.training.config import TrainConfig
 from flashpoint.training.optimizer import set_rate, skip_if
 from flashpoint.training.sharing import Shared
-from flashpoint.training.task import Batch, Task
+from flashpoint.training.task import Batch, Objective
 
 Update = Callable[[Batch], None]
 
@@ -74,7 +74,7 @@ class Step:
         optimizer: of the model's parameters.
     """
 
-    def __init__(self, task: Task, model: Shared, optimizer: torch.optim.AdamW) -> None:
+    def __init__(self, task: Objective, model: Shared, optimizer: torch.optim.AdamW) -> None:
         self.task, self.model, self.optimizer = task, model, optimizer
         self.config: TrainConfig = task.config
         self.device = model.ranks.device

@@ -13,7 +13,17 @@ Batch = tuple[Tensor, ...]
 Numbers = Mapping[str, float]
 
 
-class Task(Protocol):
+class Objective(Protocol):
+    """As much of a task as an update of the weights needs."""
+
+    config: TrainConfig
+
+    def loss(self, forward: Callable[..., Tensor], batch: Batch) -> Tensor:
+        """The mean loss over the samples of a batch, or of a part of one."""
+        ...
+
+
+class Task(Objective, Protocol):
     """A model, its data and its loss, for one process of a run.
 
     A new task is a module with a subclass of TrainConfig as ``CONFIG`` and a class like this as
@@ -27,7 +37,6 @@ class Task(Protocol):
         identity: what the training data are, as plain data; a run that goes on must find the same.
     """
 
-    config: TrainConfig
     unit: str
     steps_per_epoch: float
     flops_per_sample: float
@@ -56,10 +65,6 @@ class Task(Protocol):
 
     def samples_until(self, step: int) -> int:
         """Samples that the first ``step`` updates see, over all processes; waits for no device."""
-        ...
-
-    def loss(self, forward: Callable[..., Tensor], batch: Batch) -> Tensor:
-        """The mean loss over the samples of a batch, or of a part of one."""
         ...
 
     def validate(self, model: nn.Module, wish: Wish | None = None) -> Numbers:
