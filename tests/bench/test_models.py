@@ -10,10 +10,10 @@ from bench.samples import ENVIRONMENT, make_timing
 from rich.console import Console
 
 from flashpoint.bench import models
+from flashpoint.bench.check import slow_model
 from flashpoint.bench.limits import SpeedLimit
 from flashpoint.bench.memory import Peak
 from flashpoint.bench.model_cases import MODEL_LIMITS, ModelCase, stated_limit
-from flashpoint.bench.model_table import broken_promise
 from flashpoint.bench.models import make_step, measure_model
 from flashpoint.bench.panels import arrange
 from flashpoint.bench.plan import Request, select_items, select_models
@@ -55,13 +55,13 @@ def show(result):
 
 def test_twins_are_timed_and_nothing_is_promised_of_unknown_cases():
     said = []
-    row = measure_model(TINY, Budget(rounds=2, seconds=0.1), said.append)
+    row = measure_model(TINY, Budget(rounds=2, seconds=0.1), said.append, has_memory=True)
     assert [found.attention for found in row.measurements] == ["relu", "softmax"]
     assert row.images_per_s("relu") > 0
     assert row.speedup == pytest.approx(
         row.of("softmax").timing.median_s / row.of("relu").timing.median_s
     )
-    assert (row.limit, broken_promise(row)) == (None, None)
+    assert (row.limit, slow_model(row)) == (None, None)
     assert said[-1] == "vit_ti16, 2 images: time"
 
 
@@ -100,6 +100,7 @@ def test_suite_states_its_limits():
     [
         ({"mode": "forward", "causal": True}, "takes no --mode, --causal"),
         ({"device": "cpu"}, "is for --device cuda, the device is cpu"),
+        ({"dtypes": ("fp32",)}, "in bf16, and takes no --dtype"),
     ],
 )
 def test_words_that_mean_nothing_are_refused(changes, message):
@@ -108,14 +109,14 @@ def test_words_that_mean_nothing_are_refused(changes, message):
 
 
 def test_promises_are_kept_broken_or_cannot_be_seen():
-    assert broken_promise(make_model_row()) is None
+    assert slow_model(make_model_row()) is None
     slow = make_model_row(theirs_s=0.11)
-    assert broken_promise(slow) == "1.10x as fast as softmax, limit 1.20x"
+    assert slow_model(slow) == "1.10x as fast as softmax, limit 1.20x"
     ours, theirs = make_model_row().measurements
     alone = make_model_row(measurements=(ours, replace(theirs, timing=None, skipped="no memory")))
-    assert broken_promise(alone) == "nothing to compare with: no result of softmax"
+    assert slow_model(alone) == "nothing to compare with: no result of softmax"
     none = make_model_row(measurements=(replace(ours, timing=None, skipped="no memory"), theirs))
-    assert broken_promise(none) == "there is no result: no memory"
+    assert slow_model(none) == "there is no result: no memory"
 
 
 def test_file_keeps_everything_and_says_more_for_other_readers():

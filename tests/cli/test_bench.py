@@ -3,6 +3,7 @@
 import json
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 import torch
@@ -210,6 +211,27 @@ def test_stored_result_is_shown_drawn_and_checked_without_measuring(run, monkeyp
     assert "NVIDIA H200" in out
     assert "1, 32/8, 1:32768, 128" in out
     assert figure.exists() == bool(options)
+
+
+@pytest.mark.parametrize(
+    "option", [("--dtype", "fp16"), ("--mode", "forward"), ("--causal",), ("--quick",)]
+)
+def test_stored_result_takes_no_word_about_measuring(run, tmp_path, option):
+    file = tmp_path / "result.json"
+    file.write_text(to_json(make_gpu_result("decode")))
+    status, _, err = run("--from", str(file), *option, device=())
+    assert status == 2
+    assert f"measures nothing, but {option[0]} is given" in err
+
+
+def test_stored_result_without_limits_cannot_be_checked(run, tmp_path):
+    result = make_gpu_result("decode")
+    rows = tuple(replace(row, limits=Limits()) for row in result.rows)
+    file = tmp_path / "result.json"
+    file.write_text(to_json(replace(result, rows=rows)))
+    status, _, err = run("--from", str(file), "--check", device=())
+    assert status == 2
+    assert "--check has nothing to check" in err
 
 
 def test_compiler_that_fails_is_a_reason(run, monkeypatch):

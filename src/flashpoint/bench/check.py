@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 from flashpoint.bench.accuracy import WRONG_BEYOND
 from flashpoint.bench.limits import SpeedLimit
-from flashpoint.bench.result import OURS, Row
+from flashpoint.bench.model_cases import OURS as OUR_TWIN
+from flashpoint.bench.result import OURS, ModelRow, Row
 
 KEPT_RIVAL = "sdpa_flash"
 """Whose bytes kept for backward ours are compared with."""
@@ -34,6 +35,19 @@ def _clauses(row: Row) -> Iterator[tuple[str, str]]:
         yield "memory", clause
     if clause := _kept(row):
         yield "kept", clause
+
+
+def slow_model(row: ModelRow) -> str | None:
+    """What a row of a whole model promises and does not keep, with the two numbers."""
+    ours = row.of(OUR_TWIN)
+    if ours.skipped:
+        return f"there is no result: {ours.skipped}"
+    if row.limit is None or (row.speedup is not None and row.speedup >= row.limit.must):
+        return None
+    rivals = ", ".join(row.limit.rivals)
+    if row.speedup is None:
+        return f"nothing to compare with: no result of {rivals}"
+    return f"{row.speedup:.2f}x as fast as {rivals}, limit {row.limit.must:.2f}x"
 
 
 def speed_name(limit: SpeedLimit) -> str:

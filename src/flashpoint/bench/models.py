@@ -62,8 +62,10 @@ def make_step(case: ModelCase, attention: str) -> Callable[[], None]:
     return lambda: step((images, targets))
 
 
-def measure_model(case: ModelCase, budget: Budget, report: Callable[[str], None]) -> ModelRow:
-    """Time the twins in turns, then look at the memory of each."""
+def measure_model(
+    case: ModelCase, budget: Budget, report: Callable[[str], None], *, has_memory: bool
+) -> ModelRow:
+    """Time the twins in turns, then look at the memory of each if asked for."""
     timer = timer_for(case.device)
     started: dict[str, Started] = {}
     found: dict[str, ModelMeasurement] = {}
@@ -80,16 +82,15 @@ def measure_model(case: ModelCase, budget: Budget, report: Callable[[str], None]
     report(f"{case}: time")
     for attention, timing in interleave(started, budget, timer).items():
         found[attention] = ModelMeasurement(attention=attention, timing=timing)
-    for attention, (step, _) in started.items():
-        found[attention] = replace(found[attention], peak=_peak(step, case.device))
+    if has_memory and case.device == "cuda":
+        for attention, (step, _) in started.items():
+            found[attention] = replace(found[attention], peak=_peak(step))
     measurements = tuple(found[attention] for attention in TWINS)
     return ModelRow(case=case, limit=stated_limit(case), measurements=measurements)
 
 
-def _peak(step: Callable[[], object], device: str) -> Peak | None:
-    """Of the GPU's memory; None on the CPU, where models are not compared."""
-    if device != "cuda":
-        return None
+def _peak(step: Callable[[], object]) -> Peak:
+    """Of the GPU's memory."""
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()

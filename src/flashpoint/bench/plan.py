@@ -78,6 +78,7 @@ def select_models(request: Request) -> tuple[ModelCase, ...]:
         return ()
     words = {
         "--shape": request.shapes,
+        "--dtype": request.dtypes != ("bf16",),
         "--mode": request.mode,
         "--activation": request.activation,
         "--causal": request.causal,
@@ -87,11 +88,12 @@ def select_models(request: Request) -> tuple[ModelCase, ...]:
     if given:
         raise InputError(
             f"suite {MODEL_SUITE!r} measures a training step of whole models, relu beside "
-            f"softmax, and takes no {', '.join(given)}."
+            f"softmax, in bf16, and takes no {', '.join(given)}. Leave it out."
         )
     if request.device != "cuda":
         raise InputError(
-            f"suite {MODEL_SUITE!r} is for --device cuda, the device is {request.device}."
+            f"suite {MODEL_SUITE!r} is for --device cuda, the device is {request.device}. "
+            "Pass --device cuda where there is a GPU, or --suite cpu."
         )
     return tuple(MODEL_LIMITS)
 

@@ -52,7 +52,10 @@ def measure(plan: Plan, report: Report) -> Result:
             models: list[ModelRow] = []
             for case in plan.models:
                 done = len(rows) + len(models)
-                models.append(measure_model(case, plan.budget, partial(report, done)))
+                row = measure_model(
+                    case, plan.budget, partial(report, done), has_memory=plan.has_memory
+                )
+                models.append(row)
         return Result(
             environment=environment,
             rows=tuple(rows),

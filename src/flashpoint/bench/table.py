@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 from itertools import groupby
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from flashpoint.bench.cells import cell, empty_table
 from flashpoint.bench.check import KEPT_RIVAL, broken_promises, speed_name
 from flashpoint.bench.environment import Environment
 from flashpoint.bench.formats import (
@@ -72,7 +72,7 @@ def _title(result: Result) -> Text:
 
 def _main_table(result: Result) -> Table:
     """Flashpoint beside the best softmax attention."""
-    table = _empty_table()
+    table = empty_table("B, H, L, D")
     on_cpu = result.rows[0].case.device == "cpu"
     rate = "GFLOP/s" if on_cpu else "TFLOP/s"
     for heading in (OURS, "SDPA", "speed-up", rate, "error", "memory"):
@@ -84,26 +84,17 @@ def _main_table(result: Result) -> Table:
     return table
 
 
-def _empty_table() -> Table:
-    """With the column of the cases only."""
-    table = Table(
-        box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, pad_edge=False, header_style="bold"
-    )
-    table.add_column("B, H, L, D", no_wrap=True)
-    return table
-
-
 def _cells(result: Result, row: Row) -> list[Text]:
     """One row: the numbers, and a second line with what they are to be read against."""
     broken = broken_promises(row)
     ours, best = row.of(OURS), row.best_of(row.best_sdpa)
     return [
-        _cell("call overhead" if row.is_overhead else str(row.case.shape), row.case.work),
+        cell("call overhead" if row.is_overhead else str(row.case.shape), row.case.work),
         _time_cell(ours),
         _sdpa_cell(row, best),
         _speed_cell(row, broken),
         _rate_cell(result, row),
-        _cell(
+        cell(
             format_or_dash(ours.relative_error, ".0e"),
             style="bold red" if "error" in broken else "",
         ),
@@ -115,17 +106,17 @@ def _time_cell(measurement: Measurement) -> Text:
     """Median and range, or a dash."""
     timing = measurement.timing
     if timing is None:
-        return _cell("-")
-    return _cell(format_seconds(timing.median_s), format_range(timing))
+        return cell("-")
+    return cell(format_seconds(timing.median_s), format_range(timing))
 
 
 def _sdpa_cell(row: Row, best: Measurement | None) -> Text:
     """Median of the best SDPA with its range, or with its name where it is one of several."""
     if best is None or best.timing is None:
-        return _cell("-")
+        return cell("-")
     if len(row.best_sdpa) == 1:
         return _time_cell(best)
-    return _cell(format_seconds(best.timing.median_s), best.provider.removeprefix("sdpa_"))
+    return cell(format_seconds(best.timing.median_s), best.provider.removeprefix("sdpa_"))
 
 
 def _speed_cell(row: Row, broken: dict[str, str]) -> Text:
@@ -135,32 +126,32 @@ def _speed_cell(row: Row, broken: dict[str, str]) -> Text:
     limit = next((found for found in row.limits.speed if sdpa.issuperset(found.rivals)), None)
     text = format_or_dash(speedup, ".2f") + ("" if speedup is None else "x")
     if limit is None or speedup is None:
-        return _cell(text)
+        return cell(text)
     is_broken = speed_name(limit) in broken
-    return _cell(text, limit.bar(speedup), "bold red" if is_broken else "green")
+    return cell(text, limit.bar(speedup), "bold red" if is_broken else "green")
 
 
 def _rate_cell(result: Result, row: Row) -> Text:
     """FLOP/s and its share of a product's, or bytes where those decide."""
     flops, moved = row.flops_per_s(), row.bytes_per_s()
     if row.is_overhead or flops is None or moved is None:
-        return _cell("-")
+        return cell("-")
     if row.case.is_memory_bound:
-        return _cell(three_digits(moved / 1e9), "GB/s")
+        return cell(three_digits(moved / 1e9), "GB/s")
     share = result.matrix_share(row)
     size = 1e9 if row.case.device == "cpu" else 1e12
-    return _cell(three_digits(flops / size), "" if share is None else f"{share:.0%}")
+    return cell(three_digits(flops / size), "" if share is None else f"{share:.0%}")
 
 
 def _memory_cell(row: Row, best: Measurement | None, is_broken: bool) -> Text:
     """Flashpoint's peak extra memory, SDPA's below."""
     ours, theirs = row.of(OURS).extra_bytes, best.extra_bytes if best else None
     if ours is None:
-        return _cell("-")
+        return cell("-")
     has_limit = row.limits.memory_slack_bytes is not None
     below = "" if theirs is None else format_bytes(theirs)
     style = "bold red" if is_broken else "green" if has_limit else ""
-    return _cell(format_bytes(ours), below, style)
+    return cell(format_bytes(ours), below, style)
 
 
 def _other_tables(result: Result) -> Iterator[RenderableType]:
@@ -173,7 +164,7 @@ def _other_tables(result: Result) -> Iterator[RenderableType]:
     yield Text("\nOther providers, and the speed-up over each", style="bold")
     for first in range(0, len(others), _OTHERS_PER_TABLE):
         part = others[first : first + _OTHERS_PER_TABLE]
-        table = _empty_table()
+        table = empty_table("B, H, L, D")
         for name in part:
             table.add_column(name, justify="right", no_wrap=True)
         for row in result.rows:
@@ -194,11 +185,6 @@ def _other_cell(row: Row, name: str) -> Text:
     limit = next((stated for stated in row.limits.speed if stated.rivals == (name,)), None)
     bar = f" {limit.bar(speedup)}" if limit is not None and speedup is not None else ""
     return Text.assemble(format_seconds(found.timing.median_s), (f"  {factor}{bar}", "dim"))
-
-
-def _cell(first: str, second: str = "", style: str = "") -> Text:
-    """Two lines, the second one dim."""
-    return Text.assemble((first, style), "\n", (second, "dim"))
 
 
 def _notes(result: Result) -> list[Text]:

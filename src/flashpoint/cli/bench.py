@@ -12,6 +12,7 @@ from flashpoint.cli.run_arguments import STDOUT, require_writable
 from flashpoint.errors import InputError
 
 if TYPE_CHECKING:
+    from flashpoint.bench.limits import Limits
     from flashpoint.bench.plan import Plan, Request
     from flashpoint.bench.result import Result
 
@@ -125,8 +126,14 @@ def bench(
     if from_file is not None:
         from flashpoint.bench.result_file import read
 
-        _refuse_measuring(device=device, suite=suite, shape=shape, providers=providers)
+        _refuse_measuring(
+            **{"device": device, "suite": suite, "shape": shape, "dtype": dtype},
+            **{"mode": mode is not ModeChoice.BOTH, "activation": activation, "causal": causal},
+            **{"providers": providers, "threads": threads, "rounds": rounds, "seconds": seconds},
+            **{"no-memory": no_memory, "quick": quick},
+        )
         result = read(from_file)
+        _refuse_idle_check(check, [row.limits for row in result.rows], bool(result.models))
     else:
         request = _read_request(
             _find_device(device),
@@ -139,7 +146,7 @@ def bench(
         )
         request = replace(request, causal=causal, is_quick=quick)
         plan = _make_plan(request, rounds, seconds, threads, has_memory=not no_memory)
-        _refuse_idle_check(plan, check)
+        _refuse_idle_check(check, [item.limits for item in plan.items], bool(plan.models))
         result = _measure(plan)
     _publish(result, json_file, plot_file)
     if check:
@@ -235,13 +242,13 @@ def _refuse_measuring(**options: object) -> None:
             )
 
 
-def _refuse_idle_check(plan: "Plan", check: bool) -> None:
+def _refuse_idle_check(check: bool, limits: "list[Limits]", has_models: bool) -> None:
     """Refuse a check that could not fail."""
-    if check and not plan.models and all(item.limits.is_empty for item in plan.items):
+    if check and not has_models and all(stated.is_empty for stated in limits):
         raise InputError(
             "--check has nothing to check: limits are stated for cases of the suites cpu, vit, "
-            "long, decode and vit-model. Leave out --check, or what makes them other cases: "
-            "--shape, --dtype, --activation, --causal."
+            "long, decode and vit-model. Leave out --check, or what makes them other cases "
+            "(--shape, --dtype, --activation, --causal), or measure a file without limits again."
         )
 
 
@@ -293,13 +300,12 @@ def _publish(result: "Result", json_file: Path | None, plot_file: Path | None) -
 
 def _exit_if_broken(result: "Result") -> None:
     """Name every limit that is missed on stderr and exit with 1 if there is one."""
-    from flashpoint.bench.check import broken_promises
-    from flashpoint.bench.model_table import broken_promise
+    from flashpoint.bench.check import broken_promises, slow_model
 
     broken = [
         f"{row.case}: {clause}" for row in result.rows for clause in broken_promises(row).values()
     ]
-    clauses = ((row.case, broken_promise(row)) for row in result.models)
+    clauses = ((row.case, slow_model(row)) for row in result.models)
     broken += [f"{case}: {clause}" for case, clause in clauses if clause]
     for line in broken:
         typer.secho(line, fg=typer.colors.RED, err=True)

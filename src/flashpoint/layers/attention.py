@@ -45,7 +45,8 @@ class Attention(nn.Module):
         context_dim: width of the context that gives k and v. None: x gives them.
         attend: what computes pointwise attention; takes the arguments of
             ``flashpoint.attention``. Softmax goes to PyTorch's SDPA. Left as it is, plain
-            self-attention on a CPU goes to ``flashpoint.attention_qkvpacked``, norms and all.
+            self-attention on a CPU goes to ``flashpoint.attention_qkvpacked``, norms and all,
+            unless their gradient is wanted.
 
     Example:
         >>> layer = Attention(64, 4, AttentionSpec(activation="relu2"))
@@ -133,7 +134,7 @@ class Attention(nn.Module):
         With a cache, x holds new tokens: they attend to those of earlier calls too, and with
         cross-attention only the first call projects the context.
         """
-        if cache is mask is context is None and self._is_packed and not x.is_cuda:
+        if cache is mask is context is None and self._packs(x):
             return self.project_back(x, self._mix_packed(x, causal, key_lengths))
         if cache is None:
             q, k, v = self.project(x, context)
@@ -164,15 +165,22 @@ class Attention(nn.Module):
             return attend_softmax(q, k, v, visibility)
         return self._attend_pointwise(partial(self.attend, q, k, v, mask=mask), visibility)
 
-    @property
-    def _is_packed(self) -> bool:
-        """Whether plain calls are ones of ``attention_qkvpacked``, the layer's norms included."""
+    def _packs(self, x: Tensor) -> bool:
+        """Whether a plain call is one of ``attention_qkvpacked``, the layer's norms included.
+
+        Not on a GPU, where no kernel has the norms inside yet, nor where a CPU would have to make
+        them again for the gradient.
+        """
+        norms = (self.q_norm, self.k_norm)
+        has_norm = not all(isinstance(norm, nn.Identity) for norm in norms)
         return (
             self.attend is attention
             and self.spec.activation != SOFTMAX
             and not self.is_cross
             and self.num_kv_heads == self.num_heads
-            and all(map(is_head_norm, (self.q_norm, self.k_norm)))
+            and not x.is_cuda
+            and not (has_norm and torch.is_grad_enabled())
+            and all(is_head_norm(norm, self.head_dim) for norm in norms)
         )
 
     def _mix_packed(

@@ -30,10 +30,17 @@ def make_norm(kind: str, head_dim: int) -> nn.Module:
     return RMSNorm(head_dim, eps=NORM_EPS) if kind == "rms" else nn.Identity()
 
 
-def is_head_norm(norm: nn.Module) -> bool:
-    """Whether the operator knows a norm, or whatever took its place: one without a bias."""
-    known = isinstance(norm, (nn.Identity, nn.LayerNorm, RMSNorm))
-    return known and getattr(norm, "bias", None) is None
+def is_head_norm(norm: Any, head_dim: int) -> bool:
+    """Whether the operator computes what this norm, or whatever took its place, would.
+
+    Not where it has a bias, an arithmetic of its own (a subclass) or hooks that want to be called.
+    """
+    if norm._forward_hooks or norm._forward_pre_hooks or norm._backward_hooks:
+        return False
+    if type(norm) is nn.Identity:
+        return True
+    known = type(norm) in (nn.LayerNorm, RMSNorm) and getattr(norm, "bias", None) is None
+    return known and norm.normalized_shape == (head_dim,) and norm.eps is not None
 
 
 def head_norm_of(norm: Any) -> HeadNorm | None:
