@@ -1,8 +1,10 @@
 """Markup escapes by construction."""
 
+import math
+
 import pytest
 
-from flashpoint.report.html import Html, join, table, tag, text
+from flashpoint.report.html import Cell, Html, join, table, tag, text
 
 
 def test_plain_text_is_escaped_and_markup_stays():
@@ -22,7 +24,7 @@ def test_void_elements_do_not_close():
 
 
 @pytest.mark.parametrize(
-    "made", [tag("p"), text("a"), join(["a"]), table(["a"], [["b"]], label="")]
+    "made", [tag("p"), text("a"), join(["a"]), table(["a"], [["b"]], label="", file="")]
 )
 def test_everything_made_is_markup(made):
     assert isinstance(made, Html)
@@ -33,6 +35,22 @@ def test_joining_escapes_what_is_between():
 
 
 def test_table_names_its_rows():
-    got = table(["run", "top-1"], [["relu", 0.5]], label="runs")
-    assert "<th>relu</th><td>0.5</td>" in got
+    got = table(["run", "top-1"], [["relu", 0.5]], label="runs", file="runs.csv")
+    assert '<th class="text">relu</th><td>0.5</td>' in got
     assert 'aria-label="runs"' in got
+    assert 'data-file="runs.csv"' in got
+
+
+def test_table_without_rows_has_its_headings():
+    got = table(["a", "b"], [], label="", file="")
+    assert '<th scope="col">a</th><th scope="col">b</th>' in got
+
+
+@pytest.mark.parametrize(
+    ("value", "stored"),
+    [(None, ""), (0.1, "0.1"), (3, "3"), (math.inf, "Infinity"), (math.nan, "NaN"), ("<", "&lt;")],
+)
+def test_cell_stores_what_it_is_beside_what_it_shows(value, stored):
+    got = table(["a", "b"], [["x", Cell("shown", value)]], label="", file="")
+    assert f'data-value="{stored}"' in got
+    assert ">shown</td>" in got

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 from flashpoint.report.figure import embed, heat_figure, tabs
 from flashpoint.report.html import Html, join, tag
-from flashpoint.report.page import Section
 from flashpoint.report.run_files import Row, RunFiles, number
 
 
@@ -40,7 +39,7 @@ STATISTICS_NOTE = (
 )
 
 
-def attention(runs: Sequence[RunFiles]) -> Section | None:
+def attention(runs: Sequence[RunFiles]) -> Html | None:
     """Maps and statistics of the runs that have them; None if no run has."""
     maps = [_maps(run) for run in runs if run.maps]
     statistics = {
@@ -54,7 +53,7 @@ def attention(runs: Sequence[RunFiles]) -> Section | None:
     if statistics:
         parts += [tag("h3", "In numbers"), tag("p", STATISTICS_NOTE, class_="note")]
         parts.append(tabs("run", statistics))
-    return Section(title="Attention", anchor="attention", body=join(parts))
+    return join(parts)
 
 
 def _maps(run: RunFiles) -> Html:

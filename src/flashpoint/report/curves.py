@@ -1,49 +1,105 @@
 """Loss and accuracy over steps and over seconds."""
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
+from typing import TypeVar
 
+from flashpoint.report.chart import add_places
 from flashpoint.report.figure import SERIES, Figure, Line, embed, line_figure, tabs
-from flashpoint.report.html import Html, tag
-from flashpoint.report.page import Section
+from flashpoint.report.html import Html, join, tag
 from flashpoint.report.run_files import Row, RunFiles, number
+from flashpoint.report.run_table import describe_attention
+
+_T = TypeVar("_T")
 
 SMOOTHING = 40
 """So many points of a smooth curve are enough to see it; each is a mean of raw ones."""
+MOST_RUNS = 48
+"""So many runs are drawn where there are more."""
 AXES = {"step": "by step", "seconds": "by time"}
 
 
-def curves(runs: Sequence[RunFiles]) -> Section:
-    """Training loss, validation loss and accuracy of all runs, one panel for each axis."""
-    panels = {label: _panel(runs, axis) for axis, label in AXES.items()}
-    return Section(title="Curves", anchor="curves", body=tabs("horizontal axis", panels))
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Drawn:
+    """A run and how its curves look; with a ``group``, coarse among many."""
+
+    run: RunFiles
+    color: str
+    group: str = ""
+    width: float = 2.5
 
 
-def _panel(runs: Sequence[RunFiles], axis: str) -> Html:
+def curves(runs: Sequence[RunFiles]) -> Html:
+    """Training loss, validation loss and accuracy of each run, one panel for each axis."""
+    return _panels([_Drawn(run=run, color=SERIES[i % len(SERIES)]) for i, run in enumerate(runs)])
+
+
+def curves_by_attention(runs: Sequence[RunFiles], places: Mapping[str, int]) -> Html:
+    """The same of many runs as thin lines, coloured by attention.
+
+    Args:
+        runs: of which ``MOST_RUNS`` are drawn, evenly spread.
+        places: of names that have their colour elsewhere, as ``assign_places`` gives them.
+    """
+    shown = spread(runs, MOST_RUNS)
+    groups = [describe_attention(run) for run in shown]
+    places = add_places(places, dict.fromkeys(groups))
+    width = 1 if len(shown) > len(SERIES) else 2
+    drawn = [
+        _Drawn(run=run, color=SERIES[places[group]], group=group, width=width)
+        for run, group in zip(shown, groups, strict=True)
+    ]
+    left_out = f"{len(shown)} of {len(runs)} runs, evenly chosen. " if shown != runs else ""
+    note = f"{left_out}Coloured by attention; a line names its run where the pointer is."
+    return join([tag("p", note, class_="note"), _panels(drawn)])
+
+
+def spread(items: Sequence[_T], most: int) -> list[_T]:
+    """At most so many, evenly chosen, the first and the last among them.
+
+    Example:
+        >>> spread(range(10), 4), spread("abc", 4)
+        ([0, 3, 6, 9], ['a', 'b', 'c'])
+    """
+    if len(items) <= most:
+        return list(items)
+    return [items[round(i * (len(items) - 1) / (most - 1))] for i in range(most)]
+
+
+def _panels(drawn: Sequence[_Drawn]) -> Html:
+    return tabs("horizontal axis", {label: _panel(drawn, axis) for axis, label in AXES.items()})
+
+
+def _panel(drawn: Sequence[_Drawn], axis: str) -> Html:
     figures = [
-        _figure("Accuracy on validation data", runs, axis, "top1", is_training=False),
-        _figure("Loss on validation data", runs, axis, "loss", is_training=False),
-        _figure("Loss on training data", runs, axis, "loss", is_training=True),
+        _figure("Accuracy on validation data", drawn, axis, "top1", is_training=False),
+        _figure("Loss on validation data", drawn, axis, "loss", is_training=False),
+        _figure("Loss on training data", drawn, axis, "loss", is_training=True),
     ]
     return tag("div", *(embed(figure) for figure in figures if figure.traces), class_="grid three")
 
 
 def _figure(
-    title: str, runs: Sequence[RunFiles], axis: str, quantity: str, *, is_training: bool
+    title: str, drawn: Sequence[_Drawn], axis: str, quantity: str, *, is_training: bool
 ) -> Figure:
     lines: list[Line] = []
-    for i, run in enumerate(runs):
-        x, y = _points(run, axis, quantity, is_training=is_training)
-        color = SERIES[i % len(SERIES)]
-        if is_training and len(x) > 2 * SMOOTHING:
-            lines.append(Line(name=run.name, x=x, y=y, color=color, is_faint=True))
+    for one in drawn:
+        x, y = _points(one.run, axis, quantity, is_training=is_training)
+        name, color, group = one.run.name, one.color, one.group
+        if len(x) > 2 * SMOOTHING and (is_training or group):
+            if not group:
+                lines.append(Line(name=name, x=x, y=y, color=color, width=1, is_faint=True))
             x, y = _smooth(x), _smooth(y)
-        if x:
-            lines.append(Line(name=run.name, x=x, y=y, color=color, has_marks=len(x) <= SMOOTHING))
+        if group:
+            x, y = _coarse(x), _coarse(y)
+            lines.append(Line(name=name, x=x, y=y, color=color, group=group, width=one.width))
+        elif x:
+            lines.append(Line(name=name, x=x, y=y, color=color, has_marks=len(x) <= SMOOTHING))
     return line_figure(
         title,
-        lines,
+        [line for line in lines if line.x],
         x_title="seconds" if axis == "seconds" else "step",
         y_title="top-1" if quantity == "top1" else quantity,
         y_format=".0%" if quantity == "top1" else "",
@@ -87,3 +143,8 @@ def _smooth(values: Sequence[float]) -> list[float]:
     """Means of equal parts."""
     ends = [round(i * len(values) / SMOOTHING) for i in range(SMOOTHING + 1)]
     return [sum(values[a:b]) / (b - a) for a, b in pairwise(ends)]
+
+
+def _coarse(values: Sequence[float]) -> list[float]:
+    """Four digits: all that a thin line shows, and a fraction of the page."""
+    return [float(f"{value:.4g}") for value in values]

@@ -2,12 +2,14 @@
 
 A figure is traces and axes without colours for paper, ink and grid: the page's script takes those
 from the style sheet, so that light, dark and print each look right. Colours of series are names
-of the style sheet's variables (``SERIES``).
+of the style sheet's variables (``SERIES``). Names and titles go through ``plain``, since plotly
+takes some markup in them for its own.
 """
 
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from html import escape
 from typing import Any
 
 from flashpoint.report.html import Html, tag
@@ -21,9 +23,11 @@ class Line:
     """One curve.
 
     Attributes:
-        name: what the legend calls it.
+        name: what it is called where the pointer is.
         color: a variable of the style sheet, one of ``SERIES``.
-        is_faint: drawn thin, as raw values behind smooth ones are.
+        group: what the legend calls it; lines of one group share an entry. Empty: the name.
+        width: of the line, in pixels.
+        is_faint: drawn pale and left out of the legend, as raw values behind smooth ones are.
         has_marks: points are marked.
     """
 
@@ -31,18 +35,31 @@ class Line:
     x: Sequence[float]
     y: Sequence[float | None]
     color: str
+    group: str = ""
+    width: float = 2.5
     is_faint: bool = False
     has_marks: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Figure:
-    """What plotly needs: traces, a layout, and what the figure is called."""
+    """What plotly needs: traces, a layout; and what the figure is called and shows."""
 
     title: str
     traces: Sequence[Mapping[str, Any]]
     layout: Mapping[str, Any] = field(default_factory=dict[str, Any])
     height: int = 340
+    caption: str = ""
+
+
+def plain(text: str) -> str:
+    """Text that plotly shows as it stands.
+
+    Example:
+        >>> plain("<b>relu</b> & co")
+        '&lt;b&gt;relu&lt;/b&gt; &amp; co'
+    """
+    return escape(text, quote=False)
 
 
 def line_figure(
@@ -57,24 +74,32 @@ def line_figure(
     layout = {
         "xaxis": {"title": {"text": x_title}},
         "yaxis": {"title": {"text": y_title}, "tickformat": y_format},
-        "hovermode": "x unified",
+        "hovermode": "x unified" if len(lines) <= 2 * NUM_SERIES else "closest",
     }
-    return Figure(title=title, traces=[_line_trace(line) for line in lines], layout=layout)
+    traces: list[dict[str, Any]] = []
+    named: set[str] = set()
+    for line in lines:
+        group = line.group or line.name
+        is_named = not line.is_faint and group not in named
+        named |= {group} if is_named else set()
+        traces.append(_line_trace(line, group, is_named=is_named))
+    return Figure(title=title, traces=traces, layout=layout)
 
 
-def _line_trace(line: Line) -> dict[str, Any]:
+def _line_trace(line: Line, group: str, *, is_named: bool) -> dict[str, Any]:
     return {
         "type": "scatter",
         "mode": "lines+markers" if line.has_marks else "lines",
-        "name": line.name,
+        "name": plain(group),
         "x": list(line.x),
         "y": list(line.y),
-        "line": {"color": line.color, "width": 1 if line.is_faint else 2.5},
+        "line": {"color": line.color, "width": line.width},
         "marker": {"color": line.color, "size": 6},
-        "opacity": 0.35 if line.is_faint else 1,
-        "legendgroup": line.name,
-        "showlegend": not line.is_faint,
-        "hoverinfo": "skip" if line.is_faint else "all",
+        "opacity": 0.35 if line.is_faint else 0.7 if line.group else 1,
+        "legendgroup": group,
+        "showlegend": is_named,
+        "text": plain(line.name),
+        "hoverinfo": "skip" if line.is_faint else "x+y+text" if line.group else "all",
     }
 
 
@@ -120,8 +145,15 @@ def embed(figure: Figure) -> Html:
     return tag(
         "figure",
         tag("figcaption", figure.title),
-        tag("div", class_="plot", style=f"height:{figure.height}px", role="img"),
+        tag(
+            "div",
+            class_="plot",
+            style=f"height:{figure.height}px",
+            role="img",
+            aria_label=figure.title,
+        ),
         tag("script", script, type="application/json"),
+        *([tag("p", figure.caption, class_="caption")] if figure.caption else []),
         class_="chart",
     )
 

@@ -1,5 +1,8 @@
 """Numbers as people read them; a dash where there is none."""
 
+import math
+from collections.abc import Sequence
+
 DASH = "-"
 
 
@@ -54,3 +57,39 @@ def duration(seconds: float | None) -> str:
     if minutes < 60:
         return f"{minutes} min {rest:02d} s"
     return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def rounded(values: Sequence[float], digits: int = 4) -> list[str]:
+    """Numbers that stand below each other: as many places behind the point as the largest needs.
+
+    Example:
+        >>> rounded([0.98765, 0.5, 0.00012]), rounded([34.5678, 5]), rounded([1, 2048])
+        (['0.9877', '0.5000', '0.00012'], ['34.57', '5.00'], ['1', '2048'])
+    """
+    sizes = [abs(value) for value in values if value and math.isfinite(value)]
+    greatest = max(sizes, default=1.0)
+    if greatest >= 1e9:
+        return [f"{value:.{digits}g}" for value in values]
+    is_whole = all(size == round(size) for size in sizes)
+    places = 0 if is_whole else max(0, digits - 1 - max(math.floor(math.log10(greatest)), -1))
+    least = 0 if is_whole else 10.0 ** (2 - places)
+    return [
+        f"{value:.{places}f}" if value == 0 or abs(value) >= least else f"{value:.3g}"
+        for value in values
+    ]
+
+
+def with_interval(value: float, low: float, high: float) -> tuple[str, str, str]:
+    """A number and the ends of its interval, to two digits of the interval's width.
+
+    Example:
+        >>> with_interval(1.2345, 0.98, 1.51), with_interval(0.5, 0.5, 0.5)
+        (('1.23', '0.98', '1.51'), ('0.5', '0.5', '0.5'))
+    """
+    width = high - low
+    if not (math.isfinite(width) and width > 1e-9 * max(abs(low), abs(high))):
+        return f"{value:.4g}", f"{low:.4g}", f"{high:.4g}"
+    places = max(0, 1 - math.floor(math.log10(width)))
+    if places > 6:
+        return f"{value:.3g}", f"{low:.3g}", f"{high:.3g}"
+    return f"{value:.{places}f}", f"{low:.{places}f}", f"{high:.{places}f}"

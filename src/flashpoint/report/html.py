@@ -4,9 +4,10 @@ A plain string is text and is escaped; an ``Html`` is markup and stays: no secti
 forget it.
 """
 
+import math
 from collections.abc import Iterable
 from html import escape
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 _VOID = frozenset({"img", "input", "meta"})
 
@@ -18,6 +19,18 @@ class Html(str):
 
 
 Child: TypeAlias = str | int | float
+
+
+class Cell(NamedTuple):
+    """A cell of a table that shows one thing and is sorted and downloaded as another.
+
+    Attributes:
+        shown: what stands in the page.
+        value: what it is; None is missing, and comes last in every order.
+    """
+
+    shown: Child
+    value: Child | None
 
 
 def text(value: Child) -> Html:
@@ -53,14 +66,53 @@ def tag(name: str, /, *children: Child, **attributes: Child | bool) -> Html:
     return opening if name in _VOID else Html(f"{opening}{join(children)}</{name}>")
 
 
-def table(head: Iterable[Child], rows: Iterable[Iterable[Child]], *, label: str) -> Html:
+def table(
+    head: Iterable[Child], rows: Iterable[Iterable[Child | Cell]], *, label: str, file: str
+) -> Html:
     """A table that scrolls sideways by itself where the screen is narrow.
 
-    The first cell of a row names it; ``label`` says to screen readers what the table holds.
+    The page's script lets readers sort it by a heading and download it.
+
+    Args:
+        head: a heading for each column.
+        rows: the first cell of a row names it.
+        label: says to screen readers what the table holds.
+        file: what the download is called, as "runs.csv".
     """
-    body = [
-        tag("tr", *(tag("td" if i else "th", cell) for i, cell in enumerate(row))) for row in rows
+    lines = [list(row) for row in rows]
+    texts = [any(map(_is_text, column)) for column in zip(*lines, strict=True)]
+    headings = list(head)
+    texts += [False] * (len(headings) - len(texts))  # without rows
+    titles = [
+        tag("th", cell, scope="col", **_align(is_text))
+        for cell, is_text in zip(headings, texts, strict=True)
     ]
-    heading = tag("tr", *(tag("th", cell) for cell in head))
-    inner = tag("table", tag("thead", heading), tag("tbody", *body))
-    return tag("div", inner, class_="scroll", role="region", aria_label=label, tabindex=0)
+    body = [
+        tag("tr", *(_cell(cell, i, texts[i]) for i, cell in enumerate(line))) for line in lines
+    ]
+    inner = tag("table", tag("thead", tag("tr", *titles)), tag("tbody", *body), data_file=file)
+    scroll = tag("div", inner, class_="scroll", role="region", aria_label=label, tabindex=0)
+    return tag("div", scroll, class_="table")
+
+
+def _is_text(cell: Child | Cell) -> bool:
+    return isinstance(cell.value if isinstance(cell, Cell) else cell, str)
+
+
+def _align(is_text: bool) -> dict[str, str]:
+    return {"class_": "text"} if is_text else {}
+
+
+def _cell(cell: Child | Cell, column: int, is_text: bool) -> Html:
+    """A cell; its value stands beside what it shows where the two differ."""
+    name = "td" if column else "th"
+    if not isinstance(cell, Cell):
+        return tag(name, cell, **_align(is_text))
+    return tag(name, cell.shown, data_value=_exact(cell.value), **_align(is_text))
+
+
+def _exact(value: Child | None) -> str:
+    """A value with all its digits, as JavaScript reads it; nothing for a missing one."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return "" if value is None else str(value)

@@ -12,13 +12,12 @@
     return getComputedStyle(probe).color;
   };
 
-  /* Replace names of the style sheet's variables by what they mean in this theme. */
+  /* Replace names of the style sheet's variables, where a colour belongs, by their colours. */
   const resolve = (item) => {
-    if (typeof item === "string") return item.startsWith("--") ? value(item) : item;
-    if (Array.isArray(item)) return item.map(resolve);
-    if (item && typeof item === "object")
-      return Object.fromEntries(Object.entries(item).map(([key, inner]) => [key, resolve(inner)]));
-    return item;
+    if (Array.isArray(item)) return item; // numbers and texts, never colours
+    if (!item || typeof item !== "object") return item;
+    return Object.fromEntries(Object.entries(item).map(([key, inner]) =>
+      [key, /color$/.test(key) && String(inner).startsWith("--") ? value(inner) : resolve(inner)]));
   };
 
   const axis = (given) => ({
@@ -26,9 +25,9 @@
     ...given, title: { ...given?.title, font: { size: 12, color: value("--muted") } },
   });
 
-  const draw = (chart) => {
+  const draw = (chart, size) => {
     const plot = chart.querySelector(".plot");
-    if (!plot.offsetParent) return; // in a hidden panel: drawn when it is shown
+    if (!plot.checkVisibility()) return; // folded up or in a hidden panel: drawn when it is shown
     const spec = JSON.parse(chart.querySelector('script[type="application/json"]').textContent);
     const scale = [[0, value("--heat-low")], [1, value("--heat-high")]];
     const data = spec.data.map((trace) =>
@@ -39,17 +38,46 @@
       font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: value("--ink") },
       hoverlabel: { bgcolor: value("--surface"), bordercolor: value("--rule"), font: { color: value("--ink") } },
       margin: { l: 8, r: 12, t: 8, b: 8 },
-      legend: { orientation: "h", y: -0.22, yanchor: "top", x: 0, xanchor: "left" },
-      dragmode: isTouch ? false : "zoom",
+      legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0, xanchor: "left" },
+      modebar: { bgcolor: "rgba(0,0,0,0)", color: value("--muted"), activecolor: value("--ink") },
+      dragmode: isTouch ? false : "zoom", ...size,
     };
-    Plotly.react(plot, data, layout, { responsive: true, displaylogo: false, displayModeBar: "hover" });
+    Plotly.react(plot, data, layout, { responsive: true, displaylogo: false, displayModeBar: isTouch ? false : "hover" });
   };
 
-  const drawAll = () => document.querySelectorAll(".chart").forEach(draw);
+  let waiting = []; // drawn one by one, so that a long page answers meanwhile
+
+  const drawNext = () => {
+    const chart = waiting.shift();
+    if (chart) draw(chart);
+    document.body.ariaBusy = String(waiting.length > 0);
+    if (waiting.length) setTimeout(drawNext);
+  };
+  const distance = (chart) => {
+    const { top, bottom } = chart.getBoundingClientRect();
+    return Math.max(top - innerHeight, -bottom, 0);
+  };
+  const drawIn = (part) => {
+    const isIdle = waiting.length === 0;
+    const charts = new Set([...part.querySelectorAll(".chart"), ...waiting]);
+    waiting = [...charts].map((chart) => [distance(chart), chart])
+      .sort(([a], [b]) => a - b).map(([, chart]) => chart);
+    if (isIdle) drawNext();
+  };
+
+  /* On paper there are two columns, and nothing may wait. */
+  const drawForPaper = () => {
+    root.dataset.theme = "light";
+    waiting = [];
+    document.querySelectorAll(".chart").forEach((chart) => {
+      const isAlone = chart.parentElement.children.length === 1;
+      draw(chart, { width: isAlone ? 640 : 312 });
+    });
+  };
 
   const applyTheme = (theme) => {
     root.dataset.theme = theme;
-    drawAll();
+    drawIn(document);
   };
   const currentTheme = () => chosen ?? (system.matches ? "dark" : "light");
 
@@ -58,7 +86,7 @@
     applyTheme(chosen);
   });
   system.addEventListener("change", () => applyTheme(currentTheme()));
-  window.addEventListener("beforeprint", () => applyTheme("light"));
+  window.addEventListener("beforeprint", drawForPaper);
   window.addEventListener("afterprint", () => applyTheme(currentTheme()));
 
   document.querySelectorAll(".tabs").forEach((tabs) => {
@@ -67,9 +95,24 @@
     buttons.forEach((button, index) => button.addEventListener("click", () => {
       buttons.forEach((other, i) => other.setAttribute("aria-selected", String(i === index)));
       panels.forEach((panel, i) => { panel.hidden = i !== index; });
-      drawAll();
+      drawIn(tabs);
     }));
   });
+
+  document.querySelectorAll("details").forEach((part) =>
+    part.addEventListener("toggle", () => { if (part.open) drawIn(part); }));
+
+  const contents = document.getElementById("contents");
+  const links = new Map([...contents.querySelectorAll("a")].map((link) =>
+    [document.getElementById(link.hash.slice(1)), link]));
+  contents.addEventListener("click", (event) => {
+    if (event.target.closest("a") && contents.matches(":popover-open")) contents.hidePopover();
+  });
+  const watcher = new IntersectionObserver((entries) => entries.forEach((entry) => {
+    if (!entry.isIntersecting) return;
+    links.forEach((link, part) => link.toggleAttribute("aria-current", part === entry.target));
+  }), { rootMargin: "-20% 0px -75% 0px" });
+  links.forEach((_, part) => watcher.observe(part));
 
   applyTheme(currentTheme());
 })();

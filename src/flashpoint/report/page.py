@@ -19,28 +19,37 @@ _POLICY = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Section:
-    """A part of a page: what its heading says, its address within the page, its content."""
+    """A part of a page.
+
+    Attributes:
+        title: what its heading says.
+        anchor: its address within the page.
+        link: what the contents call it; empty: the title.
+    """
 
     title: str
     anchor: str
     body: Html
+    link: Child = ""
 
 
 def build_page(title: str, summary: Child, sections: Sequence[Section]) -> str:
     """The whole page. ``summary`` stands below the title; sections follow in order."""
-    links = [tag("a", section.title, href=f"#{section.anchor}") for section in sections]
-    theme = tag("button", "Light or dark", type="button", id="theme")
-    header = tag(
-        "header",
-        tag("h1", title),
-        tag("div", summary, class_="summary"),
-        tag("nav", *links, theme),
+    links = [tag("a", part.link or part.title, href=f"#{part.anchor}") for part in sections]
+    nav = tag(
+        "nav",
+        tag("button", "Contents", type="button", popovertarget="contents", class_="opener"),
+        tag("button", "Light or dark", type="button", id="theme"),
+        tag("div", *links, id="contents", popover=True),
+        aria_label="contents",
     )
+    header = tag("header", tag("h1", title), tag("div", summary, class_="summary"))
     body = [
         tag("section", tag("h2", section.title), section.body, id=section.anchor)
         for section in sections
     ]
-    scripts = [tag("script", Html(code)) for code in (_plotly(), _asset("page.js"))]
+    codes = (_plotly(), _asset("page.js"), _asset("tables.js"))
+    scripts = [tag("script", Html(code)) for code in codes]
     head = join(
         [
             tag("meta", charset="utf-8"),
@@ -51,9 +60,8 @@ def build_page(title: str, summary: Child, sections: Sequence[Section]) -> str:
             tag("style", Html(_asset("page.css"))),
         ]
     )
-    page = tag(
-        "html", tag("head", head), tag("body", header, tag("main", *body), *scripts), lang="en"
-    )
+    content = tag("body", nav, header, tag("main", *body), *scripts)
+    page = tag("html", tag("head", head), content, lang="en")
     return f"<!doctype html>\n{page}\n"
 
 

@@ -4,34 +4,75 @@ import shlex
 from collections.abc import Mapping, Sequence
 
 from flashpoint.report.format import DASH
-from flashpoint.report.html import join, table, tag
-from flashpoint.report.page import Section
-from flashpoint.report.run_files import RunFiles
+from flashpoint.report.html import Child, Html, join, table, tag
+from flashpoint.report.run_files import Row, RunFiles
+
+SAME = "The same config and commit give the same curve on the same kind of device."
+TIME = "time_utc"
 
 
-def environment(runs: Sequence[RunFiles]) -> Section:
+def environment(runs: Sequence[RunFiles]) -> Html:
     """What each run was made with; what all share is said once."""
-    found = [run.record.get("environment") for run in runs]
-    stated = [entry if isinstance(entry, Mapping) else {} for entry in found]
-    names = dict.fromkeys(name for entry in stated for name in entry)
-    shared: list[tuple[str, str]] = []
-    others: list[tuple[str, ...]] = []
-    for name in names:
-        values = [DASH if entry.get(name) is None else str(entry[name]) for entry in stated]
-        if set(values) == {DASH}:
-            continue
-        if len(set(values)) == 1:
-            shared.append((_label(name), values[0]))
-        else:
-            others.append((_label(name), *values))
-    parts = [tag("div", table(("", "all runs"), shared, label="environment"), class_="facts")]
+    shared, others = _split([_stated(run) for run in runs])
+    parts = [_facts(shared)]
     if others:
-        head = ("", *(run.name for run in runs))
-        parts.append(tag("div", table(head, others, label="differences"), class_="facts"))
-    return Section(title="Environment", anchor="environment", body=join(parts))
+        head = ("what", *(run.name for run in runs))
+        rows = [(_label(name), *values) for name, values in others.items()]
+        listed = table(head, rows, label="differences", file="differences.csv")
+        parts.append(tag("div", listed, class_="facts"))
+    return join(parts)
 
 
-def commands(runs: Sequence[RunFiles]) -> Section:
+def environments(studies: Mapping[str, Sequence[RunFiles]]) -> Html:
+    """The same of many runs: a row for each environment, with the studies that were made in it."""
+    runs = [(study, run) for study, members in studies.items() for run in members]
+    if not runs:
+        return tag("p", "No study has a run that says where it was made.")
+    shared, others = _split([_stated(run) for _, run in runs], apart=(TIME,))
+    kinds: dict[tuple[str, ...], list[tuple[str, RunFiles]]] = {}
+    for i, run in enumerate(runs):
+        kinds.setdefault(tuple(values[i] for values in others.values()), []).append(run)
+    head = (*map(_label, others), "runs", "studies", "first ended", "last ended")
+    rows: list[list[Child]] = []
+    for values, members in kinds.items():
+        found = [str(time) for _, run in members if (time := _stated(run).get(TIME))]
+        times = sorted(time[:16].replace("T", " ") for time in found) or [DASH]
+        names = ", ".join(dict.fromkeys(study for study, _ in members))
+        rows.append([*values, len(members), names, times[0], times[-1]])
+    listed = table(head, rows, label="environments", file="environments.csv")
+    return join([_facts(shared), tag("div", listed, class_="facts")])
+
+
+def _stated(run: RunFiles) -> Row:
+    found = run.record.get("environment")
+    return found if isinstance(found, Mapping) else {}
+
+
+def _split(
+    stated: Sequence[Row], apart: Sequence[str] = ()
+) -> tuple[dict[str, str], dict[str, list[str]]]:
+    """What all say alike, and what each says where they differ; without the names ``apart``."""
+    shared: dict[str, str] = {}
+    others: dict[str, list[str]] = {}
+    for name in dict.fromkeys(name for entry in stated for name in entry if name not in apart):
+        values = [DASH if entry.get(name) is None else str(entry[name]) for entry in stated]
+        if len(set(values)) > 1:
+            others[name] = values
+        elif values[0] != DASH:
+            shared[name] = values[0]
+    return shared, others
+
+
+def _facts(shared: Mapping[str, str]) -> Html:
+    rows = [(_label(name), value) for name, value in shared.items()]
+    return tag(
+        "div",
+        table(("what", "all runs"), rows, label="environment", file="environment.csv"),
+        class_="facts",
+    )
+
+
+def commands(runs: Sequence[RunFiles]) -> Html:
     """What to type to get each run, its numbers and this page again."""
     lines: list[str] = []
     for run in runs:
@@ -41,13 +82,7 @@ def commands(runs: Sequence[RunFiles]) -> Section:
     folders = " ".join(shlex.quote(str(run.path)) for run in runs)
     lines += [f"flashpoint evaluate {shlex.quote(str(run.path))}" for run in runs]
     lines.append(f"flashpoint report {folders}")
-    body = join(
-        [
-            tag("p", "The same config and commit give the same curve on the same kind of device."),
-            tag("pre", tag("code", "\n".join(lines))),
-        ]
-    )
-    return Section(title="To repeat it", anchor="commands", body=body)
+    return join([tag("p", SAME), tag("pre", tag("code", "\n".join(lines)))])
 
 
 def _label(name: str) -> str:

@@ -7,7 +7,7 @@ from flashpoint.report.attention import attention
 from flashpoint.report.curves import curves
 from flashpoint.report.format import percent
 from flashpoint.report.html import Html, join, tag
-from flashpoint.report.page import build_page
+from flashpoint.report.page import Section, build_page
 from flashpoint.report.provenance import commands, environment
 from flashpoint.report.run_files import RunFiles, read_runs
 from flashpoint.report.run_table import describe_attention, final, run_table
@@ -21,11 +21,15 @@ def report_runs(folders: Sequence[Path], *, title: str) -> str:
         title: the page's heading.
     """
     runs = read_runs(folders)
-    sections = (
-        *(run_table(runs), curves(runs)),
-        *(attention(runs), environment(runs), commands(runs)),
-    )
-    return build_page(title, _summary(runs), [section for section in sections if section])
+    sections = [
+        Section(title="Runs", anchor="runs", body=run_table(runs)),
+        Section(title="Curves", anchor="curves", body=curves(runs)),
+        Section(title="Environment", anchor="environment", body=environment(runs)),
+        Section(title="To repeat it", anchor="commands", body=commands(runs)),
+    ]
+    if seen := attention(runs):
+        sections.insert(2, Section(title="Attention", anchor="attention", body=seen))
+    return build_page(title, _summary(runs), sections)
 
 
 def _summary(runs: Sequence[RunFiles]) -> Html:

@@ -1,12 +1,11 @@
 """Runs side by side: how good, how long, how large."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from flashpoint.report.figure import SERIES
 from flashpoint.report.format import count, decimal, duration, percent
-from flashpoint.report.html import Child, Html, join, table, tag
-from flashpoint.report.page import Section
+from flashpoint.report.html import Cell, Child, Html, join, table, tag
 from flashpoint.report.run_files import Row, RunFiles, number
 
 HEAD = (
@@ -20,11 +19,10 @@ NOTE = (
 _PLAIN = {"alpha": 1.0, "length": "visible", "gain": 1.0, "bias": 0.0}
 
 
-def run_table(runs: Sequence[RunFiles]) -> Section:
+def run_table(runs: Sequence[RunFiles]) -> Html:
     """One row for each run."""
     rows = [_row(run, i, runs) for i, run in enumerate(runs)]
-    body = join([table(HEAD, rows, label="runs"), tag("p", NOTE, class_="note")])
-    return Section(title="Runs", anchor="runs", body=body)
+    return join([table(HEAD, rows, label="runs", file="runs.csv"), tag("p", NOTE, class_="note")])
 
 
 def final(run: RunFiles, name: str) -> float | None:
@@ -50,31 +48,33 @@ def describe_attention(run: RunFiles) -> str:
     return ", ".join([str(spec.get("activation", "relu")), *changed])
 
 
-def _row(run: RunFiles, place: int, runs: Sequence[RunFiles]) -> list[Child]:
+def _row(run: RunFiles, place: int, runs: Sequence[RunFiles]) -> list[Child | Cell]:
     chip = tag("span", class_="chip", style=f"background:var({SERIES[place % len(SERIES)]})")
     best = _mapping(run.record, "best")
-    step = number(best, "step")
-    best_top1 = percent(number(best, "top1")) + (f" at step {step:.0f}" if step else "")
+    step, best_top1 = number(best, "step"), number(best, "top1")
+    sizes = [number(run.record, name) for name in ("samples_per_s", "num_parameters", "flops")]
+    seconds = number(run.record, "seconds")
     return [
         join([chip, run.name]),
         describe_attention(run),
-        _marked(run, runs, "top1", percent(final(run, "top1"))),
-        _marked(run, runs, "top5", percent(final(run, "top5"))),
-        _marked(run, runs, "loss", decimal(final(run, "loss"))),
-        best_top1,
-        duration(number(run.record, "seconds")),
-        count(number(run.record, "samples_per_s")),
-        count(number(run.record, "num_parameters")),
-        count(number(run.record, "flops")),
+        _marked(run, runs, "top1", percent),
+        _marked(run, runs, "top5", percent),
+        _marked(run, runs, "loss", decimal),
+        Cell(percent(best_top1) + (f" at step {step:.0f}" if step else ""), best_top1),
+        Cell(duration(seconds), seconds),
+        *(Cell(count(size), size) for size in sizes),
     ]
 
 
-def _marked(run: RunFiles, runs: Sequence[RunFiles], name: str, shown: str) -> Html:
+def _marked(
+    run: RunFiles, runs: Sequence[RunFiles], name: str, show: Callable[[float | None], str]
+) -> Cell:
     """The cell in green where no other run is better; never where there is nothing to compare."""
     values = [value for other in runs if (value := final(other, name)) is not None]
     best = (min if name == "loss" else max)(values, default=None)
-    is_best = len(runs) > 1 and len(set(values)) > 1 and final(run, name) == best
-    return tag("span", shown, class_="best" if is_best else "")
+    value = final(run, name)
+    is_best = len(runs) > 1 and len(set(values)) > 1 and value == best
+    return Cell(tag("span", show(value), class_="best" if is_best else ""), value)
 
 
 def _mapping(row: Row, key: str) -> Mapping[str, Any]:

@@ -1,0 +1,173 @@
+"""The page of studies: every claim with its verdict, and what each verdict rests on."""
+
+import shlex
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from urllib.parse import quote
+
+from flashpoint.report.attention import attention
+from flashpoint.report.chart import assign_places, chart_figure
+from flashpoint.report.curves import curves_by_attention, spread
+from flashpoint.report.data_table import data_table
+from flashpoint.report.figure import embed
+from flashpoint.report.findings import RULE, DataTable, Findings
+from flashpoint.report.html import Cell, Child, Html, join, table, tag
+from flashpoint.report.page import Section, build_page
+from flashpoint.report.provenance import SAME, environments
+from flashpoint.report.run_files import RunFiles
+from flashpoint.report.verdicts import (
+    badge,
+    count_words,
+    describe_region,
+    interval_cell,
+    marks,
+    tally,
+    value_cell,
+    verdict_card,
+)
+
+MOST_MAPS = 4
+"""So many runs of a study show their attention."""
+HEAD = ("study", "claim", "verdict", "found", "interval", "holds if")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StudySection:
+    """A study as far as a page shows it.
+
+    Attributes:
+        name, question, source, claim: as ``study/plan.py`` says.
+        findings: what came out.
+        runs: of its trials that trained, those that go on too; may be empty.
+        trials: all of them, with their status, factors and numbers.
+        options: of ``flashpoint study run NAME``, as ("--scale", "small"), to repeat it.
+    """
+
+    name: str
+    question: str
+    source: str
+    claim: str
+    findings: Findings
+    runs: Sequence[RunFiles]
+    trials: DataTable
+    options: Sequence[str] = ()
+
+    @property
+    def anchor(self) -> str:
+        """Its address within the page."""
+        return f"study-{quote(self.name, safe='')}"
+
+
+def report_studies(sections: Sequence[StudySection], *, title: str) -> str:
+    """One page with all studies: claims and verdicts, then each study, then how to repeat it.
+
+    Args:
+        sections: in the order of the page; unfinished ones are shown as far as they are.
+        title: the page's heading.
+    """
+    parts = [
+        Section(title="Claims", anchor="claims", body=_claims(sections)),
+        *(_study(section) for section in sections),
+        Section(
+            title="Environment",
+            anchor="environment",
+            body=environments({section.name: section.runs for section in sections}),
+        ),
+        Section(title="To repeat it", anchor="commands", body=_commands(sections)),
+    ]
+    return build_page(title, _summary(sections), parts)
+
+
+def _summary(sections: Sequence[StudySection]) -> Html:
+    verdicts = [verdict for section in sections for verdict in section.findings.verdicts]
+    if not verdicts:
+        return join([f"{len(sections)} studies, no verdict yet."])
+    said = f"{len(verdicts)} claims of {len(sections)} studies: {count_words(verdicts)}."
+    return join([tag("p", said), tally(verdicts)])
+
+
+def _claims(sections: Sequence[StudySection]) -> Html:
+    rows: list[list[Child | Cell]] = [
+        [
+            Cell(tag("a", section.name, href=f"#{section.anchor}"), section.name),
+            verdict.claim,
+            Cell(badge(verdict.word), verdict.word),
+            value_cell(verdict),
+            interval_cell(verdict),
+            describe_region(verdict.region),
+        ]
+        for section in sections
+        for verdict in section.findings.verdicts
+    ]
+    listed = tag("div", table(HEAD, rows, label="claims", file="claims.csv"), class_="claims")
+    return join([listed, tag("p", tag("strong", "The rule. "), RULE, class_="note rule")])
+
+
+def _study(section: StudySection) -> Section:
+    findings = section.findings
+    places = assign_places(findings.charts)
+    charts = [embed(chart_figure(chart, places)) for chart in findings.charts]
+    said = tag(
+        "div",
+        tag("h3", "What one would expect" if section.source == "open" else "The claim"),
+        tag("blockquote", section.claim),
+    )
+    verdicts = [verdict_card(verdict) for verdict in findings.verdicts]
+    found = tag("div", tag("h3", "What we found"), *(verdicts or [tag("p", "Nothing yet.")]))
+    facts = (section.name, section.source, _progress(section.trials))
+    grid = "grid three" if len(charts) == 3 or len(charts) > 4 else "grid"
+    parts = [
+        tag("p", " \u00b7 ".join(facts), class_="note"),
+        tag("div", said, found, class_="beside"),
+        *([tag("div", *charts, class_=grid)] if charts else []),
+        *(_titled(data, section) for data in findings.tables),
+        *(tag("p", note, class_="note") for note in findings.notes),
+        *_more(section, places),
+    ]
+    link = join([section.name, marks(findings.verdicts)])
+    return Section(title=section.question, anchor=section.anchor, body=join(parts), link=link)
+
+
+def _progress(trials: DataTable) -> str:
+    """How many trials there are, by status."""
+    if "status" not in trials.head:
+        return f"{len(trials.rows)} trials"
+    column = list(trials.head).index("status")
+    found = Counter(str(row[column]) for row in trials.rows)
+    return "trials: " + (", ".join(f"{n} {status}" for status, n in found.items()) or "none")
+
+
+def _titled(data: DataTable, section: StudySection) -> Html:
+    file = f"{section.name}-{data.name}.csv"
+    return join([tag("h3", data.title), data_table(data, file=file)])
+
+
+def _more(section: StudySection, places: dict[str, int]) -> list[Html]:
+    """What few readers need, folded up."""
+    folded: dict[str, Html] = {}
+    if section.runs:
+        folded["Curves"] = curves_by_attention(section.runs, places)
+    seen = [run for run in section.runs if run.maps or run.statistics]
+    chosen = spread(seen, MOST_MAPS)
+    if shown := attention(chosen):
+        left_out = f"{len(chosen)} of {len(seen)} runs that have them."
+        folded["Attention"] = join([tag("p", left_out, class_="note"), shown])
+    if section.trials.rows:
+        file = f"{section.name}-{section.trials.name}.csv"
+        body = tag("div", data_table(section.trials, file=file), class_="long")
+        folded[f"All {len(section.trials.rows)} trials"] = body
+    return [tag("details", tag("summary", name), body) for name, body in folded.items()]
+
+
+def _commands(sections: Sequence[StudySection]) -> Html:
+    lines: list[str] = []
+    for section in sections:
+        lines.append(shlex.join(["flashpoint", "study", "run", section.name, *section.options]))
+    run = next((section.runs[0] for section in sections if section.runs), None)
+    parts = [tag("p", "Every study again:"), tag("pre", tag("code", "\n".join(lines)))]
+    if run:
+        config = str(run.path / "config.yaml")
+        one = shlex.join(["flashpoint", "train", config, "--out", f"{run.path}-again"])
+        parts += [tag("p", "One run again, as any other:"), tag("pre", tag("code", one))]
+    return join([tag("p", SAME), *parts])
