@@ -14,6 +14,7 @@ ACTIVATIONS = ("relu", "relu2", "gelu", "softplus", "identity", "relu6", "sigmoi
 ALPHAS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0)
 LENGTHS = tuple(2**n for n in range(4, 15))
 POINTS = "points of top-1"
+EVIL = "<script>alert(1)</script>"
 
 
 def around(name, x, y, spread, **more):
@@ -336,6 +337,32 @@ STUDIES = (
     *(scaling, length_power, qk_norm, gate, memory_slots, relu_attention, document_length),
     *(variance, learned_length, longer_than_trained, retrieval, speed),
 )
+
+
+def hostile():
+    """A study whose every text tries to be markup."""
+    study = scaling()
+    trials = DataTable(name=EVIL, title=EVIL, head=(EVIL, "status"), rows=[(EVIL, EVIL)])
+    charts = [
+        dataclasses.replace(
+            chart,
+            **{"title": EVIL, "caption": EVIL, "x_title": EVIL, "y_title": EVIL},
+            series=[
+                dataclasses.replace(series, name=name)
+                for series, name in zip(chart.series, (f"<b>{EVIL}</b>", "--ink"), strict=True)
+            ],
+        )
+        for chart in study.findings.charts
+    ]
+    verdicts = [
+        dataclasses.replace(v, claim=EVIL, unit=EVIL, note=EVIL) for v in study.findings.verdicts
+    ]
+    findings = Findings(verdicts=verdicts, charts=charts, tables=[trials], notes=[EVIL])
+    return dataclasses.replace(
+        study,
+        **{"name": f"{EVIL} &", "question": EVIL, "source": EVIL, "claim": EVIL},
+        **{"findings": findings, "trials": trials, "options": (EVIL,)},
+    )
 
 
 def make_studies(folder):

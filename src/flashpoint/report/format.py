@@ -72,7 +72,7 @@ def rounded(values: Sequence[float], digits: int = 4) -> list[str]:
         return [f"{value:.{digits}g}" for value in values]
     is_whole = all(size == round(size) for size in sizes)
     places = 0 if is_whole else max(0, digits - 1 - max(math.floor(math.log10(greatest)), -1))
-    least = 0 if is_whole else 10.0 ** (2 - places)
+    least = 0 if is_whole else 10.0 ** (1 - places)
     return [
         f"{value:.{places}f}" if value == 0 or abs(value) >= least else f"{value:.3g}"
         for value in values

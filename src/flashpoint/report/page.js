@@ -40,7 +40,7 @@
       margin: { l: 8, r: 12, t: 8, b: 8 },
       legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0, xanchor: "left" },
       modebar: { bgcolor: "rgba(0,0,0,0)", color: value("--muted"), activecolor: value("--ink") },
-      dragmode: isTouch ? false : "zoom", ...size,
+      dragmode: isTouch ? false : "zoom", autosize: !size, ...size,
     };
     Plotly.react(plot, data, layout, { responsive: true, displaylogo: false, displayModeBar: isTouch ? false : "hover" });
   };
@@ -110,7 +110,7 @@
   });
   const watcher = new IntersectionObserver((entries) => entries.forEach((entry) => {
     if (!entry.isIntersecting) return;
-    links.forEach((link, part) => link.toggleAttribute("aria-current", part === entry.target));
+    links.forEach((link, part) => { link.ariaCurrent = String(part === entry.target); });
   }), { rootMargin: "-20% 0px -75% 0px" });
   links.forEach((_, part) => watcher.observe(part));
 

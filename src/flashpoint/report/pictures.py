@@ -145,7 +145,8 @@ def _draw_axes(axes: Any, chart: Chart) -> None:
         axes.set_xlim(-0.6, len(categories) - 0.4)
         texts += axes.get_xticklabels()
         if max(map(len, categories)) * len(categories) > LEGEND_LETTERS:
-            axes.tick_params("x", rotation=20)
+            for label in axes.get_xticklabels():
+                label.set(rotation=20, ha="right", rotation_mode="anchor")
     elif chart.x_is_log:
         axes.set_xscale("log")
         if ticks := ticks_of(chart):

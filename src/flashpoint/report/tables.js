@@ -58,7 +58,7 @@
     button.type = "button";
     button.className = "csv";
     button.textContent = "CSV";
-    button.title = `Download ${table.dataset.file}`;
+    button.ariaLabel = `Download ${table.dataset.file}`;
     button.addEventListener("click", () => download(table));
     box.append(button);
   });

@@ -1,0 +1,168 @@
+"""The page of studies in a real browser: drawn, sorted, on a phone, dark, on paper."""
+
+import csv
+import io
+from html.parser import HTMLParser
+
+import pytest
+from report.sample_studies import hostile, make_studies
+
+from flashpoint.report.page import write_page
+from flashpoint.report.study_report import report_studies
+
+DRAWN = "body[aria-busy=false]"
+DESKTOP = {"width": 1360, "height": 900}
+PHONE = {"width": 360, "height": 780}
+WIDTH = "document.documentElement.scrollWidth"
+COLORS = "[getComputedStyle(document.body).backgroundColor, getComputedStyle(document.body).color]"
+LIGHT = ["rgb(251, 250, 248)", "rgb(27, 31, 36)"]
+DARK = ["rgb(20, 22, 26)", "rgb(232, 230, 225)"]
+DARKEST = "Math.max(...getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number))"
+
+
+@pytest.fixture(scope="module")
+def page_file(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("studies")
+    sections = [*make_studies(folder), hostile()]
+    write_page(report_studies(sections, title="All studies"), folder / "studies.html")
+    return folder / "studies.html"
+
+
+class Events(HTMLParser):
+    """Elements, attributes and texts of a page in order."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.seen = []
+        self.feed(page)
+
+    def handle_starttag(self, tag, attrs):
+        self.seen.append((tag.lower(), sorted((key, value or "") for key, value in attrs)))
+
+    def handle_endtag(self, tag):
+        self.seen.append(f"/{tag.lower()}")
+
+    def handle_data(self, data):
+        self.seen.append(data.strip())
+
+
+def test_browser_finds_nothing_to_repair(browser, page_file):
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(page_file.as_uri())
+    read = Events(page.content()).seen
+    context.close()
+    written = Events(page_file.read_text(encoding="utf-8")).seen
+    assert list(filter(None, read)) == list(filter(None, written))
+
+
+def count(page, selector):
+    return page.evaluate(f"document.querySelectorAll({selector!r}).length")
+
+
+def unfold(page):
+    page.evaluate("document.querySelectorAll('details').forEach(part => { part.open = true; })")
+    page.wait_for_timeout(100)  # a toggle is told a little later
+    page.wait_for_selector(DRAWN)
+
+
+def test_every_chart_is_drawn_and_folded_ones_when_opened(open_page):
+    page = open_page(viewport=DESKTOP)
+    assert count(page, ".chart .main-svg") > 0
+    assert count(page, ".grid > .chart > .js-plotly-plot") == 17  # 15, and 2 of the hostile study
+    unfold(page)
+    hidden = count(page, ".panel[hidden] .chart")
+    assert count(page, ".js-plotly-plot") == count(page, ".chart") - hidden
+    assert count(page, "#study-length-power .errorbar") > 7 * 8
+    assert count(page, "#study-learned-length .fills path.js-fill") == 4
+
+
+def test_links_lead_to_their_sections(open_page):
+    page = open_page(viewport=DESKTOP)
+    for name in ("variance", "To repeat it", "speed"):
+        page.locator("#contents").get_by_role("link", name=name).click()
+        page.wait_for_function(
+            "() => document.querySelector(':target').getBoundingClientRect().top < innerHeight / 2"
+        )
+    page.get_by_role("region", name="claims").get_by_role("link", name="gate").first.click()
+    assert page.evaluate("document.querySelector(':target').id") == "study-gate"
+
+
+def test_markup_in_names_is_shown_as_text(open_page):
+    page = open_page(viewport=DESKTOP)
+    chart = page.locator("section").nth(13).locator(".chart").first
+    names = chart.locator(".legendtext").all_text_contents()
+    assert names == ["<b><script>alert(1)</script></b>", "--ink"]
+    assert count(page, "section script:not([type])") == 0
+
+
+def test_claims_are_sorted_and_downloaded(open_page):
+    page = open_page(viewport=DESKTOP, accept_downloads=True)
+    claims = page.locator(".claims")
+    claims.get_by_role("button", name="verdict").click()
+    words = claims.locator("tbody .badge").all_text_contents()
+    assert words == sorted(words, key=lambda word: word.split()[-1])
+    with page.expect_download() as started:
+        claims.get_by_role("button", name="Download claims.csv").click()
+    rows = list(csv.reader(io.StringIO(started.value.path().read_text(encoding="utf-8"))))
+    assert rows[0] == ["study", "claim", "verdict", "found", "interval", "holds if"]
+    row = next(row for row in rows if row[1] == "relu loses at most 1 point")
+    assert row[0] == "qk-norm"
+    assert row[2:4] == ["supports", "0.42"]
+    assert [float(end) for end in row[4].split(" to ")] == pytest.approx([0.04, 0.8])
+
+
+def test_page_fits_a_phone_with_everything_unfolded(open_page):
+    page = open_page(viewport=PHONE, has_touch=True, is_mobile=True)
+    assert page.evaluate(WIDTH) == 360
+    unfold(page)
+    assert page.evaluate(WIDTH) == 360
+
+
+def test_contents_open_on_a_phone_and_close_by_a_link(open_page):
+    page = open_page(viewport=PHONE, has_touch=True, is_mobile=True)
+    link = page.locator("#contents").get_by_role("link", name="retrieval")
+    assert not link.is_visible()
+    page.get_by_role("button", name="Contents").click()
+    assert link.is_visible()
+    assert page.evaluate(WIDTH) == 360
+    link.click()
+    page.wait_for_function("() => !document.querySelector('#contents').matches(':popover-open')")
+    top = "document.getElementById('study-retrieval').getBoundingClientRect().top"
+    page.wait_for_function(f"() => Math.abs({top}) < 200")
+
+
+def test_light_and_dark_are_those_of_the_system(open_page):
+    assert open_page(viewport=DESKTOP, color_scheme="light").evaluate(COLORS) == LIGHT
+    assert open_page(viewport=DESKTOP, color_scheme="dark").evaluate(COLORS) == DARK
+
+
+def test_series_have_their_colour_in_both_themes(open_page):
+    page = open_page(viewport=DESKTOP, color_scheme="light")
+    stroke = (
+        "getComputedStyle(document.querySelector("
+        "'#study-document-length .trace:nth-child(2) .js-line')).stroke"
+    )
+    assert page.evaluate(stroke) == "rgb(53, 103, 181)"
+    page.get_by_role("button", name="Light or dark").click()
+    page.wait_for_selector(DRAWN)
+    assert page.evaluate(stroke) == "rgb(126, 170, 240)"
+
+
+def test_print_is_light_fits_paper_and_leaves_the_screen_as_it_was(open_page):
+    page = open_page(viewport=DESKTOP, color_scheme="dark")
+    widths = "[...document.querySelectorAll('.grid > .chart .main-svg')].map(s => s.clientWidth)"
+    before = page.evaluate(widths)
+    page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+    page.emulate_media(media="print")
+    assert page.evaluate(DARKEST) == 255
+    assert max(page.evaluate(widths)) <= 640
+    assert not page.locator("nav").is_visible()
+    assert count(page, ".csv") > 0
+    assert not page.locator(".csv").first.is_visible()
+    page.emulate_media(media="screen")
+    page.evaluate("window.dispatchEvent(new Event('afterprint'))")
+    page.wait_for_selector(DRAWN)
+    page.wait_for_timeout(300)  # plotly waits for the window to rest
+    assert page.evaluate(widths) == before
+    assert page.pdf(format="A4").startswith(b"%PDF")

@@ -1,0 +1,101 @@
+"""Tables in a real browser: sorted by a heading, downloaded as CSV."""
+
+import csv
+import io
+
+import pytest
+
+from flashpoint.report.data_table import data_table
+from flashpoint.report.findings import DataTable
+from flashpoint.report.page import Section, build_page, write_page
+
+ROWS = (
+    ("run 10", 0.5, "b", 1e-05, 3),
+    ("run 9", -2.0, "=1+1", None, None),
+    ("run 2", None, 'say "a, b"', 12.5, 20),
+    ("run 1", 10.0, "a\nb", float("inf"), 100),
+)
+HEAD = ("name", "value", "text", "small, or large", "count")
+
+
+@pytest.fixture(scope="module")
+def page_file(tmp_path_factory):
+    file = tmp_path_factory.mktemp("tables") / "page.html"
+    data = DataTable(name="t", title="a table", head=HEAD, rows=ROWS)
+    body = data_table(data, file="numbers.csv")
+    write_page(build_page("t", "", [Section(title="t", anchor="t", body=body)]), file)
+    return file
+
+
+def column(page, index):
+    cells = f"[...document.querySelectorAll('tbody tr')].map(r => r.cells[{index}].textContent)"
+    return page.evaluate(cells)
+
+
+def sorts(page):
+    return page.evaluate(
+        "[...document.querySelectorAll('thead th')].map(h => h.getAttribute('aria-sort'))"
+    )
+
+
+def press(page, name):
+    page.get_by_role("button", name=name, exact=True).click()
+
+
+def test_numbers_are_sorted_as_numbers_and_missing_ones_come_last(open_page):
+    page = open_page()
+    press(page, "value")
+    assert column(page, 1) == ["-2.00", "0.50", "10.00", "-"]
+    assert sorts(page) == ["none", "ascending", "none", "none", "none"]
+    press(page, "value")
+    assert column(page, 1) == ["10.00", "0.50", "-2.00", "-"]
+    assert sorts(page) == ["none", "descending", "none", "none", "none"]
+    press(page, "small, or large")
+    assert column(page, 3) == ["1e-05", "12.50", "inf", "-"]
+    press(page, "count")
+    assert column(page, 4) == ["3", "20", "100", "-"]
+    assert sorts(page)[3:] == ["none", "ascending"]
+
+
+def test_rows_stay_whole(open_page):
+    page = open_page()
+    press(page, "value")
+    assert column(page, 0) == ["run 9", "run 10", "run 1", "run 2"]
+
+
+def test_text_is_sorted_as_people_do(open_page):
+    page = open_page()
+    press(page, "name")
+    assert column(page, 0) == ["run 1", "run 2", "run 9", "run 10"]
+
+
+def test_headings_are_reached_and_pressed_by_keyboard(open_page):
+    page = open_page()
+    page.get_by_role("button", name="name", exact=True).focus()
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    assert sorts(page)[1] == "ascending"
+
+
+def test_download_has_every_value_quoted_and_no_formula(open_page):
+    page = open_page(accept_downloads=True)
+    with page.expect_download() as started:
+        press(page, "Download numbers.csv")
+    assert started.value.suggested_filename == "numbers.csv"
+    content = started.value.path().read_bytes().decode("utf-8")
+    head, *rows = csv.reader(io.StringIO(content, newline=""))
+    assert tuple(head) == HEAD
+    assert rows[0] == ["run 10", "0.5", "b", "1e-05", "3"]
+    assert rows[1] == ["run 9", "-2.0", "'=1+1", "", ""]  # a number may begin with a minus
+    assert rows[2] == ["run 2", "", 'say "a, b"', "12.5", "20"]
+    assert rows[3] == ["run 1", "10.0", "a\nb", "Infinity", "100"]
+    assert content.count("\r\n") == 5
+
+
+def test_download_follows_the_order_on_the_page(open_page):
+    page = open_page(accept_downloads=True)
+    press(page, "value")
+    with page.expect_download() as started:
+        press(page, "Download numbers.csv")
+    lines = started.value.path().read_text(encoding="utf-8").splitlines()
+    assert lines[1].startswith("run 9,-2.0,'=1+1")
