@@ -156,6 +156,8 @@ def test_scores_are_sacrebleu_s_and_by_length():
     texts = [each.text for each in translated]
     assert result.all.document_bleu == sacrebleu.corpus_bleu(texts, [joined]).score
     assert (result.all.num_documents, result.all.num_segments) == (2, 3)
+    assert result.all.exact == pytest.approx(1 / 3)
+    assert [scores.exact for scores in result.by_length.values()] == [1.0, 0.0]
     assert list(result.by_length) == ["1-128", "257-512"]
     assert result.by_length["1-128"].bleu == pytest.approx(100)
     assert result.by_length["257-512"].bleu < result.all.bleu < 100

@@ -119,7 +119,7 @@ def show(
         typer.Argument(
             help="Images: digits, cifar10:DIR, mnist:DIR, fashion-mnist:DIR, a folder of class "
             "folders, 'shards:PATTERN' or hf:DIR. Text: documents:DIR, text:PREFIX, "
-            "text:FILE,FILE, text:FILE.tsv, jsonl:FILE or hf:DIR."
+            "text:FILE,FILE, text:FILE.tsv, jsonl:FILE, hf:DIR or recall:PAIRS."
         ),
     ],
     split: Annotated[

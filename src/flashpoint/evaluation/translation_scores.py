@@ -22,12 +22,14 @@ class Scores:
     Attributes:
         bleu, chrf: of segments, each against its own reference.
         document_bleu: of documents as the model first gave them, each as one line.
+        exact: share of segments that are as their references.
         num_documents, num_segments: that were counted.
     """
 
     bleu: float
     chrf: float
     document_bleu: float
+    exact: float
     num_documents: int
     num_segments: int
 
@@ -99,6 +101,7 @@ def score(
             bleu=bleu.corpus_score(found, [flat]).score,
             chrf=chrf.corpus_score(found, [flat]).score,
             document_bleu=bleu.corpus_score(texts, [[" ".join(t) for t in wanted]]).score,
+            exact=sum(map(str.__eq__, found, flat)) / len(flat),
             num_documents=len(chosen),
             num_segments=len(flat),
         )

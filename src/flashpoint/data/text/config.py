@@ -36,7 +36,7 @@ class DocumentConfig:
 
     Attributes:
         train, validation: a place each, as ``open_documents`` reads it: "documents:DIR",
-            "text:PREFIX", "jsonl:FILE", "hf:DIR".
+            "text:PREFIX", "jsonl:FILE", "hf:DIR", "recall:PAIRS".
         source, target: the languages' codes.
         length: tokens that a side of a sample has at most, its end included. Documents are cut
             between segments to fit.

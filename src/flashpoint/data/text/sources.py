@@ -8,9 +8,10 @@ from flashpoint.data.text.huggingface import holds_text, open_huggingface
 from flashpoint.data.text.json_lines import open_json_lines
 from flashpoint.data.text.parallel import open_parallel
 from flashpoint.data.text.prepared import is_prepared, open_prepared
+from flashpoint.data.text.recall import open_recall
 from flashpoint.errors import InputError, hint
 
-KINDS = ("documents", "text", "jsonl", "hf")
+KINDS = ("documents", "text", "jsonl", "hf", "recall")
 
 
 def open_documents(where: str, split: str, languages: tuple[str, str] = ("en", "de")) -> Documents:
@@ -22,6 +23,7 @@ def open_documents(where: str, split: str, languages: tuple[str, str] = ("en", "
     | ``text:PREFIX``, ``text:FILE,FILE``, ``text:FILE.tsv``, ``text:DIR`` | line by line |
     | ``jsonl:FILE`` or ``jsonl:DIR`` | a document or a segment a line |
     | ``hf:DIR`` | a Hugging Face dataset, written by ``save_to_disk`` |
+    | ``recall:16``, ``recall:2-64`` | generated: so many pairs of keys and values, and a query |
 
     Behind the folder of a prepared set or a Hugging Face dataset ``:NAME`` may name a split,
     which then counts and not the argument.
@@ -43,6 +45,8 @@ def open_documents(where: str, split: str, languages: tuple[str, str] = ("en", "
         return open_parallel(rest, split, languages)
     if kind == "jsonl":
         return open_json_lines(Path(rest).expanduser(), split, languages)
+    if kind == "recall":
+        return open_recall(rest, split, languages)
     return open_huggingface(*_folder_and_split(rest, split, where), languages)
 
 

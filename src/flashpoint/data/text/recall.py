@@ -1,0 +1,95 @@
+"""Key-value recall as parallel text, generated: a source is pairs and a query, a target one pair.
+
+A source reads k1 v1 k2 v2 ... kN vN kI, its target kI vI. Keys of a source differ, values need
+not. (With vI alone as the target, a tiny model learns nothing in the time that this takes: what
+decodes the value would have to find out the key besides.) Every key and every value is one
+character, and neighbours are of different scripts, which subword pieces do not cross: with
+``NUM_PIECES`` pieces, each is one piece.
+"""
+
+import hashlib
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from flashpoint.data.text.documents import Document, Documents
+from flashpoint.errors import InputError
+
+NUM_KEYS = 256
+VALUES = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+-"
+NUM_TRAINING = 100_000
+NUM_HELD_OUT = 1_000
+NUM_PIECES = 256 + 5 + 1 + NUM_KEYS + len(VALUES)
+"""Bytes, special pieces, the space in front of a text, and the characters."""
+
+_FIRST_KEY = 0x4E00  # of the Chinese characters
+_PLACE = re.compile(r"(\d+)(?:-(\d+))?(?:,(\d+))?")
+
+
+@dataclass(frozen=True, slots=True)
+class Recall:
+    """What is generated.
+
+    Attributes:
+        fewest, most: pairs of a source; its number is drawn from them, its logarithm evenly.
+        num_training: sources to train on.
+    """
+
+    fewest: int
+    most: int
+    num_training: int = NUM_TRAINING
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.fewest <= self.most <= NUM_KEYS:
+            raise InputError(
+                f"recall:{self.fewest}-{self.most} must name numbers of pairs that rise from 1 to "
+                f"{NUM_KEYS}, the keys there are."
+            )
+        if self.num_training < 1:
+            raise InputError(f"recall must have samples to train on, not {self.num_training}.")
+
+    @classmethod
+    def parse(cls, text: str) -> "Recall":
+        """From "16", "2-64", or "2-64,5000": pairs, and how many samples to train on.
+
+        Example:
+            >>> Recall.parse("2-64").most
+            64
+        """
+        match = _PLACE.fullmatch(text)
+        if match is None:
+            raise InputError(
+                f"'recall:{text}' must name numbers of pairs, as recall:16 or recall:2-64; "
+                "recall:2-64,5000 also names how many samples to train on."
+            )
+        low, high, count = match.groups()
+        return cls(int(low), int(high or low), int(count or NUM_TRAINING))
+
+
+def open_recall(text: str, split: str, languages: tuple[str, str]) -> Documents:
+    """The samples of a split, the same ones every time, each a document of one segment.
+
+    Args:
+        text: as ``Recall.parse`` reads it.
+        split: any name but "train" is held out, and differs from others.
+        languages: what the two sides are called.
+    """
+    recall = Recall.parse(text)
+    name = f"recall:{recall.fewest}-{recall.most}:{split}"
+    count = recall.num_training if split == "train" else NUM_HELD_OUT
+    seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big")
+    rng = np.random.default_rng(seed)
+    samples = [Document(str(number), "recall", (_sample(recall, rng),)) for number in range(count)]
+    return Documents(name, samples, languages)
+
+
+def _sample(recall: Recall, rng: np.random.Generator) -> tuple[str, str]:
+    """One source and its target."""
+    low, high = np.log(recall.fewest), np.log(recall.most + 1)
+    count = min(int(np.exp(rng.uniform(low, high))), recall.most)
+    keys = [chr(_FIRST_KEY + key) for key in rng.permutation(NUM_KEYS)[:count].tolist()]
+    values = rng.integers(len(VALUES), size=count).tolist()
+    pairs = [f"{key}{VALUES[value]}" for key, value in zip(keys, values, strict=True)]
+    asked = int(rng.integers(count))
+    return f"{''.join(pairs)}{keys[asked]}", pairs[asked]
