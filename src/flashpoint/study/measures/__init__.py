@@ -1,0 +1,1 @@
+"""Measurements of studies: functions from options to a flat mapping of numbers."""

@@ -1,0 +1,163 @@
+"""From outcomes to what findings are made of: numbers by factors, lines, tables and notes."""
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from flashpoint.report.findings import DataTable, Series
+from flashpoint.study.outcome import Outcome
+from flashpoint.study.plan import Factor
+from flashpoint.study.verdict import bootstrap
+
+PERCENT = 100.0
+MAX_REASONS = 5
+
+
+def select(outcomes: Sequence[Outcome], **factors: Factor) -> list[Outcome]:
+    """Those that stand at these places."""
+    return [
+        outcome
+        for outcome in outcomes
+        if all(outcome.factors.get(name) == value for name, value in factors.items())
+    ]
+
+
+def levels(outcomes: Sequence[Outcome], factor: str) -> list[Factor]:
+    """The places on an axis, whatever became of their trials: words as they come, numbers rising.
+
+    Example:
+        >>> some = [Outcome(name=n, factors={"a": n}, status="waiting") for n in "ba"]
+        >>> levels(some, "a")
+        ['b', 'a']
+    """
+    found = dict.fromkeys(o.factors[factor] for o in outcomes if factor in o.factors)
+    if any(isinstance(level, str) for level in found):
+        return list(found)
+    return sorted(found)
+
+
+def numbers(
+    outcomes: Sequence[Outcome], number: str, scale: float = 1.0, **factors: Factor
+) -> list[float]:
+    """A number of the finished trials that stand at these places, where it is finite."""
+    found = (
+        outcome.numbers[number]
+        for outcome in select(outcomes, **factors)
+        if outcome.status == "finished" and number in outcome.numbers
+    )
+    return [scale * value for value in found if math.isfinite(value)]
+
+
+def mean(values: Sequence[float]) -> float | None:
+    """Of some values, or None of none."""
+    return statistics.fmean(values) if values else None
+
+
+def line(
+    name: str,
+    points: Sequence[tuple[float | str, Sequence[float]]],
+    *,
+    is_dashed: bool = False,
+    has_line: bool = True,
+) -> Series:
+    """Means with their intervals; places without values are left out.
+
+    Args:
+        name: of the line.
+        points: a place on the axis, and values by seed.
+        is_dashed, has_line: as ``Series`` takes them.
+    """
+    there = [(x, values) for x, values in points if values]
+    found = [bootstrap([values]) if len(values) > 1 else None for _, values in there]
+    return Series(
+        name=name,
+        x=[x for x, _ in there],  # pyright: ignore[reportArgumentType]  one kind in one line
+        y=[statistics.fmean(values) for _, values in there],
+        low=[None if interval is None else interval.low for interval in found],
+        high=[None if interval is None else interval.high for interval in found],
+        is_dashed=is_dashed,
+        has_line=has_line,
+    )
+
+
+def along(
+    name: str,
+    outcomes: Sequence[Outcome],
+    axis: str,
+    number: str,
+    *,
+    scale: float = 1.0,
+    **factors: Factor,
+) -> Series:
+    """A number against a factor, as a line."""
+    there = select(outcomes, **factors)
+    points = [
+        (place, numbers(there, number, scale, **{axis: place})) for place in levels(there, axis)
+    ]
+    return line(name, points)
+
+
+def trial_table(
+    name: str, title: str, outcomes: Sequence[Outcome], columns: Sequence[str]
+) -> DataTable:
+    """A row for every trial: its factors, some of its numbers, and what became of it."""
+    factors = list(dict.fromkeys(name for outcome in outcomes for name in outcome.factors))
+    shown = [column for column in columns if any(column in o.numbers for o in outcomes)]
+    rows = [
+        [
+            *(outcome.factors.get(factor) for factor in factors),
+            *(outcome.numbers.get(column) for column in shown),
+            outcome.status,
+        ]
+        for outcome in outcomes
+    ]
+    return DataTable(name=name, title=title, head=[*factors, *shown, "status"], rows=rows)
+
+
+def state_notes(outcomes: Sequence[Outcome]) -> list[str]:
+    """What is missing, and why."""
+    left = [outcome for outcome in outcomes if outcome.status != "finished"]
+    failed = [outcome for outcome in left if outcome.status == "failed"]
+    notes: list[str] = []
+    if not outcomes:
+        notes.append("Nothing has been run.")
+    elif left:
+        done = len(outcomes) - len(left)
+        notes.append(f"{done} of {len(outcomes)} trials have finished, {len(failed)} failed.")
+    notes += [
+        f"{o.name} failed: {o.reason or 'no reason is known.'}" for o in failed[:MAX_REASONS]
+    ]
+    return notes
+
+
+def least(*differences: np.ndarray) -> np.ndarray:
+    """The smallest of several quantities, draw by draw."""
+    return np.minimum.reduce(differences)
+
+
+def most(*differences: np.ndarray) -> np.ndarray:
+    """The largest of several quantities, draw by draw."""
+    return np.maximum.reduce(differences)
+
+
+def farthest(*differences: np.ndarray) -> np.ndarray:
+    """That one of several quantities which is farthest from 0, draw by draw."""
+    high, low = most(*differences), least(*differences)
+    return np.where(np.abs(high) >= np.abs(low), high, low)
+
+
+def over_pairs(combine: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
+    """A quantity of means that come in pairs: their differences, combined.
+
+    Example:
+        >>> over_pairs(least)(np.array([3.0]), np.array([1.0]), np.array([5.0]), np.array([4.0]))
+        array([1.])
+    """
+
+    def quantity(*means: np.ndarray) -> np.ndarray:
+        pairs = zip(means[::2], means[1::2], strict=True)
+        return combine(*(first - second for first, second in pairs))
+
+    return quantity

@@ -1,0 +1,182 @@
+"""What trials are made of: configs by scale, as plain data, and changes of them."""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, cast
+
+from flashpoint.data.text.recall import NUM_PIECES
+from flashpoint.study.plan import Evaluation, Factor, Scale, Settings, Training, Trial
+
+Config = dict[str, Any]
+
+NEVER = 1_000_000
+"""Updates in a row that may fail: a run that diverges is a result, not a failure."""
+
+SMALL_SIDE, SMALL_PATCH = 32, 4
+
+_VISION: Mapping[Scale, Config] = {
+    "smoke": {
+        "model": {
+            **{"name": "vit", "patch_size": 2, "width": 32, "depth": 2, "num_heads": 2},
+            **{"mlp_dim": 64, "attention": "relu"},
+        },
+        "data": {"image_size": 8, "channels": 1},
+        "loss": "softmax",
+        "steps": 40,
+        "batch_size": 64,
+        "optimizer": {"lr": 6e-3, "weight_decay": 0.1, "clip": 1.0},
+        "schedule": {"warmup_share": 0.1},
+        "precision": "fp32",
+        **{"log_every": 10, "evaluate_every": 40, "checkpoint_every": 40},
+    },
+    "small": {
+        "model": {
+            **{"name": "vit", "patch_size": SMALL_PATCH, "width": 192, "depth": 6},
+            **{"num_heads": 3, "mlp_dim": 768, "layer_scale": 0.1, "attention": "relu"},
+        },
+        "data": {
+            **{"image_size": SMALL_SIDE, "channels": 3, "resident": "yes"},
+            "augmentation": {"crop": "pad", "pad": 4, "flip": True, "mixup": 0.5},
+        },
+        "loss": "softmax",
+        "epochs": 10,
+        "batch_size": 128,
+        "optimizer": {"lr": 1e-3, "weight_decay": 0.1, "clip": 1.0},
+        "schedule": {"warmup_share": 0.1},
+        **{"precision": "bf16", "compile": "graphs_only"},
+        **{"log_every": 100, "evaluate_every": NEVER, "checkpoint_every": NEVER},
+    },
+    "paper": {  # configs/vit_i1k.yaml
+        "model": {
+            **{"name": "vit_s16", "num_classes": 1000, "head_bias": -6.9, "pool": "token"},
+            **{"positions": "learned", "pre_logits": True, "gelu": "tanh", "attention": "relu"},
+        },
+        "data": {
+            **{"image_size": 224, "channels": 3, "workers": 16},
+            "augmentation": {
+                **{"crop": "inception", "min_area": 0.05, "flip": True},
+                **{"randaug_ops": 2, "randaug_magnitude": 15.0, "mixup": 0.5},
+            },
+        },
+        "loss": "sigmoid",
+        "epochs": 300,
+        "batch_size": 4096,
+        "optimizer": {"lr": 1e-3, "weight_decay": 0.1, "clip": 1.0},
+        "schedule": {"warmup_steps": 10_000},
+        **{"precision": "bf16", "compile": "default"},
+        **{"log_every": 50, "evaluate_every": 2500, "checkpoint_every": 500},
+    },
+}
+
+_TEXT: Mapping[Scale, Config] = {
+    "smoke": {
+        "model": {
+            **{"name": "reluformer", "width": 32, "encoder_depth": 1, "decoder_depth": 1},
+            **{"num_heads": 2, "mlp_dim": 64},
+        },
+        "data": {"length": 32, "join": False, "pieces": {"vocabulary_size": NUM_PIECES}},
+        "steps": 30,
+        "batch_size": 1024,
+        "optimizer": {"lr": 2e-3},
+        "schedule": {"kind": "cosine", "warmup_share": 0.1, "warmup_steps": 0},
+        "precision": "fp32",
+        **{"log_every": 10, "evaluate_every": 30, "checkpoint_every": 30},
+    },
+    "small": {
+        "model": {
+            **{"name": "reluformer", "width": 256, "encoder_depth": 3, "decoder_depth": 3},
+            **{"num_heads": 4, "mlp_dim": 1024, "dropout": 0.2},
+        },
+        "data": {"length": 512, "join": False, "pieces": {"vocabulary_size": 8192}},
+        "steps": 2000,
+        "batch_size": 8192,
+        "optimizer": {"lr": 1e-3},
+        "schedule": {"kind": "cosine", "warmup_share": 0.15, "warmup_steps": 0},
+        **{"precision": "bf16", "compile": "graphs_only"},
+        **{"log_every": 100, "evaluate_every": NEVER, "checkpoint_every": NEVER},
+    },
+    "paper": {
+        "model": {"name": "reluformer_base", "dropout": 0.1},
+        "data": {"length": 512, "join": True, "pieces": {"vocabulary_size": 32_000}},
+        "steps": 100_000,
+        "batch_size": 32_768,
+        "optimizer": {"lr": 7e-4},
+        "schedule": {"kind": "inverse_sqrt", "warmup_steps": 4000},
+        **{"precision": "bf16", "compile": "default"},
+        **{"log_every": 50, "evaluate_every": 2500, "checkpoint_every": 1000},
+    },
+}
+
+
+def vision(settings: Settings, seed: int, changes: Mapping[str, Any]) -> Config:
+    """The config of a ViT on the images of a scale, with some dotted names changed."""
+    base = _VISION[settings.scale] | {"task": "vision", "seed": seed, "max_bad_steps": NEVER}
+    return changed(base, {**_both(settings.images), **changes})
+
+
+def text(settings: Settings, seed: int, changes: Mapping[str, Any]) -> Config:
+    """The config of a ReLUFormer on the documents of a scale, with some dotted names changed."""
+    base = _TEXT[settings.scale] | {"task": "text", "seed": seed, "max_bad_steps": NEVER}
+    return changed(base, {**_both(settings.documents), **changes})
+
+
+def pointwise(activation: str = "relu", **fields: Any) -> Config:
+    """Pointwise attention as a config holds it."""
+    return {"activation": activation, **fields}
+
+
+def changed(config: Mapping[str, Any], changes: Mapping[str, Any]) -> Config:
+    """A copy of plain data with other values at dotted names; None takes a name away.
+
+    Example:
+        >>> changed({"model": {"name": "vit"}, "epochs": 3}, {"model.depth": 2, "epochs": None})
+        {'model': {'name': 'vit', 'depth': 2}}
+    """
+    copy = _copy(config)
+    for path, value in changes.items():
+        *above, last = path.split(".")
+        section = copy
+        for name in above:
+            section = section.setdefault(name, {})
+        if value is None:
+            section.pop(last, None)
+        else:
+            section[last] = _copy(cast(Config, value)) if isinstance(value, Mapping) else value
+    return copy
+
+
+def trial(
+    factors: Mapping[str, Factor],
+    config: Mapping[str, Any],
+    afterwards: Iterable[Evaluation] = (),
+) -> Trial:
+    """A training whose name says where it stands."""
+    work = Training(config=config, afterwards=tuple(afterwards))
+    return Trial(name=name_of(factors), factors=factors, work=work)
+
+
+def name_of(factors: Mapping[str, Factor]) -> str:
+    """A folder's name from the factors: words as they are, numbers behind what they count.
+
+    Example:
+        >>> name_of({"attention": "relu / L", "alpha": 0.5, "seed": 1})
+        'relu-L-alpha0.5-seed1'
+    """
+    parts = (
+        re.sub(r"[^A-Za-z0-9.]+", "-", value).strip("-")
+        if isinstance(value, str)
+        else f"{name}{value:g}"
+        for name, value in factors.items()
+    )
+    return "-".join(parts)
+
+
+def _both(where: str) -> Config:
+    return {"data.train": where, "data.validation": where}
+
+
+def _copy(values: Mapping[str, Any]) -> Config:
+    return {
+        key: _copy(cast(Config, value)) if isinstance(value, Mapping) else value
+        for key, value in values.items()
+    }

@@ -1,0 +1,1 @@
+"""The studies, one a file: a plan of trials and what is made of their outcomes."""

@@ -1,0 +1,77 @@
+"""Does relu attention need a norm of q and k? (paper 1, figure 3)"""
+
+from collections.abc import Sequence
+
+from flashpoint.report.findings import Chart, Findings, Verdict
+from flashpoint.study.outcome import Outcome
+from flashpoint.study.plan import Settings, Study, Trial
+from flashpoint.study.reading import PERCENT, along, levels, numbers, state_notes, trial_table
+from flashpoint.study.settings import trial, vision
+from flashpoint.study.verdict import judge
+
+ACTIVATIONS = ("relu", "relu2", "softmax")
+NORMS = {"with": "layer", "without": "none"}
+MARGIN = 1.0
+
+
+def plan(settings: Settings) -> tuple[Trial, ...]:
+    """Every attention with and without the norm."""
+    return tuple(
+        trial(
+            {"attention": activation, "norm": word, "seed": seed},
+            vision(settings, seed, {"model.attention": activation, "model.qk_norm": norm}),
+        )
+        for seed in range(settings.seeds)
+        for activation in ACTIVATIONS
+        for word, norm in NORMS.items()
+    )
+
+
+def findings(outcomes: Sequence[Outcome]) -> Findings:
+    """Accuracy with and without, and how much the norm is worth to each attention."""
+    return Findings(
+        verdicts=[
+            _verdict(outcomes, activation)
+            for activation in ("relu", "relu2")
+            if activation in levels(outcomes, "attention") or not outcomes
+        ],
+        charts=[
+            Chart(
+                name="qk-norm",
+                title="Accuracy with and without qk-layernorm",
+                caption="Paper 1, figure 3: without the norm of q and k, relu and squared relu "
+                "change little at these sizes. Here: the same, softmax beside them.",
+                x_title="qk-layernorm",
+                y_title="top-1",
+                series=[
+                    along(str(activation), outcomes, "norm", "top1", attention=activation)
+                    for activation in levels(outcomes, "attention")
+                ],
+                y_format="percent",
+            )
+        ],
+        tables=[trial_table("qk-norm", "All trials", outcomes, ("top1", "loss", "train_loss"))],
+        notes=state_notes(outcomes),
+    )
+
+
+def _verdict(outcomes: Sequence[Outcome], activation: str) -> Verdict:
+    return judge(
+        f"Without qk-layernorm, {activation} changes by no more than {MARGIN:g} point of top-1.",
+        [
+            numbers(outcomes, "top1", PERCENT, attention=activation, norm=norm)
+            for norm in ("without", "with")
+        ],
+        (-MARGIN, MARGIN),
+        unit="points of top-1, without less with",
+    )
+
+
+STUDY = Study(
+    name="qk-norm",
+    question="Does relu attention need a norm of q and k?",
+    source="paper 1, figure 3",
+    claim="Removing qk-layernorm changes little for relu and squared relu at these sizes.",
+    plan=plan,
+    findings=findings,
+)

@@ -1,0 +1,166 @@
+"""Does pointwise attention find a needle? Key-value recall by the number of pairs (open)."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from flashpoint.data.text.recall import NUM_PIECES
+from flashpoint.report.findings import Chart, Findings, Series, Verdict
+from flashpoint.study.outcome import Outcome
+from flashpoint.study.plan import Evaluation, Scale, Settings, Study, Trial
+from flashpoint.study.reading import PERCENT, levels, line, numbers, state_notes, trial_table
+from flashpoint.study.settings import pointwise, text, trial
+from flashpoint.study.verdict import judge
+
+ATTENTIONS: Mapping[str, Mapping[str, Any]] = {
+    "softmax": {"model.attention": "softmax"},
+    "relu, alpha 0.5": {"model.attention": "relu", "penalty": 0.0},
+    "relu, alpha 0.5, penalty": {"model.attention": "relu", "penalty": 0.1},
+    "relu, alpha 1": {"model.attention": pointwise(alpha=1.0), "penalty": 0.0},
+}
+MARGIN = 2.0
+
+_PAIRS: Mapping[Scale, tuple[str, tuple[int, ...]]] = {  # of training, of tests
+    "smoke": ("recall:2-8,2000", (4, 16)),
+    "small": ("recall:2-64", (4, 16, 64, 128, 256)),
+    "paper": ("recall:2-128", (4, 16, 64, 128, 256)),
+}
+_LONGEST = 1024
+"""Room for the sources of all tests: 2 tokens a pair, and a quarter more for a translator."""
+
+_CHANGES: Mapping[Scale, Mapping[str, Any]] = {
+    "smoke": {},
+    "small": {
+        **{"model.width": 128, "model.num_heads": 2, "model.mlp_dim": 256, "model.dropout": 0.0},
+        **{"model.encoder_depth": 2, "model.decoder_depth": 2, "data.length": 192},
+        **{"steps": 5000, "optimizer.lr": 3e-3, "label_smoothing": 0.0},
+        "data.pieces.vocabulary_size": NUM_PIECES,
+    },
+    "paper": {
+        **{"model.name": "reluformer_base", "model.dropout": 0.0, "data.length": 320},
+        **{"data.join": False, "label_smoothing": 0.0, "steps": 20_000},
+        "data.pieces.vocabulary_size": NUM_PIECES,
+    },
+}
+_SHOWN: Mapping[Scale, tuple[str, ...]] = {
+    "smoke": ("softmax", "relu, alpha 0.5", "relu, alpha 1"),
+    "small": tuple(ATTENTIONS),
+    "paper": tuple(ATTENTIONS),
+}
+
+
+def plan(settings: Settings) -> tuple[Trial, ...]:
+    """Every attention learns recall; then it is asked by numbers of pairs, also larger ones."""
+    place, tests = _PAIRS[settings.scale]
+    evaluations = [
+        Evaluation(
+            name=f"pairs{pairs}",
+            kind="translate",
+            options={"data": f"recall:{pairs}", "data.length": _LONGEST, "batch_size": 128},
+        )
+        for pairs in tests
+    ]
+    return tuple(
+        trial(
+            {"attention": attention, "trained_pairs": _most(place), "seed": seed},
+            text(
+                settings,
+                seed,
+                {
+                    **{"data.train": place, "data.validation": place.partition(",")[0]},
+                    **_CHANGES[settings.scale],
+                    **ATTENTIONS[attention],
+                },
+            ),
+            evaluations,
+        )
+        for seed in range(settings.seeds)
+        for attention in _SHOWN[settings.scale]
+    )
+
+
+def _most(place: str) -> int:
+    return int(place.partition("-")[2].partition(",")[0])
+
+
+def findings(outcomes: Sequence[Outcome]) -> Findings:
+    """Accuracy of recall by the number of pairs."""
+    return Findings(
+        verdicts=[
+            _verdict(outcomes, attention) for attention in ("relu, alpha 0.5", "relu, alpha 1")
+        ],
+        charts=[_chart(outcomes)],
+        tables=[
+            trial_table(
+                "retrieval",
+                "All trials",
+                outcomes,
+                ("loss", *(f"pairs{pairs}.exact" for pairs in _measured(outcomes))),
+            )
+        ],
+        notes=[
+            "A source has 2 tokens a pair; guessing a value of the source is right once in as "
+            "many times as there are pairs.",
+            *state_notes(outcomes),
+        ],
+    )
+
+
+def _measured(outcomes: Sequence[Outcome]) -> list[int]:
+    names = {name.partition(".")[0] for o in outcomes for name in o.numbers}
+    counts = (name.removeprefix("pairs") for name in names if name.startswith("pairs"))
+    return sorted(int(count) for count in counts if count.isdecimal())
+
+
+def _trained(outcomes: Sequence[Outcome]) -> int:
+    """The most pairs of training."""
+    return max((int(most) for most in levels(outcomes, "trained_pairs")), default=0)
+
+
+def _verdict(outcomes: Sequence[Outcome], attention: str) -> Verdict:
+    within = [pairs for pairs in _measured(outcomes) if pairs <= _trained(outcomes)]
+    pairs = max(within, default=0)
+    return judge(
+        f"{attention} recalls as well as softmax at {pairs or 'the most'} pairs of training, up "
+        f"to {MARGIN:g} points.",
+        [
+            numbers(outcomes, f"pairs{pairs}.exact", PERCENT, attention=kind)
+            for kind in (attention, "softmax")
+        ],
+        (-MARGIN, float("inf")),
+        unit="points of recall, relu less softmax",
+    )
+
+
+def _chart(outcomes: Sequence[Outcome]) -> Chart:
+    measured = _measured(outcomes)
+    series: list[Series] = [
+        line(
+            str(attention),
+            [(n, numbers(outcomes, f"pairs{n}.exact", attention=attention)) for n in measured],
+        )
+        for attention in levels(outcomes, "attention")
+    ]
+    if measured:
+        guesses = [1.0 / pairs for pairs in measured]
+        series.append(Series(name="a guess", x=measured, y=guesses, is_dashed=True))
+    return Chart(
+        name="retrieval",
+        title="Recall of a value by its key",
+        caption="Open in both papers. Pairs of keys and values, then one key: the share of right "
+        f"answers. Trained on up to {_trained(outcomes)} pairs; more is farther than trained.",
+        x_title="pairs in the source",
+        y_title="right answers",
+        series=series,
+        x_is_log=True,
+        y_format="percent",
+    )
+
+
+STUDY = Study(
+    name="retrieval",
+    question="Does pointwise attention find one key among many?",
+    source="open",
+    claim="One would fear that attention without softmax's competition finds less among many.",
+    plan=plan,
+    findings=findings,
+)

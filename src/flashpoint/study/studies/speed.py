@@ -1,0 +1,200 @@
+"""Does the kernels' gain arrive in whole models? (open)"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from flashpoint.report.findings import Chart, DataTable, Findings, Series, Verdict
+from flashpoint.study.outcome import Outcome
+from flashpoint.study.plan import Measurement, Scale, Settings, Study, Trial
+from flashpoint.study.reading import (
+    least,
+    levels,
+    line,
+    numbers,
+    select,
+    state_notes,
+    trial_table,
+)
+from flashpoint.study.settings import name_of, vision
+from flashpoint.study.verdict import judge
+
+_STEPS: Mapping[Scale, Mapping[int, Mapping[str, Any]]] = {
+    "smoke": {16: {}},
+    "small": {
+        16: {"model.patch_size": 8, "batch_size": 1024},
+        64: {"model.patch_size": 4, "batch_size": 512},
+        256: {"model.patch_size": 2, "batch_size": 128},
+        1024: {"model.patch_size": 1, "batch_size": 32},
+    },
+    "paper": {
+        50: {"model.name": "vit_s32", "batch_size": 512},
+        197: {"model.name": "vit_s16", "batch_size": 256},
+        785: {"model.name": "vit_s8", "batch_size": 64},
+    },
+}
+_TURNS: Mapping[Scale, Mapping[str, int]] = {
+    "smoke": {"steps": 3, "rounds": 3},
+    "small": {"steps": 30, "rounds": 7},
+    "paper": {"steps": 10, "rounds": 7},
+}
+
+
+class Case(NamedTuple):
+    """What a stored time is of, as ``measures/stored_benchmarks.py`` names it."""
+
+    device: str
+    mode: str
+    activation: str
+    sight: str
+    dtype: str
+    head_dim: int
+    length: int
+
+    @classmethod
+    def parse(cls, text: str) -> "Case":
+        """From its name."""
+        device, mode, activation, sight, dtype, dim, length = text.split("|")
+        return cls(device, mode, activation, sight, dtype, int(dim), int(length))
+
+
+def plan(settings: Settings) -> tuple[Trial, ...]:
+    """Stored times of kernels; and training steps of twins, in turns, once for each seed."""
+    stored = Trial(
+        name="kernels",
+        factors={"measured": "kernels"},
+        work=Measurement(function="flashpoint.study.measures.stored_benchmarks:measure"),
+    )
+    return stored, *(
+        _step(settings, tokens, changes, seed)
+        for seed in range(settings.seeds)
+        for tokens, changes in _STEPS[settings.scale].items()
+    )
+
+
+def _step(settings: Settings, tokens: int, changes: Mapping[str, Any], seed: int) -> Trial:
+    factors = {"measured": "step", "tokens": tokens, "seed": seed}
+    configs = {
+        attention: vision(settings, seed, {**changes, "model.attention": attention})
+        for attention in ("relu", "softmax")
+    }
+    work = Measurement(
+        function="flashpoint.study.measures.step_time:measure",
+        options={"configs": configs, **_TURNS[settings.scale]},
+    )
+    return Trial(name=name_of(factors), factors=factors, work=work)
+
+
+def findings(outcomes: Sequence[Outcome]) -> Findings:
+    """Times softmax's over ours, by length: of kernels and of whole training steps."""
+    stored = _stored(outcomes)
+    return Findings(
+        verdicts=[_verdict(outcomes)],
+        charts=[_kernel_chart(stored), _step_chart(outcomes)],
+        tables=[
+            _kernel_table(stored),
+            trial_table(
+                "speed-steps",
+                "Training steps",
+                select(outcomes, measured="step"),
+                ("relu_s", "softmax_s"),
+            ),
+        ],
+        notes=[
+            "Kernels: medians of stored benchmarks, each on its own device. Steps: twins in turns "
+            "in one process on the device of this study. Other runs on the same GPU distort times "
+            "less that way, but run this study alone.",
+            *state_notes(outcomes),
+        ],
+    )
+
+
+def _stored(outcomes: Sequence[Outcome]) -> dict[Case, float]:
+    """How many times as fast as softmax, by case."""
+    found: dict[Case, float] = {}
+    for outcome in outcomes:
+        for name, softmax in outcome.numbers.items():
+            case, _, what = name.rpartition("|")
+            ours = outcome.numbers.get(f"{case}|ours_s")
+            if what == "softmax_s" and ours and case.count("|") == len(Case._fields) - 1:
+                found[Case.parse(case)] = softmax / ours
+    return found
+
+
+def _verdict(outcomes: Sequence[Outcome]) -> Verdict:
+    tokens = levels(outcomes, "tokens")
+
+    def slowest(*means: np.ndarray) -> np.ndarray:
+        pairs = zip(means[::2], means[1::2], strict=True)
+        return least(*(softmax / relu for softmax, relu in pairs))
+
+    return judge(
+        "A training step with relu is faster than one with softmax at every number of tokens.",
+        [
+            numbers(outcomes, name, tokens=number)
+            for number in tokens
+            for name in ("softmax_s", "relu_s")
+        ]
+        or [[]],
+        (1.0, float("inf")),
+        unit="time of softmax over that of relu, where it is smallest",
+        quantity=slowest,
+    )
+
+
+def _kernel_chart(stored: Mapping[Case, float]) -> Chart:
+    lines: dict[str, dict[int, float]] = {}
+    for case, speedup in sorted(stored.items()):
+        if case.activation == "relu" and case.sight == "full" and case.dtype == "bf16":
+            name = f"{case.device}, {case.mode}, head dim {case.head_dim}"
+            lines.setdefault(name, {})[case.length] = speedup
+    return Chart(
+        name="speed-kernels",
+        title="Attention alone: times as fast as softmax's best kernel",
+        caption="From the stored benchmarks: relu in bf16, every key visible. 1 is as fast.",
+        x_title="keys",
+        y_title="time of softmax over ours",
+        series=[
+            Series(name=name, x=list(points), y=list(points.values()))
+            for name, points in lines.items()
+        ],
+        x_is_log=True,
+    )
+
+
+def _step_chart(outcomes: Sequence[Outcome]) -> Chart:
+    points: list[tuple[float | str, list[float]]] = []
+    for tokens in levels(outcomes, "tokens"):
+        relu = numbers(outcomes, "relu_s", tokens=tokens)
+        softmax = numbers(outcomes, "softmax_s", tokens=tokens)
+        ratios = [other / ours for ours, other in zip(relu, softmax, strict=False)]
+        points.append((tokens, ratios))
+    return Chart(
+        name="speed-steps",
+        title="Whole training steps: times as fast as with softmax",
+        caption="The same ViT with relu/L and with softmax, forward to optimizer, by tokens.",
+        x_title="tokens of an image",
+        y_title="time with softmax over time with relu",
+        series=[line("training step", points)],
+        x_is_log=True,
+    )
+
+
+def _kernel_table(stored: Mapping[Case, float]) -> DataTable:
+    return DataTable(
+        name="speed-kernels",
+        title="Stored benchmarks",
+        head=[*Case._fields, "times as fast"],
+        rows=[[*case, speedup] for case, speedup in sorted(stored.items())],
+    )
+
+
+STUDY = Study(
+    name="speed",
+    question="Does the kernels' gain arrive in whole models?",
+    source="open",
+    claim="One would expect a part of the kernels' gain in a training step, more at more tokens.",
+    plan=plan,
+    findings=findings,
+)

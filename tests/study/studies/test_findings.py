@@ -1,0 +1,306 @@
+"""What findings make of outcomes: verdicts in both directions, and of what is missing, none."""
+
+import math
+from dataclasses import replace
+
+import pytest
+from study.studies.outcomes import SMALL, SMOKE, findings, noise, outcomes, planned, words
+
+from flashpoint.study.moments import output_variance
+from flashpoint.study.outcome import Outcome
+from flashpoint.study.registry import STUDIES
+
+every_study = pytest.mark.parametrize("name", STUDIES)
+YES, NO, OPEN = "supports", "contradicts", "undecided"
+
+
+def scaling(gap, growth=0.0):
+    """relu below softmax by a gap, and by more at larger sizes."""
+    sizes = {"128/8": 0, "128/4": 1, "192/4": 2, "256/4": 3}
+
+    def numbers(size, attention, seed):
+        lost = (gap + growth * sizes[size]) * (attention == "relu")
+        top1 = 0.7 + 0.05 * sizes[size] - lost + noise(seed)
+        seconds = 10.0 + sizes[size] + seed
+        return {"top1": top1, "transfer.mean": top1, "flops": 1e15, "seconds": seconds}
+
+    return numbers
+
+
+def length_power(best, identity=0.6, relu2=0.8):
+    def numbers(tokens, activation, seed, alpha=1.0):
+        level = {"identity": identity, "relu2": relu2}.get(activation, 0.8)
+        return {"top1": level - 0.1 * abs(alpha - best) + noise(seed)}
+
+    return numbers
+
+
+def qk_norm(lost):
+    return lambda attention, norm, seed: {"top1": 0.8 - lost * (norm == "without") + noise(seed)}
+
+
+def gate(lost, cost):
+    def numbers(seed, gate="", alpha=1.0, measured=""):
+        if measured:
+            return {"without_s": 1.0 + noise(seed), "with_s": 1.0 + cost}
+        return {"top1": 0.8 - lost * abs(alpha - 1.0) + noise(seed)}
+
+    return numbers
+
+
+def memory_slots(softmax, norm, norm_many):
+    def numbers(memory, slots, seed):
+        worse = {"relu": 0.0, "softmax": softmax, "softmax + norm": norm}[memory]
+        if memory == "softmax + norm" and slots >= 3072:
+            worse = norm_many
+        return {"loss": 3.0 + worse + noise(seed)}
+
+    return numbers
+
+
+def relu_attention(bare, factor, whole):
+    found = {
+        **{"softmax": 20.0, "relu, no factor": bare, "relu, factor": factor},
+        "relu, factor and penalty": whole,
+    }
+    return lambda attention, seed: {
+        "translation.bleu": found[attention] + noise(seed),
+        "loss": 3.0,
+    }
+
+
+def document_length(gains):
+    def numbers(attention, length, seed):
+        bleu = 20.0 + gains[length] * (attention == "relu") + noise(seed)
+        groups = {"translation.bleu_1-128": bleu, "translation.bleu_over 2048": bleu}
+        return {"translation.bleu": bleu, "loss": 3.0, **groups}
+
+    return numbers
+
+
+def learned_length(learned, from_half, alpha):
+    found = {"learned from 1": learned, "learned from 0.5": from_half, "fixed at 0.5": 0.7}
+
+    def numbers(seed, **factors):
+        rule = factors["alpha"]
+        return {
+            "top1": found.get(rule, 0.8) + noise(seed),
+            "learned.alpha": alpha + noise(seed),
+            "learned.alpha_layer0": alpha,
+            "learned.alpha_layer1": alpha,
+        }
+
+    return numbers
+
+
+def longer(relu_seen, relu_fixed, softmax):
+    def numbers(attention, seed):
+        far = softmax if attention == "softmax" else relu_seen
+        found = {"top1": 0.8 + noise(seed), "seen64.top1": 0.8 + noise(seed)}
+        fixed = {} if attention == "softmax" else {"fixed576.top1": relu_fixed + noise(seed)}
+        return {**found, "seen576.top1": far + noise(seed), **fixed}
+
+    return numbers
+
+
+def retrieval(half, one, beyond=0.1):
+    def numbers(attention, trained_pairs, seed):
+        level = {"relu, alpha 0.5": half, "relu, alpha 1": one}.get(attention, 0.99)
+        at = {4: 1.0, 64: level + noise(seed), 256: beyond}
+        return {f"pairs{pairs}.exact": share for pairs, share in at.items()}
+
+    return numbers
+
+
+def speed(slow):
+    def numbers(measured, tokens=0, seed=0):
+        if measured == "kernels":
+            case = "NVIDIA H200|forward|relu|full|bf16|64|4096"
+            return {f"{case}|ours_s": 1.0, f"{case}|softmax_s": 1.8}
+        return {"relu_s": 1.0 + noise(seed), "softmax_s": slow if tokens == 16 else 1.5}
+
+    return numbers
+
+
+def variance(off=1.0, softmax=1.0, lemma=None):
+    def numbers(seed, width):
+        found = {}
+        for keys in (16, 1024):
+            for alpha in (0.0, 0.5, 1.0):
+                for h in ("relu", "relu2", "gelu", "softplus", "identity", "relu6", "sigmoid"):
+                    wrong = off if (h, alpha, keys) == ("gelu", 0.5, 1024) else 1.0 + noise(seed)
+                    computed = output_variance(h, alpha, keys)
+                    found[f"{h}.alpha{alpha:g}.keys{keys}"] = wrong * computed
+                found[f"silu.alpha{alpha:g}.keys{keys}"] = output_variance("silu", alpha, keys)
+                layer = output_variance("relu", alpha, keys, width) if lemma is None else lemma
+                found[f"layer.relu.alpha{alpha:g}.keys{keys}"] = layer
+            found[f"softmax.keys{keys}"] = softmax * math.e / keys
+        return found
+
+    return numbers
+
+
+CASES = [
+    ("scaling", scaling(0.004), [YES, YES, YES]),
+    ("scaling", scaling(0.05), [NO, YES, NO]),
+    ("scaling", scaling(-0.03, growth=0.01), [YES, NO, YES]),
+    ("scaling", scaling(0.01), [OPEN, YES, OPEN]),
+    ("length-power", length_power(1.0), [YES, YES, YES]),
+    ("length-power", length_power(0.0, identity=0.85, relu2=0.85), [NO, NO, NO]),
+    ("length-power", length_power(2.0), [NO, YES, YES]),
+    ("qk-norm", qk_norm(0.004), [YES, YES]),
+    ("qk-norm", qk_norm(0.03), [NO, NO]),
+    ("qk-norm", qk_norm(-0.03), [NO, NO]),
+    ("gate", gate(0.1, 0.09), [YES, YES]),
+    ("gate", gate(-0.1, 0.3), [NO, NO]),
+    ("gate", gate(0.1, 0.01), [YES, NO]),
+    ("memory-slots", memory_slots(0.1, 0.01, 0.1), [YES, YES, YES]),
+    ("memory-slots", memory_slots(-0.1, 0.2, -0.1), [NO, NO, NO]),
+    ("relu-attention", relu_attention(1.0, 19.0, 21.0), [YES, YES, YES, YES]),
+    ("relu-attention", relu_attention(20.0, 21.0, 18.0), [NO, NO, NO, NO]),
+    ("relu-attention", relu_attention(0.0, -noise(0), 18.0), [OPEN, YES, YES, NO]),
+    (
+        "document-length",
+        document_length({128: 0.1, 256: -0.1, 512: 0.5, 1024: 1.2}),
+        [YES, YES, YES],
+    ),
+    (
+        "document-length",
+        document_length({128: 0.1, 256: -2.0, 512: 0.5, 1024: -1.2}),
+        [NO, NO, NO],
+    ),
+    ("variance", variance(), [YES, YES, NO]),
+    ("variance", variance(off=1.3, softmax=1.3, lemma=0.5), [NO, NO, YES]),
+    ("learned-length", learned_length(0.81, 0.8099, 0.8), [YES, YES, YES, YES]),
+    ("learned-length", learned_length(0.75, 0.65, 0.5), [NO, NO, NO, NO]),
+    ("longer-than-trained", longer(0.7, 0.3, 0.7), [YES, YES]),
+    ("longer-than-trained", longer(0.3, 0.5, 0.7), [NO, NO]),
+    ("retrieval", retrieval(0.98, 0.5), [YES, NO]),
+    ("retrieval", retrieval(0.5, 0.999), [NO, YES]),
+    ("speed", speed(1.1), [YES]),
+    ("speed", speed(0.9), [NO]),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "numbers", "expected"), CASES, ids=[f"{c[0]}-{n}" for n, c in enumerate(CASES)]
+)
+def test_verdicts_follow_from_the_numbers(name, numbers, expected):
+    assert words(name, numbers) == expected
+
+
+@every_study
+def test_every_verdict_has_cases_in_both_directions(name):
+    for found in zip(*(expected for case, _, expected in CASES if case == name), strict=True):
+        assert {YES, NO} <= set(found)
+
+
+def samples(name):
+    """Good numbers of a study's whole plan at small."""
+    numbers = next(numbers for case, numbers, _ in CASES if case == name)
+    return outcomes(name, numbers)
+
+
+@every_study
+def test_findings_draw_what_there_is(name):
+    found = STUDIES[name].findings(samples(name))
+    assert found.charts
+    assert found.tables
+    for chart in found.charts:
+        assert chart.name.startswith(name)
+        assert any(series.y for series in chart.series), chart.name
+        for series in chart.series:
+            assert len(series.x) == len(series.y)
+            assert len(series.low) == len(series.high)
+            assert len(series.low) in (0, len(series.y))
+    for table in found.tables:
+        assert table.rows
+        assert all(len(row) == len(table.head) for row in table.rows)
+    names = [thing.name for thing in (*found.charts, *found.tables)]
+    assert len({chart.name for chart in found.charts}) == len(found.charts)
+    assert len({table.name for table in found.tables}) == len(found.tables)
+    assert all(" " not in name for name in names)
+
+
+@every_study
+def test_nothing_gives_findings_without_a_verdict(name):
+    found = STUDIES[name].findings([])
+    assert found.verdicts
+    assert all(verdict.word == OPEN for verdict in found.verdicts)
+    assert any("Nothing has been run" in note for note in found.notes)
+
+
+@every_study
+def test_trials_that_wait_or_failed_give_no_verdict_and_are_said(name):
+    waiting = [Outcome(name=t.name, factors=t.factors, status="waiting") for t in planned(name)]
+    failed = replace(waiting[0], status="failed", reason="out of memory.")
+    found = STUDIES[name].findings([failed, *waiting[1:]])
+    assert all(verdict.word == OPEN for verdict in found.verdicts)
+    assert any("out of memory." in note for note in found.notes)
+    assert any(f"0 of {len(waiting)} trials" in note for note in found.notes)
+
+
+@every_study
+def test_half_of_the_trials_give_findings_with_numbers(name):
+    some = samples(name)
+    half = [
+        outcome if n % 2 else replace(outcome, status="running", numbers={})
+        for n, outcome in enumerate(some)
+    ]
+    found = STUDIES[name].findings(half)
+    assert all(verdict.word in (YES, NO, OPEN) for verdict in found.verdicts)
+    for chart in found.charts:
+        assert all(len(series.x) == len(series.y) for series in chart.series)
+
+
+@every_study
+def test_one_seed_is_too_few_for_a_verdict(name):
+    one = [outcome for outcome in samples(name) if outcome.factors.get("seed", 0) == 0]
+    found = STUDIES[name].findings(one)
+    assert all(verdict.word == OPEN for verdict in found.verdicts)
+
+
+@every_study
+def test_numbers_that_are_missing_or_not_finite_are_left_out(name):
+    some = samples(name)
+    broken = [
+        replace(outcome, numbers=dict.fromkeys(outcome.numbers, math.nan)) for outcome in some
+    ]
+    found = STUDIES[name].findings(broken)
+    assert all(verdict.word == OPEN for verdict in found.verdicts)
+
+
+def test_a_size_that_is_missing_leaves_a_claim_about_all_sizes_open():
+    some = outcomes("scaling", scaling(0.0))
+    without = [
+        replace(o, status="failed", numbers={}) if o.factors["size"] == "256/4" else o
+        for o in some
+    ]
+    assert [v.word for v in STUDIES["scaling"].findings(without).verdicts] == [OPEN, OPEN, OPEN]
+
+
+def test_a_verdict_says_its_quantity_in_its_unit():
+    verdict = findings("scaling", scaling(0.004)).verdicts[0]
+    assert verdict.value == pytest.approx(-0.4)
+    assert verdict.region == (-1.0, math.inf)
+    verdict = findings("gate", gate(0.1, 0.09)).verdicts[1]
+    assert verdict.value == pytest.approx(9.0, abs=0.02)
+    verdict = findings("variance", variance(off=1.3)).verdicts[0]
+    assert verdict.value == pytest.approx(1.3)
+
+
+def test_document_groups_are_ordered_by_length():
+    gains = {128: 0.1, 256: -0.1, 512: 0.5, 1024: 1.2}
+    chart = findings("document-length", document_length(gains)).charts[2]
+    assert list(chart.series[0].x) == ["1-128", "over 2048"]
+
+
+def test_smoke_outcomes_draw_figures_too():
+    def numbers(**factors):
+        return {"top1": 0.5, "flops": 1.0, "seconds": 1.0, "transfer.mean": 0.4}
+
+    for name in ("scaling", "length-power", "qk-norm"):
+        found = findings(name, numbers, SMOKE)
+        assert all(series.y for chart in found.charts for series in chart.series)
+        assert all(verdict.word == OPEN for verdict in found.verdicts)
+    assert SMALL.seeds == 3

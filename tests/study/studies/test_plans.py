@@ -1,0 +1,147 @@
+"""Every plan of every scale: what is planned can be built, and is the same every time."""
+
+import re
+import subprocess
+import sys
+from importlib import import_module
+
+import pytest
+from study.studies.outcomes import PAPER, SMALL, SMOKE
+
+from flashpoint.study.plan import Measurement, Training
+from flashpoint.study.registry import STUDIES
+from flashpoint.training import config_file
+from flashpoint.training.text import TextConfig
+from flashpoint.training.vision import VisionConfig
+
+ISSUE = (
+    *("scaling", "length-power", "qk-norm", "gate", "memory-slots", "relu-attention"),
+    *("document-length", "variance", "learned-length", "longer-than-trained", "retrieval"),
+    "speed",
+)
+SCALES = {"smoke": SMOKE, "small": SMALL, "paper": PAPER}
+every_study = pytest.mark.parametrize("name", ISSUE)
+every_scale = pytest.mark.parametrize("settings", SCALES.values(), ids=SCALES)
+
+
+def test_all_studies_are_there_and_say_what_they_ask():
+    assert tuple(STUDIES) == ISSUE
+    for name, study in STUDIES.items():
+        assert study.name == name
+        assert study.question.endswith("?")
+        assert study.claim.endswith(".")
+        assert study.source
+
+
+def test_listing_studies_and_reading_findings_needs_no_torch():
+    code = (
+        "import sys\n"
+        "from flashpoint.study.registry import STUDIES\n"
+        "for study in STUDIES.values(): study.findings([])\n"
+        "sys.exit('torch' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def configs_of(work):
+    return (
+        [work.config] if isinstance(work, Training) else work.options.get("configs", {}).values()
+    )
+
+
+@every_scale
+@every_study
+def test_plan_holds_configs_that_can_be_built(name, settings):
+    for trial in STUDIES[name].plan(settings):
+        for config in configs_of(trial.work):
+            built = config_file.parse(config)
+            assert isinstance(built, TextConfig if config["task"] == "text" else VisionConfig)
+        if isinstance(trial.work, Measurement):
+            module, _, function = trial.work.function.partition(":")
+            assert callable(getattr(import_module(module), function))
+
+
+@every_scale
+@every_study
+def test_plan_is_the_same_every_time_and_its_names_are_unique_folders(name, settings):
+    plan = STUDIES[name].plan(settings)
+    assert plan == STUDIES[name].plan(settings)
+    names = [trial.name for trial in plan]
+    assert len(set(names)) == len(names)
+    assert all(re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name) for name in names)
+    keys = [tuple(sorted(trial.factors.items(), key=str)) for trial in plan]
+    assert len(set(keys)) == len(keys)
+
+
+@every_study
+def test_plan_has_the_seeds_that_are_asked_for(name):
+    seeds = {trial.factors.get("seed") for trial in STUDIES[name].plan(SMALL)} - {None}
+    assert seeds == {0, 1, 2}
+    for trial in STUDIES[name].plan(SMALL):
+        for config in configs_of(trial.work):
+            assert config["seed"] == trial.factors["seed"]
+
+
+@every_study
+def test_smoke_is_few_and_tiny(name):
+    plan = STUDIES[name].plan(SMOKE)
+    assert len(plan) <= 6
+    for trial in plan:
+        for config in configs_of(trial.work):
+            assert config["steps"] <= 40
+            assert config["data"]["train"] in ("digits", "recall:2-8,2000")
+
+
+@every_study
+def test_evaluations_of_a_trial_have_names_of_their_own(name):
+    for settings in SCALES.values():
+        for trial in STUDIES[name].plan(settings):
+            if isinstance(trial.work, Training):
+                names = [evaluation.name for evaluation in trial.work.afterwards]
+                assert len(set(names)) == len(names)
+                assert not any("." in name for name in names)
+
+
+def test_length_power_is_the_paper_s_grid_with_seeds_where_verdicts_need_them():
+    plan = STUDIES["length-power"].plan(SMALL)
+    cells = {(t.factors["tokens"], t.factors["activation"], t.factors.get("alpha")) for t in plan}
+    assert len({cell for cell in cells if cell[1] != "softmax"}) == 7 * 8 * 2
+    seeds = [t for t in plan if t.factors["tokens"] == 64 and t.factors["activation"] == "relu"]
+    assert len(seeds) == 3 * 8
+
+
+def test_text_twins_differ_in_attention_and_penalty_only():
+    configs = {
+        trial.factors["attention"]: trial.work.config
+        for trial in STUDIES["relu-attention"].plan(SMALL)
+        if trial.factors["seed"] == 0
+    }
+    one, *others = configs.values()
+    for other in others:
+        changed = config_file.differences(one, other)
+        assert set(changed) <= {"model.attention", "penalty"}
+
+
+def test_paper_scale_has_the_paper_s_sizes_and_recipe():
+    trials = [t for t in STUDIES["scaling"].plan(PAPER) if t.factors["seed"] == 0]
+    models = {t.factors["size"]: t.work.config["model"]["name"] for t in trials}
+    assert models == {
+        **{"S/32": "vit_s32", "S/16": "vit_s16", "B/32": "vit_b32", "B/16": "vit_b16"},
+        "L/16": "vit_l16",
+    }
+    mixups = {t.factors["size"]: t.work.config["data"]["augmentation"]["mixup"] for t in trials}
+    assert mixups["S/32"] == 0.2
+    assert mixups["L/16"] == 0.5
+
+
+def test_paper_scale_is_the_published_recipe_of_imagenet():
+    from pathlib import Path
+
+    published = config_file.load(Path(__file__).parents[3] / "configs" / "vit_i1k.yaml")
+    trial = next(t for t in STUDIES["qk-norm"].plan(PAPER) if t.name == "relu-with-seed0")
+    ours = config_file.parse(trial.work.config)
+    assert ours.optimizer == published.optimizer
+    assert ours.schedule == published.schedule
+    assert (ours.epochs, ours.batch_size, ours.loss) == (300, 4096, "sigmoid")
+    assert ours.data.augmentation == published.data.augmentation
+    assert dict(ours.model.settings) == dict(published.model.settings)

@@ -1,0 +1,153 @@
+"""What trained models are asked: the same as the verbs give, and under another config."""
+
+import pytest
+import torch
+from evaluation.trained import trained_run
+from training.runs import train_quietly
+
+from flashpoint.errors import InputError
+from flashpoint.evaluation.probe import probe, probe_config
+from flashpoint.study.evaluations import run_evaluation
+from flashpoint.study.settings import pointwise
+from flashpoint.training import config_file
+from flashpoint.training.run_folder import open_run
+
+
+@pytest.fixture(scope="module")
+def learner(tmp_path_factory):
+    """A run whose alpha is learned per head, from 0.5."""
+    folder = tmp_path_factory.mktemp("learner") / "run"
+    attention = pointwise(alpha="learned_per_head", alpha_start=0.5)
+    values = {
+        "model": {
+            **{"name": "vit", "patch_size": 4, "width": 16, "depth": 3, "num_heads": 2},
+            **{"mlp_dim": 16, "attention": attention},
+        },
+        "data": {"train": "digits", "validation": "digits", "image_size": 8, "channels": 1},
+        **{"steps": 5, "batch_size": 32, "precision": "fp32", "device": "cpu"},
+        "optimizer": {"lr": 1e-2},
+    }
+    train_quietly(config_file.parse(values), folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def translator(tmp_path_factory):
+    """A run on single pairs, which it learns to copy."""
+    folder = tmp_path_factory.mktemp("translator") / "run"
+    values = {
+        "task": "text",
+        "model": {"name": "reluformer_tiny", "attention": "softmax"},
+        "data": {
+            **{"train": "recall:1,5000", "validation": "recall:1", "length": 16, "join": False},
+            "pieces": {"vocabulary_size": 582},
+        },
+        **{"steps": 150, "batch_size": 1024, "precision": "fp32", "device": "cpu"},
+        **{"optimizer": {"lr": 5e-3}, "schedule": {"warmup_steps": 20, "kind": "cosine"}},
+        "label_smoothing": 0.0,
+    }
+    train_quietly(config_file.parse(values), folder)
+    return folder
+
+
+def test_classify_gives_what_the_last_validation_gave():
+    folder = trained_run()
+    found = run_evaluation("classify", folder, {})
+    assert found == pytest.approx(dict(open_run(folder).record.validation), rel=1e-5)
+
+
+def test_classify_takes_images_of_another_size_and_interpolates_positions():
+    folder = trained_run()
+    same, larger = (
+        run_evaluation("classify", folder, {"data.image_size": side}) for side in (8, 16)
+    )
+    assert same == pytest.approx(run_evaluation("classify", folder, {}))
+    assert larger != pytest.approx(same)
+    model = open_run(folder).load_model("last").with_image_size(16)
+    source = open_run(folder).config.data
+    assert larger["top1"] == pytest.approx(top1_of(model, source, 16), abs=1e-6)
+
+
+def top1_of(model, config, side):
+    from dataclasses import replace
+
+    from flashpoint.data.batches import EvalBatches
+    from flashpoint.data.sources import open_source
+
+    source = open_source("digits", "validation")
+    config = replace(config, image_size=side)
+    right = count = 0
+    with torch.no_grad():
+        for batch in EvalBatches(source, config, batch_size=128).iterate():
+            right += (model(batch.images).argmax(1) == batch.labels).sum().item()
+            count += len(batch.labels)
+    return right / count
+
+
+def test_length_may_stay_that_of_training():
+    """16 tokens in training: at 64, dividing by 16 gives four times what dividing by 64 gives."""
+    folder = trained_run()
+    usual = run_evaluation("classify", folder, {})
+    fixed = run_evaluation("classify", folder, {"model.attention.length": 16})
+    assert fixed == pytest.approx(usual, rel=1e-5)
+    far = {"data.image_size": 16}
+    seen = run_evaluation("classify", folder, far)
+    kept = run_evaluation("classify", folder, far | {"model.attention.length": 16})
+    quarter = run_evaluation(
+        "classify", folder, far | {"model.attention.length": 16, "model.attention.gain": 0.25}
+    )
+    assert kept["loss"] != pytest.approx(seen["loss"], rel=1e-3)
+    assert quarter["loss"] == pytest.approx(seen["loss"], rel=1e-4)
+
+
+def test_probe_gives_the_mean_of_the_verb():
+    folder = trained_run()
+    run = open_run(folder)
+    expected = probe(
+        run.load_model("last"), probe_config(run.config.data, "digits"), shots=5, seeds=range(2)
+    )
+    found = run_evaluation("probe", folder, {"data": "digits", "shots": 5, "seeds": 2})
+    assert found == {"mean": expected.mean, "spread": expected.spread}
+
+
+def test_learned_gives_alphas_by_layer_and_nothing_where_none_is_learned(learner):
+    found = run_evaluation("learned", learner, {})
+    layers = [found[f"alpha_layer{n}"] for n in range(3)]
+    model = open_run(learner).load_model("last")
+    expected = [block.attn.alpha.mean().item() for block in model.blocks]
+    assert layers == pytest.approx(expected)
+    assert found["alpha"] == pytest.approx(sum(layers) / 3)
+    assert found["alpha_lowest"] <= min(layers) <= max(layers) <= found["alpha_highest"]
+    assert found["alpha"] != 0.5
+    assert not any(name.startswith(("gain", "bias")) for name in found)
+    assert run_evaluation("learned", trained_run(), {}) == {}
+
+
+def test_translate_counts_exact_answers(translator):
+    found = run_evaluation("translate", translator, {})
+    assert found["exact"] > 0.9
+    assert set(found) >= {"bleu", "chrf", "document_bleu", "repeated_share", "bleu_1-128"}
+
+
+def test_translate_takes_other_data_that_is_longer_than_training(translator):
+    options = {"data": "recall:64", "data.length": 256, "batch_size": 500}
+    found = run_evaluation("translate", translator, options)
+    assert found["exact"] < 0.5
+    assert "bleu_129-256" in found
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "message"),
+    [
+        ("clasify", {}, "Did you mean 'classify'"),
+        ("classify", {"dat": "digits"}, "Did you mean 'data'"),
+        ("probe", {}, "needs data"),
+        ("learned", {"data": "digits"}, "Known: none"),
+        ("translate", {}, "ViT"),
+        ("classify", {"data.image_sise": 16}, "data.image_sise is unknown"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused_in_one_line(kind, options, message):
+    with pytest.raises(InputError, match=message) as error:
+        run_evaluation(kind, trained_run(), options)
+    assert "\n" not in str(error.value)
