@@ -12,8 +12,6 @@ Config = dict[str, Any]
 NEVER = 1_000_000
 """Updates in a row that may fail: a run that diverges is a result, not a failure."""
 
-SMALL_SIDE, SMALL_PATCH = 32, 4
-
 _VISION: Mapping[Scale, Config] = {
     "smoke": {
         "model": {
@@ -31,11 +29,11 @@ _VISION: Mapping[Scale, Config] = {
     },
     "small": {
         "model": {
-            **{"name": "vit", "patch_size": SMALL_PATCH, "width": 192, "depth": 6},
+            **{"name": "vit", "patch_size": 4, "width": 192, "depth": 6},
             **{"num_heads": 3, "mlp_dim": 768, "layer_scale": 0.1, "attention": "relu"},
         },
         "data": {
-            **{"image_size": SMALL_SIDE, "channels": 3, "resident": "yes"},
+            **{"image_size": 32, "channels": 3},
             "augmentation": {"crop": "pad", "pad": 4, "flip": True, "mixup": 0.5},
         },
         "loss": "softmax",

@@ -94,7 +94,7 @@ def learned_length(learned, from_half, alpha):
 
 
 def longer(relu_seen, relu_fixed, softmax):
-    def numbers(attention, seed):
+    def numbers(attention, trained_tokens, seed):
         far = softmax if attention == "softmax" else relu_seen
         found = {"top1": 0.8 + noise(seed), "seen64.top1": 0.8 + noise(seed)}
         fixed = {} if attention == "softmax" else {"fixed576.top1": relu_fixed + noise(seed)}

@@ -30,9 +30,10 @@ _PREFIX = {SEEN: "seen", FIXED: "fixed"}
 
 def plan(settings: Settings) -> tuple[Trial, ...]:
     """Three attentions; at the training length both rules are the same function."""
+    tokens = _tokens(settings.scale, _SIDES[settings.scale][0])
     return tuple(
         trial(
-            {"attention": attention, "seed": seed},
+            {"attention": attention, "trained_tokens": tokens, "seed": seed},
             vision(settings, seed, {"model.attention": spec}),
             _evaluations(settings.scale, is_pointwise=attention != "softmax"),
         )
@@ -96,25 +97,16 @@ def _measured(outcomes: Sequence[Outcome]) -> list[int]:
     return sorted(int(count) for count in counts if count.isdecimal())
 
 
-def _trained(outcomes: Sequence[Outcome]) -> int | None:
-    """The number of tokens of training: where tests give what the last validation gave."""
-    for tokens in _measured(outcomes):
-        at = f"{_PREFIX[SEEN]}{tokens}.top1"
-        pairs = [(o.numbers[at], o.numbers["top1"]) for o in outcomes if _has(o, at, "top1")]
-        if pairs and all(abs(one - other) < 1e-3 for one, other in pairs):
-            return tokens
-    return None
-
-
-def _has(outcome: Outcome, *names: str) -> bool:
-    return outcome.status == "finished" and all(name in outcome.numbers for name in names)
+def _trained(outcomes: Sequence[Outcome]) -> int:
+    """The number of tokens of training."""
+    return max((int(tokens) for tokens in levels(outcomes, "trained_tokens")), default=0)
 
 
 def _verdicts(outcomes: Sequence[Outcome]) -> list[Verdict]:
     longest = max(_measured(outcomes), default=0)
     trained = _trained(outcomes)
 
-    def top1(attention: str, tokens: int | None, rule: str = SEEN) -> list[float]:
+    def top1(attention: str, tokens: int, rule: str = SEEN) -> list[float]:
         number = f"{_PREFIX[rule]}{tokens}.top1"
         return numbers(outcomes, number, PERCENT, attention=attention)
 
@@ -157,17 +149,13 @@ def _chart(outcomes: Sequence[Outcome]) -> Chart:
         name="longer-than-trained",
         title="Accuracy at other numbers of tokens than in training",
         caption="Open in both papers. Divided by the keys that a query sees, or by the number it "
-        f"saw in training{_words(_trained(outcomes))}.",
+        f"saw in training, {_trained(outcomes)}.",
         x_title="tokens of an image at test time",
         y_title="top-1",
         series=series,
         x_is_log=True,
         y_format="percent",
     )
-
-
-def _words(trained: int | None) -> str:
-    return "" if trained is None else f", {trained}"
 
 
 STUDY = Study(
