@@ -289,6 +289,14 @@ def test_a_verdict_says_its_quantity_in_its_unit():
     assert verdict.value == pytest.approx(1.3)
 
 
+def test_what_has_learned_nothing_decides_nothing():
+    verdict = findings(
+        "relu-attention", lambda attention, seed: {"translation.bleu": 0.0, "loss": 9.0}
+    ).verdicts[0]
+    assert (verdict.word, verdict.value) == (OPEN, None)
+    assert "has any BLEU" in verdict.note
+
+
 def test_document_groups_are_ordered_by_length():
     gains = {128: 0.1, 256: -0.1, 512: 0.5, 1024: 1.2}
     chart = findings("document-length", document_length(gains)).charts[2]

@@ -85,10 +85,11 @@ def _verdicts(outcomes: Sequence[Outcome]) -> list[Verdict]:
         judge(
             "Without the factor relu attention does not converge: less than half of the BLEU that "
             "it has with it.",
-            [bleu(BARE), bleu(FACTOR)],
+            [bleu(BARE), bleu(FACTOR)] if any(bleu(FACTOR)) else [[]],
             (-float("inf"), 0.5),
             unit="BLEU without the factor over BLEU with it",
             quantity=_ratio,
+            note="" if any(bleu(FACTOR)) else "No run with the factor has any BLEU yet.",
         ),
         judge(
             "The factor alone does not reach softmax.",
@@ -112,7 +113,7 @@ def _verdicts(outcomes: Sequence[Outcome]) -> list[Verdict]:
 
 
 def _ratio(bare: np.ndarray, factor: np.ndarray) -> np.ndarray:
-    """NaN, which decides nothing, where neither has learned anything."""
+    """NaN, which decides nothing, in draws where neither has learned anything."""
     return np.divide(bare, factor, out=np.full_like(bare, np.nan), where=factor > 0.0)
 
 

@@ -14,8 +14,14 @@ from flashpoint.study.verdict import judge
 ATTENTIONS: Mapping[str, Mapping[str, Any]] = {
     "softmax": {"model.attention": "softmax"},
     "relu, alpha 0.5": {"model.attention": "relu", "penalty": 0.0},
-    "relu, alpha 0.5, penalty": {"model.attention": "relu", "penalty": 0.1},
     "relu, alpha 1": {"model.attention": pointwise(alpha=1.0), "penalty": 0.0},
+    "relu2, alpha 1": {"model.attention": pointwise("relu2", alpha=1.0)},
+    "relu, alpha 0.5, learned bias": {
+        "model.attention": pointwise(
+            alpha=0.5, gain="learned", gain_start=2.0**0.5, bias="learned_per_head"
+        ),
+        "penalty": 0.0,
+    },
 }
 MARGIN = 2.0
 
@@ -32,7 +38,7 @@ _CHANGES: Mapping[Scale, Mapping[str, Any]] = {
     "small": {
         **{"model.width": 128, "model.num_heads": 2, "model.mlp_dim": 256, "model.dropout": 0.0},
         **{"model.encoder_depth": 2, "model.decoder_depth": 2, "data.length": 192},
-        **{"steps": 5000, "optimizer.lr": 3e-3, "label_smoothing": 0.0},
+        **{"steps": 4000, "optimizer.lr": 3e-3, "label_smoothing": 0.0},
         "data.pieces.vocabulary_size": NUM_PIECES,
     },
     "paper": {
@@ -42,7 +48,7 @@ _CHANGES: Mapping[Scale, Mapping[str, Any]] = {
     },
 }
 _SHOWN: Mapping[Scale, tuple[str, ...]] = {
-    "smoke": ("softmax", "relu, alpha 0.5", "relu, alpha 1"),
+    "smoke": tuple(ATTENTIONS)[:3],
     "small": tuple(ATTENTIONS),
     "paper": tuple(ATTENTIONS),
 }
