@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from flashpoint.report.findings import DataTable, Series
-from flashpoint.study.outcome import Outcome
+from flashpoint.study.outcome import Outcome, values
 from flashpoint.study.plan import Factor
 from flashpoint.study.verdict import bootstrap
 
@@ -42,17 +42,13 @@ def numbers(
     outcomes: Sequence[Outcome], number: str, scale: float = 1.0, **factors: Factor
 ) -> list[float]:
     """A number of the finished trials that stand at these places, where it is finite."""
-    found = (
-        outcome.numbers[number]
-        for outcome in select(outcomes, **factors)
-        if outcome.status == "finished" and number in outcome.numbers
-    )
+    found = values(select(outcomes, **factors), number)
     return [scale * value for value in found if math.isfinite(value)]
 
 
-def mean(values: Sequence[float]) -> float | None:
+def mean(some: Sequence[float]) -> float | None:
     """Of some values, or None of none."""
-    return statistics.fmean(values) if values else None
+    return statistics.fmean(some) if some else None
 
 
 def line(
@@ -69,12 +65,12 @@ def line(
         points: a place on the axis, and values by seed.
         is_dashed, has_line: as ``Series`` takes them.
     """
-    there = [(x, values) for x, values in points if values]
-    found = [bootstrap([values]) if len(values) > 1 else None for _, values in there]
+    there = [(x, by_seed) for x, by_seed in points if by_seed]
+    found = [bootstrap([by_seed]) if len(by_seed) > 1 else None for _, by_seed in there]
     return Series(
         name=name,
         x=[x for x, _ in there],  # pyright: ignore[reportArgumentType]  one kind in one line
-        y=[statistics.fmean(values) for _, values in there],
+        y=[statistics.fmean(by_seed) for _, by_seed in there],
         low=[None if interval is None else interval.low for interval in found],
         high=[None if interval is None else interval.high for interval in found],
         is_dashed=is_dashed,

@@ -254,6 +254,13 @@ def test_half_of_the_trials_give_findings_with_numbers(name):
 
 
 @every_study
+def test_trials_that_have_not_finished_do_not_count_whatever_numbers_they_have(name):
+    unfinished = [replace(outcome, status="running") for outcome in samples(name)]
+    found = STUDIES[name].findings(unfinished)
+    assert all(verdict.word == OPEN for verdict in found.verdicts)
+
+
+@every_study
 def test_one_seed_is_too_few_for_a_verdict(name):
     one = [outcome for outcome in samples(name) if outcome.factors.get("seed", 0) == 0]
     found = STUDIES[name].findings(one)
