@@ -106,7 +106,7 @@ def longer(relu_seen, relu_fixed, softmax):
 def retrieval(half, one, beyond=0.1):
     def numbers(attention, trained_pairs, seed):
         level = {"relu, alpha 0.5": half, "relu, alpha 1": one}.get(attention, 0.99)
-        at = {4: 1.0, 64: level + noise(seed), 256: beyond}
+        at = {4: 1.0, 32: level + noise(seed), 256: beyond}
         return {f"pairs{pairs}.exact": share for pairs, share in at.items()}
 
     return numbers

@@ -27,7 +27,7 @@ MARGIN = 2.0
 
 _PAIRS: Mapping[Scale, tuple[str, tuple[int, ...]]] = {  # of training, of tests
     "smoke": ("recall:2-8,2000", (4, 16)),
-    "small": ("recall:2-64", (4, 16, 64, 128, 256)),
+    "small": ("recall:2-32", (4, 8, 16, 32, 64, 128)),
     "paper": ("recall:2-128", (4, 16, 64, 128, 256)),
 }
 _LONGEST = 1024
@@ -37,8 +37,8 @@ _CHANGES: Mapping[Scale, Mapping[str, Any]] = {
     "smoke": {},
     "small": {
         **{"model.width": 128, "model.num_heads": 2, "model.mlp_dim": 256, "model.dropout": 0.0},
-        **{"model.encoder_depth": 2, "model.decoder_depth": 2, "data.length": 192},
-        **{"steps": 4000, "optimizer.lr": 3e-3, "label_smoothing": 0.0},
+        **{"model.encoder_depth": 2, "model.decoder_depth": 2, "data.length": 128},
+        **{"steps": 6000, "optimizer.lr": 3e-3, "label_smoothing": 0.0},
         "data.pieces.vocabulary_size": NUM_PIECES,
     },
     "paper": {
