@@ -49,7 +49,7 @@ _SIZES: Mapping[Scale, Mapping[str, Mapping[str, Any]]] = {
         "L/16": {"model.name": "vit_l16"},
     },
 }
-_EPOCHS: Mapping[Scale, Mapping[str, Any]] = {"smoke": {}, "small": {"epochs": 20}, "paper": {}}
+_EPOCHS: Mapping[Scale, Mapping[str, Any]] = {"smoke": {}, "small": {"epochs": 15}, "paper": {}}
 
 
 def plan(settings: Settings) -> tuple[Trial, ...]:
