@@ -1,9 +1,11 @@
-"""Files that are there whole or not at all, and the folder for those that may be removed."""
+"""Files that are there whole or not at all, held by one process, or free to be removed."""
 
+import fcntl
 import json
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -51,3 +53,27 @@ def write_atomically(file: Path, write: Callable[[IO[bytes]], object]) -> None:
         os.replace(temporary, file)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+class InUse(Exception):
+    """Another process holds a lock; the message is its number."""
+
+
+@contextmanager
+def locked(file: Path) -> Generator[None]:
+    """Hold a file; InUse while another process, here or below NFS, holds it.
+
+    The lock is the kernel's and ends with its process, however that ends.
+    """
+    descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        try:
+            # Not flock: forked workers would inherit it, and hold it for a while after kill -9.
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise InUse(os.read(descriptor, 20).decode().strip()) from error
+        os.truncate(descriptor, 0)
+        os.write(descriptor, f"{os.getpid()}\n".encode())
+        yield
+    finally:
+        os.close(descriptor)

@@ -1,8 +1,6 @@
 """The folder of a run: claimed by the one that trains, read by everyone else."""
 
 import contextlib
-import fcntl
-import os
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from torch import nn
 
 from flashpoint.errors import InputError
+from flashpoint.files import InUse, locked
 from flashpoint.training import checkpoint, config_file
 from flashpoint.training.failure import RunError
 from flashpoint.training.metrics import read_metrics
@@ -114,28 +113,18 @@ def best_of(validations: Mapping[int, Mapping[str, Any]], config: "TrainConfig")
 
 @contextlib.contextmanager
 def claim(path: Path) -> Generator[None]:
-    """Hold a run's folder; refused while another process, here or below NFS, holds it.
-
-    The lock is the kernel's and ends with its process, however that ends.
-    """
-    with checkpoint.writing(path / LOCK):
-        path.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
-    try:
+    """Hold a run's folder; refused while another process holds it."""
+    with contextlib.ExitStack() as stack:
         try:
-            # Not flock: forked workers would inherit it, and hold it for a while after kill -9.
-            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            owner = os.read(descriptor, 20).decode().strip()
+            with checkpoint.writing(path / LOCK):
+                path.mkdir(parents=True, exist_ok=True)
+                stack.enter_context(locked(path / LOCK))
+        except InUse as owner:
             raise RunError(
                 f"{path} is in use by process {owner}, which trains this run. Wait until it "
                 "ends, or pass another --out."
-            ) from error
-        os.truncate(descriptor, 0)
-        os.write(descriptor, f"{os.getpid()}\n".encode())
+            ) from owner
         yield
-    finally:
-        os.close(descriptor)
 
 
 def settle_config(path: Path, config: "TrainConfig") -> None:
