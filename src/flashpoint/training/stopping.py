@@ -5,9 +5,10 @@ import threading
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from types import FrameType
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from flashpoint.training.ranks import Ranks
+if TYPE_CHECKING:  # at run time it brings torch, which those who only wait do without
+    from flashpoint.training.ranks import Ranks
 
 T = TypeVar("T")
 
@@ -32,7 +33,7 @@ class Stopped(Exception):
     """All processes left a validation that was not done, as one of them was asked to stop."""
 
 
-def in_step(batches: Iterable[T], ranks: Ranks, wish: Wish | None) -> Generator[T | None]:
+def in_step(batches: Iterable[T], ranks: "Ranks", wish: Wish | None) -> Generator[T | None]:
     """Batches as long as any process has one; None in those that have no more.
 
     Before each, all processes agree to go on; if one was asked to stop, Stopped comes in all.

@@ -1,0 +1,150 @@
+"""Trials as tasks of a Ray cluster, or of a Ray on this machine that is started for them.
+
+Nodes work in the trials' folders where they see them, on storage that all share. Where a node does
+not, it works in a temporary folder and its small files come back with the task's result; what was
+stopped there begins anew.
+"""
+
+import json
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from flashpoint.errors import InputError, UnsupportedError
+from flashpoint.files import write_atomically
+from flashpoint.study import store
+from flashpoint.study.local import OnLook, stopped_by
+from flashpoint.study.outcome import Status
+from flashpoint.study.trial import Ending, do_trial
+from flashpoint.training.stopping import stop_wishes
+
+LOCAL = "ray"
+GPUS_PER_TRIAL = 0.25
+SECONDS_BETWEEN_LOOKS = 0.3
+SECONDS_TO_SAVE = 120.0
+LARGEST_FILE = 16 << 20
+"""Bytes of a file that comes back from a node."""
+
+Files = Mapping[str, bytes]
+
+
+def run_on_ray(
+    folders: Sequence[Path],
+    *,
+    address: str,
+    jobs: int | None,
+    gpus_per_trial: float,
+    keep_checkpoints: bool,
+    on_look: OnLook,
+) -> None:
+    """Do trials that are not finished; failures are recorded and stop no other.
+
+    Args:
+        folders: of trials, with their ``trial.json``.
+        address: "ray" starts Ray on this machine, "ray://HOST:PORT" connects to a cluster.
+        jobs: trials at a time of a Ray on this machine; None: one for each core.
+        gpus_per_trial: share of a GPU that a trial takes, where the cluster has any.
+        keep_checkpoints: leave them when a trial has finished.
+        on_look: for a view.
+
+    Raises:
+        Preempted: SIGTERM or Ctrl-C came; what had begun was saved.
+    """
+    ray = _require_ray()
+    with _connected(ray, address, jobs), stop_wishes() as wish:
+        has_gpus = ray.cluster_resources().get("GPU", 0) > 0
+        resources = {"num_cpus": 1, "num_gpus": gpus_per_trial if has_gpus else 0}
+        task = ray.remote(max_retries=0, **resources)(_work)
+        marks = {folder: _mark(folder) for folder in folders}
+        tasks = {
+            task.remote(
+                str(folder.resolve()),
+                json.dumps(store.plain_trial(store.read_trial(folder))),
+                keep_checkpoints,
+            ): folder
+            for folder in folders
+        }
+        standing: dict[Path, Status] = dict.fromkeys(folders, "waiting")
+        while tasks:
+            if wish:
+                _cancel(ray, list(tasks))
+                raise stopped_by(wish)
+            done, _ = ray.wait(list(tasks), timeout=SECONDS_BETWEEN_LOOKS)
+            for folder in tasks.values():
+                standing[folder] = "running" if _mark(folder) != marks[folder] else "waiting"
+            for finished in done:
+                folder = tasks.pop(finished)
+                standing[folder] = _settle(ray, folder, finished)
+            on_look(standing)
+
+
+def _work(folder: str, trial: str, keep_checkpoints: bool) -> tuple[Ending, Files]:
+    """Do a trial on a node; gives files too, if the driver does not see the folder."""
+    path = Path(folder)
+    if (path / store.TRIAL).is_file():
+        return do_trial(path, keep_checkpoints=keep_checkpoints), {}
+    with TemporaryDirectory() as temporary:
+        path = Path(temporary) / path.name
+        store.write_json(path / store.TRIAL, json.loads(trial))
+        ending = do_trial(path)
+        files = {file.name: file for file in path.iterdir() if file.is_file()}
+        small = {n: f for n, f in files.items() if f.stat().st_size <= LARGEST_FILE}
+        return ending, {name: file.read_bytes() for name, file in small.items()}
+
+
+def _settle(ray: Any, folder: Path, task: Any) -> Status:
+    """Take the result of a task that has ended."""
+    try:
+        ending, files = ray.get(task)
+    except ray.exceptions.RayError as error:
+        store.record_failure(folder, f"Ray: {str(error).strip().splitlines()[-1]}")
+        return "failed"
+    for name, content in files.items():
+        write_atomically(folder / name, lambda handle, content=content: handle.write(content))
+    return "running" if ending == "stopped" else ending
+
+
+def _cancel(ray: Any, tasks: list[Any]) -> None:
+    """Ask tasks to stop as Ctrl-C does, and wait until they have saved."""
+    for task in tasks:
+        ray.cancel(task)
+    ray.wait(tasks, num_returns=len(tasks), timeout=SECONDS_TO_SAVE)
+
+
+def _mark(folder: Path) -> int | None:
+    """What changes when a trial begins: it writes to its log first of all."""
+    log = folder / store.LOG
+    return log.stat().st_size if log.exists() else None
+
+
+@contextmanager
+def _connected(ray: Any, address: str, jobs: int | None) -> Generator[None]:
+    """A Ray to work with; one that was started here is ended."""
+    options: dict[str, Any] = {"log_to_driver": False, "configure_logging": False}
+    if address == LOCAL:
+        # "local" starts one even where the environment names a cluster
+        options |= {"address": "local", "num_cpus": jobs, "include_dashboard": False}
+    else:
+        options = {"address": address}
+    try:
+        ray.init(**options)
+    except (ConnectionError, OSError, RuntimeError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise InputError(f"--on {address}: no Ray to work with: {reason}") from error
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def _require_ray() -> Any:
+    """The library, or a line that says what to install."""
+    try:
+        return import_module("ray")
+    except ImportError as error:
+        raise UnsupportedError(
+            "--on ray needs the package ray. Install it: pip install 'flashpoint[study]'."
+        ) from error
