@@ -8,26 +8,14 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
+from flashpoint.cli.glance import Glance, look_at
 from flashpoint.cli.train import STOPPED
 from flashpoint.errors import FlashpointError
-from flashpoint.report.run_files import number, read_lines, read_mapping
 
 SECONDS_BETWEEN_LOOKS = 0.2
 LIVELY = ("log_every=10", "evaluate_every=45")
 """What makes curves that are worth watching."""
-
-
-class Glance(NamedTuple):
-    """How far a run is, from its files; None is not known yet."""
-
-    share: float = 0.0
-    step: int = 0
-    loss: float | None = None
-    images_per_s: float | None = None
-    accuracies: tuple[float, ...] = ()
-    seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,28 +43,8 @@ class Twin:
         return [*train, *words, "--out", str(self.folder)]
 
     def look(self) -> Glance:
-        """Read its files; half-written ones are as good as not there."""
-        try:
-            config = read_mapping(self.folder / "config.yaml")
-            lines = read_lines(self.folder / "metrics.jsonl")
-        except FlashpointError:
-            return Glance()
-        train = [line for line in lines if line.get("kind") == "train"]
-        accuracies = [number(line, "top1") for line in lines if line.get("kind") == "validation"]
-        last = train[-1] if train else {}
-        done, total = (
-            (number(last, "epoch"), number(config, "epochs"))
-            if config.get("epochs")
-            else (number(last, "step"), number(config, "steps"))
-        )
-        return Glance(
-            share=1.0 if self.is_finished else min((done or 0.0) / (total or 1.0), 1.0),
-            step=int(number(last, "step") or 0),
-            loss=number(last, "loss"),
-            images_per_s=number(last, "images_per_s"),
-            accuracies=tuple(a for a in accuracies if a is not None),
-            seconds=number(last, "seconds") or 0.0,
-        )
+        """How far it is."""
+        return look_at(self.folder)
 
 
 class TwinError(FlashpointError):

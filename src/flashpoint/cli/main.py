@@ -16,6 +16,7 @@ from flashpoint.cli.inspect import inspect
 from flashpoint.cli.models import models
 from flashpoint.cli.probe import probe
 from flashpoint.cli.report import report
+from flashpoint.cli.study import study
 from flashpoint.cli.train import train
 from flashpoint.cli.translate import translate
 from flashpoint.cli.tune import tune
@@ -33,6 +34,7 @@ for verb in (
 ):
     app.command()(verb)
 app.add_typer(data, name="data")
+app.add_typer(study, name="study")
 
 
 def _print_version(requested: bool) -> None:

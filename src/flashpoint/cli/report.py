@@ -10,20 +10,32 @@ TITLE = "Flashpoint: runs"
 
 
 def report(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders.")],
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN...", help="Run folders, or folders of studies.")
+    ],
     out: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE", help="The page.", show_default="report.html in the runs' folder"
         ),
     ] = None,
-    title: Annotated[str, typer.Option(metavar="TEXT", help="Its heading.")] = TITLE,
+    title: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Its heading.", show_default=TITLE)
+    ] = None,
 ) -> None:
-    """Write one page with the table, curves and attention of runs; it needs no network."""
+    """Write one page with the table, curves and attention of runs; it needs no network.
+
+    Of studies it is the page of `flashpoint study report`.
+    """
+    from flashpoint.cli import study_report
     from flashpoint.report.page import write_page
     from flashpoint.report.run_report import report_runs
+    from flashpoint.study.store import find_studies
 
-    page = report_runs(runs, title=title)
+    if any(find_studies(run) for run in runs):
+        study_report.write_report(runs, out, title or study_report.TITLE)
+        return
+    page = report_runs(runs, title=title or TITLE)
     file = _default_file(runs) if out is None else out
     write_page(page, file)
     typer.echo(f"{file} ({len(page) / 1e6:.1f} MB), open it in a browser.")

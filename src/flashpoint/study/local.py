@@ -71,7 +71,9 @@ class _Pool:
         self._size, self._options = size, [KEEP] if keep_checkpoints else []
         self._busy: dict[Path, _Worker] = {}
         self._idle: list[_Worker] = []
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+        cores = (
+            len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+        )
         self._threads = max(1, (cores or 1) // size)
 
     @property

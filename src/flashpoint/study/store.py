@@ -133,9 +133,7 @@ def read_trial(folder: Path) -> Trial:
     """What ``trial.json`` says."""
     content = read_mapping(folder / TRIAL)
     try:
-        return Trial(
-            name=content["name"], factors=content["factors"], work=_work(content["work"])
-        )
+        return Trial(name=content["name"], factors=content["factors"], work=_work(content["work"]))
     except (KeyError, TypeError) as error:
         raise InputError(f"{folder / TRIAL} is no trial's: {describe(error)}.") from error
 
@@ -155,9 +153,7 @@ def read_outcome(folder: Path) -> Outcome:
         evaluations = read_mapping(folder / EVALUATIONS)
         failure = read_mapping(folder / FAILURE)
     except InputError as error:
-        return Outcome(
-            name=trial.name, factors=trial.factors, status="failed", reason=str(error)
-        )
+        return Outcome(name=trial.name, factors=trial.factors, status="failed", reason=str(error))
     status = _status(folder, trial, record, evaluations, failure)
     return Outcome(
         name=trial.name,
@@ -192,9 +188,7 @@ def _numbers(
         of_record = {name: record.get(name) for name in _RECORD_NUMBERS}
         after = {f"{name}.": numbers for name, numbers in evaluations.items()}
         rows = {"": {**of_record, **record.get("validation", {})}, **after}
-    found = {
-        f"{prefix}{name}": number(row, name) for prefix, row in rows.items() for name in row
-    }
+    found = {f"{prefix}{name}": number(row, name) for prefix, row in rows.items() for name in row}
     return {name: value for name, value in found.items() if value is not None}
 
 
@@ -254,4 +248,3 @@ def write_json(file: Path, content: Mapping[str, Any]) -> None:
 def plain_trial(trial: Trial) -> dict[str, Any]:
     """A trial as it comes back from a file."""
     return json.loads(json_text(asdict(trial)))
-

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
@@ -76,7 +76,7 @@ def _train(folder: Path, work: Training, log: IO[bytes]) -> None:
     """Train, then ask the model what is not answered yet."""
     from rich.console import Console
 
-    from flashpoint.study.evaluations import evaluate
+    from flashpoint.study.evaluations import run_evaluation
     from flashpoint.training import config_file, loop
 
     with open(log.fileno(), "w", closefd=False) as text:
@@ -85,7 +85,7 @@ def _train(folder: Path, work: Training, log: IO[bytes]) -> None:
     for evaluation in work.afterwards:
         if evaluation.name not in answers:
             _write(log, f"{evaluation.name}: {evaluation.kind} {dict(evaluation.options)}\n")
-            answers[evaluation.name] = evaluate(folder, evaluation)
+            answers[evaluation.name] = run_evaluation(evaluation.kind, folder, evaluation.options)
             store.write_json(folder / store.EVALUATIONS, answers)
 
 
@@ -96,7 +96,7 @@ def _measure(folder: Path, work: Measurement) -> None:
     from flashpoint.training.record import describe_environment
 
     start = time.perf_counter()
-    numbers = _function(work.function)(**work.options)
+    numbers = _function(work.function)(work.options)
     content = {
         "numbers": dict(numbers),
         "seconds": time.perf_counter() - start,

@@ -1,0 +1,221 @@
+"""What a study shows: its plan, its trials while they run, and what came out."""
+
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from flashpoint.cli.glance import Glance, look_at
+from flashpoint.report.findings import Findings, Verdict
+from flashpoint.report.format import count, duration
+from flashpoint.report.run_files import read_mapping
+from flashpoint.study.needs import needs_of
+from flashpoint.study.outcome import Outcome, Status
+from flashpoint.study.plan import Factor, Study, Trial
+from flashpoint.study.store import FAILURE, RECORD
+from flashpoint.training.progress import describe_numbers
+
+STYLES: Mapping[Status, str] = {
+    "finished": "green",
+    "running": "bold",
+    "failed": "red",
+    "waiting": "dim",
+}
+WORDS = {"supports": "green", "contradicts": "red", "undecided": "yellow"}
+LINES_AROUND = 6
+"""Of the terminal, that are no trials: head, summary, and what was there before."""
+SECONDS_BETWEEN_DRAWINGS = 0.5
+
+
+class Progress:
+    """How trials go: a table on a terminal, elsewhere a line for every beginning and end.
+
+    Args:
+        console: where to.
+        finished: trials that were finished before and are not shown.
+    """
+
+    def __init__(self, console: Console, finished: int) -> None:
+        self._console, self._finished = console, finished
+        self._start = time.monotonic()
+        self._drawn = -SECONDS_BETWEEN_DRAWINGS
+        self._begun: dict[Path, float] = {}
+        self._known: dict[Path, Status] = {}
+        self._ends: dict[Path, str] = {}
+        self._live = Live(console=console, auto_refresh=False, transient=True)
+
+    def __enter__(self) -> "Progress":
+        if self._console.is_terminal:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._console.is_terminal:
+            self._live.stop()
+
+    def show(self, standing: Mapping[Path, Status]) -> None:
+        """Show how all trials stand, if that changed or some time has passed."""
+        seconds = time.monotonic() - self._start
+        news = {f: s for f, s in standing.items() if s != self._known.get(f, "waiting")}
+        self._known |= news
+        for folder, status in news.items():
+            if status == "running":
+                self._begun.setdefault(folder, seconds)
+            self._ends[folder] = _describe_end(folder, status)
+            if not self._console.is_terminal:
+                took = "" if status == "running" else f" {self._ends[folder]}"
+                line = f"{seconds:5.0f} s  {_name(folder)} {status}{took}"
+                self._console.print(line, soft_wrap=True, highlight=False, markup=False)
+        is_due = seconds - self._drawn >= SECONDS_BETWEEN_DRAWINGS
+        if self._console.is_terminal and (news or is_due):
+            self._drawn = seconds
+            self._live.update(self._draw(standing, seconds), refresh=True)
+
+    def _draw(self, standing: Mapping[Path, Status], seconds: float) -> RenderableType:
+        glances = {f: look_at(f) for f, status in standing.items() if status == "running"}
+        table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
+        table.add_column("trial", no_wrap=True, overflow="ellipsis", ratio=3)
+        table.add_column("", no_wrap=True)
+        table.add_column("steps", no_wrap=True)
+        table.add_column("result", no_wrap=True, overflow="ellipsis", ratio=4)
+        table.add_column("time", justify="right", no_wrap=True)
+        rows = max(1, self._console.height - LINES_AROUND)
+        for folder in _worth_showing(standing, rows):
+            status = standing[folder]
+            cells = _cells(status, glances.get(folder), self._ends.get(folder, ""))
+            since = seconds - self._begun[folder] if status == "running" else None
+            table.add_row(
+                Text(_name(folder)), Text(status, style=STYLES[status]), *cells, _clock(since)
+            )
+        return Group(table, Text(), self._summary(standing, glances, seconds))
+
+    def _summary(
+        self, standing: Mapping[Path, Status], glances: Mapping[Path, Glance], seconds: float
+    ) -> Text:
+        counts = Counter(standing.values())
+        total = len(standing) + self._finished
+        parts = [f"{counts['finished'] + self._finished} of {total} finished"]
+        parts += [f"{counts[s]} {s}" for s in ("running", "failed", "waiting") if counts[s]]
+        done = counts["finished"] + counts["failed"] + sum(g.share for g in glances.values())
+        left = ""
+        if done and done < len(standing):
+            left = f", about {duration(seconds * (len(standing) / done - 1))} left"
+        return Text(f"{', '.join(parts)}; {duration(seconds)}{left}", style="dim")
+
+
+def _worth_showing(standing: Mapping[Path, Status], rows: int) -> list[Path]:
+    """As many trials as there is room for: those that run or failed, the last ends, the next."""
+    order: tuple[Status, ...] = ("running", "failed", "finished", "waiting")
+    by_status = {s: [f for f, status in standing.items() if status == s] for s in order}
+    by_status["finished"].reverse()
+    chosen = [folder for status in order for folder in by_status[status]][:rows]
+    return [folder for folder in standing if folder in set(chosen)]
+
+
+def _cells(status: Status, glance: Glance | None, end: str) -> tuple[RenderableType, ...]:
+    if status == "running" and glance is not None and glance.step:
+        bar = ProgressBar(total=1.0, completed=glance.share, width=12)
+        steps = Table.grid(padding=(0, 1))
+        steps.add_row(bar, f"{glance.step}/{glance.total}")
+        numbers = [f"top1 {glance.accuracies[-1]:.2%}"] if glance.accuracies else []
+        numbers += [f"loss {glance.loss:.4g}"] if glance.loss is not None else []
+        left = f"{duration(glance.seconds_left)} left" if glance.share < 1 else "evaluating"
+        return steps, Text(", ".join([*numbers, left]))
+    return "", Text(end if status in ("finished", "failed") else "", style=STYLES[status])
+
+
+def _describe_end(folder: Path, status: Status) -> str:
+    """What a trial gave, or why it gave nothing, in a line."""
+    if status == "failed":
+        return str(read_mapping(folder / FAILURE).get("reason", ""))
+    if status != "finished":
+        return ""
+    record = read_mapping(folder / RECORD)
+    numbers = record.get("validation", record.get("numbers", {}))
+    first = dict(list(numbers.items())[:4])
+    return f"{describe_numbers(first)}, {duration(record.get('seconds'))}"
+
+
+def _name(folder: Path) -> str:
+    return f"{folder.parent.name}/{folder.name}"
+
+
+def _clock(seconds: float | None) -> str:
+    return "" if seconds is None else duration(float(round(seconds)))
+
+
+def draw_findings(name: str, outcomes: Sequence[Outcome], findings: Findings) -> RenderableType:
+    """What a study found: how many trials there are, and every claim with its verdict."""
+    counts = Counter(outcome.status for outcome in outcomes)
+    trials = ", ".join(f"{counts[s]} {s}" for s in STYLES if counts[s])
+    lines: list[RenderableType] = [Text.assemble((name, "bold"), f": {trials}")]
+    for outcome in outcomes:
+        if outcome.status == "failed":
+            lines.append(Text.assemble(("  failed ", "red"), f"{outcome.name}: {outcome.reason}"))
+    table = Table.grid(padding=(0, 2))
+    for verdict in findings.verdicts:
+        table.add_row("", Text(verdict.word, style=WORDS[verdict.word]), _describe(verdict))
+    return Group(*lines, table)
+
+
+def _describe(verdict: Verdict) -> Text:
+    if verdict.value is None or verdict.low is None or verdict.high is None:
+        return Text.assemble(verdict.claim, (f" {verdict.note}", "dim"))
+    found = f" {verdict.value:.4g} {verdict.unit}, {verdict.low:.4g} to {verdict.high:.4g}."
+    return Text.assemble(verdict.claim, found, (f" {verdict.note}" if verdict.note else "", "dim"))
+
+
+def draw_plan(
+    study: Study, trials: Sequence[Trial], flops: Sequence[float], missing: str | None
+) -> RenderableType:
+    """A study before it is run.
+
+    Args:
+        study: what is asked.
+        trials: that answer it.
+        flops: of each trial; none if they could not be counted.
+        missing: why not.
+    """
+    axes = _axes(trials)
+    cost = f"{count(sum(flops))}FLOPs in training" if flops else f"cost unknown: {missing}"
+    facts = Table.grid(padding=(0, 2))
+    facts.add_row(Text("source", style="dim"), study.source)
+    facts.add_row(Text("claim", style="dim"), Text(study.claim))
+    for name, values in axes.items():
+        facts.add_row(Text(name, style="dim"), ", ".join(map(str, values)))
+    places = dict.fromkeys(need.place for need in needs_of(trials))
+    facts.add_row(Text("data", style="dim"), Text(", ".join(places) or "none"))
+    facts.add_row(Text("cost", style="dim"), Text(f"{len(trials)} trials, {cost}"))
+    return Group(Text(study.question, style="bold"), Text(), facts, Text(), _trials(trials, flops))
+
+
+def _axes(trials: Sequence[Trial]) -> dict[str, list[Factor]]:
+    """Every factor and its values, in the order of the plan."""
+    axes: dict[str, dict[Factor, None]] = {}
+    for trial in trials:
+        for name, value in trial.factors.items():
+            axes.setdefault(name, {})[value] = None
+    return {name: list(values) for name, values in axes.items()}
+
+
+def _trials(trials: Sequence[Trial], flops: Sequence[float]) -> Table:
+    """A row for all trials that differ in their seed only."""
+    axes = [name for name in _axes(trials) if name != "seed"]
+    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
+    for name in (*axes, "seeds", "FLOPs of one"):
+        table.add_column(name, justify="left" if name in axes else "right")
+    rows: dict[tuple[str, ...], list[int]] = {}
+    for number, trial in enumerate(trials):
+        key = tuple(str(trial.factors.get(name, "")) for name in axes)
+        rows.setdefault(key, []).append(number)
+    for key, numbers in rows.items():
+        cost = count(flops[numbers[0]]) if flops and flops[numbers[0]] else "-"
+        table.add_row(*key, str(len(numbers)), cost)
+    return table
