@@ -186,12 +186,12 @@ def main(arguments: Iterable[str]) -> int:
     """Do trials one after the other until one does not finish."""
     words = list(arguments)
     folders = [word for word in words if word != KEEP]
-    answers = os.fdopen(os.dup(1), "wb", buffering=0)
-    for folder in folders or _incoming():
-        ending = do_trial(Path(folder), keep_checkpoints=KEEP in words)
-        if ending != "finished":
-            return FAILED if ending == "failed" else STOPPED
-        answers.write(b"\n")
+    with os.fdopen(os.dup(1), "wb", buffering=0) as answers:
+        for folder in folders or _incoming():
+            ending = do_trial(Path(folder), keep_checkpoints=KEEP in words)
+            if ending != "finished":
+                return FAILED if ending == "failed" else STOPPED
+            answers.write(b"\n")
     return 0
 
 

@@ -1,0 +1,105 @@
+"""Trials as tasks of a real Ray on this machine."""
+
+import os
+import signal
+import threading
+
+import pytest
+from study.test_local import has_checkpoint, wait_for
+from study.tiny import measurement, settle, statuses, training, use_this_module
+
+from flashpoint.errors import UnsupportedError
+from flashpoint.study import on_ray, store
+from flashpoint.study.on_ray import _work, run_on_ray
+from flashpoint.training.failure import Preempted
+
+LONG = {"steps": 500, "checkpoint_every": 20, "evaluate_every": 500, "log_every": 20}
+
+
+@pytest.fixture
+def ray(monkeypatch):
+    """Ray, whose processes find this module."""
+    use_this_module(monkeypatch)
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    return pytest.importorskip("ray", reason="needs ray: pip install 'flashpoint[study]'")
+
+
+def run(folders, on_look=lambda standing: None, jobs=2):
+    run_on_ray(
+        folders,
+        address="ray",
+        jobs=jobs,
+        gpus_per_trial=0.25,
+        keep_checkpoints=False,
+        on_look=on_look,
+    )
+
+
+@pytest.mark.slow
+def test_study_on_ray_is_stopped_goes_on_and_records_what_fails(ray, tmp_path):
+    trials = [
+        measurement("dead", "die"),
+        measurement("bad", "break_down"),
+        training("relu", **LONG),
+    ]
+    folders = dead, bad, relu = settle(tmp_path, trials)
+    seen = []
+
+    def stop():
+        wait_for(lambda: has_checkpoint(relu) and (dead / store.FAILURE).exists())
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    stopper = threading.Thread(target=stop)
+    stopper.start()
+    with pytest.raises(Preempted, match="stopped by SIGTERM; what had begun is saved"):
+        run(folders, lambda standing: seen.append(dict(standing)))
+    stopper.join()
+    assert not ray.is_initialized()
+    assert statuses(folders) == {"relu-seed0": "running", "bad": "failed", "dead": "failed"}
+    assert seen[-1][relu] == "running"
+    assert store.read_outcome(bad).reason == "ZeroDivisionError: division by zero"
+    assert store.read_outcome(dead).reason.startswith("Ray: ")
+    assert "stopped by SIGINT at step " in (relu / store.LOG).read_text()
+    run([relu], jobs=1)
+    assert statuses(folders)["relu-seed0"] == "finished"
+    assert "going on from step " in (relu / store.LOG).read_text()
+    assert not (relu / "checkpoints").exists()
+
+
+def test_node_that_does_not_see_the_folder_gives_its_files(tmp_path):
+    trial = training("relu")
+    (folder,) = settle(tmp_path, [trial])
+    ending, files = _work(str(tmp_path / "elsewhere" / "relu-seed0"), plain_text(folder), False)
+    assert ending == "finished"
+    assert {"record.json", "metrics.jsonl", "config.yaml", "log.txt"} <= set(files)
+    assert not [name for name in files if name.startswith("events")]
+
+    class Ray:
+        class exceptions:
+            RayError = RuntimeError
+
+        @staticmethod
+        def get(_):
+            return ending, files
+
+    assert on_ray._settle(Ray, folder, None) == "finished"
+    assert statuses([folder]) == {"relu-seed0": "finished"}
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def plain_text(folder):
+    return (folder / store.TRIAL).read_text()
+
+
+def test_node_that_sees_the_folder_works_in_it(tmp_path):
+    (folder,) = settle(tmp_path, [measurement("add", "add", x=1, y=1)])
+    assert _work(str(folder), "not read", False) == ("finished", {})
+    assert store.read_outcome(folder).numbers == {"sum": 2.0}
+
+
+def test_without_ray_it_says_what_to_install(monkeypatch):
+    import sys
+
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(UnsupportedError, match=r"pip install 'flashpoint\[study\]'"):
+        run([])

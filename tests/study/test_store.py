@@ -1,0 +1,202 @@
+"""Studies on disk: what is written, what is refused, and how a folder is read."""
+
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+from study.tiny import (
+    AFTERWARDS,
+    SETTINGS,
+    STUDY,
+    measurement,
+    plan,
+    read_json,
+    settle,
+    statuses,
+    training,
+)
+
+from flashpoint.errors import InputError
+from flashpoint.study import store
+
+VALIDATION = {"top1": 0.5, "loss": None}
+RECORD = {"seconds": 2, "flops": 3e9, "train_loss": None, "steps": 12, "validation": VALIDATION}
+ANSWERS = {"far": {"top1": 0.25}, "few": {"mean": 0.75}}
+
+
+def test_plan_comes_back_as_it_was(tmp_path):
+    trials = plan(SETTINGS)
+    folders = settle(tmp_path, trials)
+    assert [folder.name for folder in folders] == [trial.name for trial in trials]
+    assert [store.plain_trial(store.read_trial(folder)) for folder in folders] == [
+        store.plain_trial(trial) for trial in trials
+    ]
+    found = store.read_study(tmp_path)
+    assert (found.name, found.settings) == ("tiny", SETTINGS)
+    assert set(statuses(folders).values()) == {"waiting"}
+
+
+def test_settling_again_changes_nothing(tmp_path):
+    settle(tmp_path, plan(SETTINGS))
+    before = {file: file.stat().st_ino for file in tmp_path.glob("*/trial.json")}
+    settle(tmp_path, plan(SETTINGS))
+    assert {file: file.stat().st_ino for file in tmp_path.glob("*/trial.json")} == before
+
+
+def test_changed_trial_is_refused_by_its_key(tmp_path):
+    settle(tmp_path, [training("relu")])
+    with pytest.raises(InputError) as caught:
+        settle(tmp_path, [training("other"), training("relu", batch_size=32)])
+    assert str(caught.value) == (
+        f"{tmp_path}/relu-seed0 holds another plan: work.config.batch_size was 16, is 32. Pass "
+        "--fresh to remove what is there, or another --out."
+    )
+    assert not (tmp_path / "other-seed0").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"scale": "small"}, "scale was 'smoke', is 'small'"),
+        ({"images": "mnist:x"}, "images was 'digits', is 'mnist:x'"),
+    ],
+)
+def test_other_settings_are_refused(tmp_path, change, said):
+    settle(tmp_path, [training("relu")])
+    with pytest.raises(InputError, match=said):
+        settle(tmp_path, [training("relu")], replace(SETTINGS, **change))
+
+
+def test_other_seeds_are_the_same_study_and_keep_all_trials(tmp_path):
+    settle(tmp_path, plan(SETTINGS))
+    fewer = replace(SETTINGS, seeds=1)
+    names = [folder.name for folder in settle(tmp_path, plan(fewer), fewer)]
+    assert names == ["relu-seed0", "few-seed0", "add", "relu-seed1", "few-seed1"]
+    assert store.read_study(tmp_path).settings.seeds == 1
+
+
+def test_status_follows_from_the_files(tmp_path):
+    trials = [training("relu", 0, AFTERWARDS)]
+    (folder,) = settle(tmp_path, trials)
+    seen = []
+
+    def look():
+        seen.append(store.read_outcome(folder).status)
+
+    look()
+    (folder / store.LOG).write_text("began\nand broke\n")
+    look()
+    store.record_failure(folder, "two\nlines")
+    look()
+    assert read_json(folder / store.FAILURE) == {
+        "reason": "two lines",
+        "log": ["began", "and broke"],
+    }
+    assert store.read_outcome(folder).reason == "two lines"
+    (folder / store.FAILURE).unlink()
+    store.write_json(folder / store.RECORD, RECORD)
+    look()
+    store.write_json(folder / store.EVALUATIONS, {"far": ANSWERS["far"]})
+    look()
+    store.write_json(folder / store.EVALUATIONS, ANSWERS)
+    look()
+    assert seen == ["waiting", "running", "failed", "running", "running", "finished"]
+
+
+def test_numbers_of_a_training_are_those_of_record_validation_and_evaluations(tmp_path):
+    (folder,) = settle(tmp_path, [training("relu", 3, AFTERWARDS)])
+    store.write_json(folder / store.RECORD, RECORD)
+    store.write_json(folder / store.EVALUATIONS, ANSWERS)
+    outcome = store.read_outcome(folder)
+    assert outcome.numbers == {
+        **{"seconds": 2.0, "flops": 3e9, "top1": 0.5, "far.top1": 0.25, "few.mean": 0.75},
+    }
+    assert outcome.factors == {"attention": "relu", "seed": 3}
+    assert (outcome.name, outcome.reason) == ("relu-seed3", None)
+
+
+def test_numbers_of_a_measurement_are_its_own(tmp_path):
+    (folder,) = settle(tmp_path, [measurement("add", "add", x=1, y=2)])
+    store.write_json(folder / store.RECORD, {"numbers": {"sum": 3, "bad": None}, "seconds": 9})
+    assert store.read_outcome(folder).numbers == {"sum": 3.0}
+
+
+@pytest.mark.parametrize("name", [store.RECORD, store.EVALUATIONS, store.FAILURE])
+def test_trial_with_a_broken_file_has_failed_and_says_which(tmp_path, name):
+    (folder,) = settle(tmp_path, [training("relu")])
+    store.write_json(folder / store.RECORD, RECORD)
+    (folder / name).write_text('{"half": ')
+    outcome = store.read_outcome(folder)
+    assert outcome.status == "failed"
+    assert outcome.reason.startswith(f"{folder / name} cannot be read: ")
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"name": "x"}', '{"study": "x", "trials": []}'])
+def test_broken_plans_are_one_line(tmp_path, text):
+    (folder,) = settle(tmp_path, [training("relu")])
+    (folder / store.TRIAL).write_text(text)
+    (tmp_path / store.STUDY).write_text(text)
+    for read, path in ((store.read_trial, folder), (store.read_study, tmp_path)):
+        with pytest.raises(InputError, match=r"cannot be read|must hold|is no ") as caught:
+            read(path)
+        assert "\n" not in str(caught.value)
+
+
+def test_folder_that_is_no_study_says_so(tmp_path):
+    with pytest.raises(InputError, match=r"is no study's folder: it has no study\.json"):
+        store.read_study(tmp_path)
+
+
+def test_studies_are_found_in_their_folder_and_above(tmp_path):
+    for name in ("b", "a"):
+        settle(tmp_path / name, [training("relu")])
+    (tmp_path / "other").mkdir()
+    assert store.find_studies(tmp_path) == [tmp_path / "a", tmp_path / "b"]
+    assert store.find_studies(tmp_path / "a") == [tmp_path / "a"]
+    assert store.find_studies(tmp_path / "a" / "relu-seed0") == []
+
+
+def test_removing_a_study_removes_nothing_else(tmp_path):
+    settle(tmp_path, [training("relu")])
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("keep")
+    store.remove_study(tmp_path)
+    assert [path.name for path in tmp_path.rglob("*")] == ["mine", "notes.txt"]
+
+
+def test_study_is_held_by_one_process(tmp_path):
+    code = (
+        "import sys; from pathlib import Path; from flashpoint.study.store import claim_study\n"
+        "with claim_study(Path(sys.argv[1])): pass"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    with store.claim_study(tmp_path):
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "is in use by process" in done.stderr
+    assert "which runs this study. Wait until it ends, or pass another --out." in done.stderr
+    assert subprocess.run(command, check=False).returncode == 0
+
+
+def test_place_that_cannot_be_written_is_one_line():
+    from pathlib import Path
+
+    with (
+        pytest.raises(InputError, match=r"/proc/none/tiny cannot be written: .* another --out"),
+        store.claim_study(Path("/proc/none/tiny")),
+    ):
+        pass
+
+
+def test_reading_needs_no_torch():
+    code = (
+        "import sys; import flashpoint.study.store, flashpoint.study.local, "
+        "flashpoint.study.needs, flashpoint.cli.study_view, flashpoint.study.on_ray;"
+        "sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_study_has_its_name_in_the_folder(tmp_path):
+    settle(tmp_path, [training("relu")])
+    assert read_json(tmp_path / store.STUDY)["study"] == STUDY.name

@@ -1,0 +1,189 @@
+"""The work of one trial in its folder."""
+
+import os
+import sys
+
+import pytest
+from study.tiny import AFTERWARDS, content, measurement, read_json, settle, training
+from training.runs import curve
+
+from flashpoint.files import locked
+from flashpoint.study import store, trial
+from flashpoint.study.plan import Measurement, Trial
+from flashpoint.study.trial import do_trial, main
+
+
+@pytest.fixture
+def place(tmp_path):
+    """Settle one trial; gives its folder."""
+    return lambda one: settle(tmp_path / "tiny", [one])[-1]
+
+
+def test_training_is_trained_and_asked(place):
+    folder = place(training("relu", 1, AFTERWARDS))
+    assert do_trial(folder) == "finished"
+    outcome = store.read_outcome(folder)
+    assert outcome.status == "finished"
+    assert {"top1", "loss", "seconds", "flops", "far.top1", "few.mean"} <= set(outcome.numbers)
+    answers = read_json(folder / store.EVALUATIONS)
+    assert outcome.numbers["far.top1"] == answers["far"]["top1"] != outcome.numbers["top1"]
+    log = (folder / store.LOG).read_text()
+    assert "validation at step 12: top1 " in log
+    assert "far: classify {'data.image_size': 16}" in log
+
+
+def test_finished_trial_leaves_small_text_only(place):
+    folder = place(training("relu"))
+    do_trial(folder)
+    names = {"config.yaml", "data.json", "log.txt", "metrics.jsonl", "record.json", "trial.json"}
+    assert {path.name for path in folder.rglob("*")} == names
+
+
+def test_checkpoints_stay_if_asked_for(place):
+    folder = place(training("relu"))
+    do_trial(folder, keep_checkpoints=True)
+    assert (folder / "checkpoints" / "step_12").is_dir()
+
+
+def test_finished_trial_is_not_done_again(place):
+    folder = place(training("relu", 0, AFTERWARDS))
+    do_trial(folder, keep_checkpoints=True)
+    before = content(folder)
+    assert do_trial(folder, keep_checkpoints=True) == "finished"
+    after = content(folder)
+    changed = {name for name in before if before[name] != after[name]}
+    assert changed == {store.LOG}
+
+
+def test_only_missing_evaluations_are_made(place, monkeypatch):
+    from flashpoint.study import evaluations
+
+    asked = []
+    monkeypatch.setattr(
+        evaluations, "run_evaluation", lambda kind, *_: asked.append(kind) or {"mean": 1.0}
+    )
+    folder = place(training("relu", 0, AFTERWARDS))
+    store.write_json(folder / store.EVALUATIONS, {"far": {"top1": 0.125}})
+    do_trial(folder)
+    assert asked == ["probe"]
+    assert store.read_outcome(folder).numbers["far.top1"] == 0.125
+
+
+def test_evaluation_that_fails_keeps_those_before_and_the_weights(place, monkeypatch):
+    from flashpoint.study import evaluations
+
+    ask = evaluations.run_evaluation
+
+    def fail(kind, folder, options):
+        if kind == "probe":
+            raise ValueError("no\nfeatures")
+        return ask(kind, folder, options)
+
+    monkeypatch.setattr(evaluations, "run_evaluation", fail)
+    folder = place(training("relu", 0, AFTERWARDS))
+    assert do_trial(folder) == "failed"
+    assert store.read_outcome(folder).reason == "ValueError: no features"
+    assert set(read_json(folder / store.EVALUATIONS)) == {"far"}
+    monkeypatch.setattr(evaluations, "run_evaluation", ask)
+    assert do_trial(folder) == "finished"
+    assert not (folder / store.FAILURE).exists()
+
+
+def test_measurement_keeps_numbers_and_environment(place):
+    folder = place(measurement("add", "add", x=1, y=2.5))
+    assert do_trial(folder) == "finished"
+    record = read_json(folder / store.RECORD)
+    assert record["numbers"] == {"sum": 3.5, "nothing": None}
+    assert {"device", "torch", "commit", "time_utc"} <= set(record["environment"])
+    assert store.read_outcome(folder).numbers == {"sum": 3.5}
+
+
+def test_measurement_is_not_repeated(place):
+    folder = place(measurement("pid", "process"))
+    store.write_json(folder / store.RECORD, {"numbers": {"pid": -1}})
+    assert do_trial(folder) == "finished"
+    assert store.read_outcome(folder).numbers == {"pid": -1.0}
+
+
+def test_our_error_is_the_reason_as_it_is(place):
+    folder = place(training("relu", batch_size=-1))
+    assert do_trial(folder) == "failed"
+    assert store.read_outcome(folder).reason == "batch_size=-1 must be 1 or more."
+    assert (
+        read_json(folder / store.FAILURE)["log"][-1] == "error: batch_size=-1 must be 1 or more."
+    )
+
+
+def test_bug_leaves_its_traceback_in_the_log(place):
+    folder = place(measurement("bad", "break_down"))
+    assert do_trial(folder) == "failed"
+    failure = read_json(folder / store.FAILURE)
+    assert failure["reason"] == "ZeroDivisionError: division by zero"
+    assert failure["log"][-1] == failure["reason"]
+    assert any("in break_down" in line for line in failure["log"])
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        ("study.tiny:nothing", "study.tiny has no function 'nothing'."),
+        ("study.nowhere:x", "ModuleNotFoundError: No module named 'study.nowhere'"),
+    ],
+)
+def test_unknown_function_is_said(place, function, said):
+    work = Measurement(function=function)
+    folder = place(Trial(name="x", factors={}, work=work))
+    assert do_trial(folder) == "failed"
+    assert store.read_outcome(folder).reason == said
+
+
+@pytest.mark.parametrize("name", [store.RECORD, store.EVALUATIONS])
+def test_broken_file_is_said_and_left(place, name):
+    folder = place(training("relu"))
+    (folder / name).write_text("{")
+    assert do_trial(folder) == "failed"
+    reason = read_json(folder / store.FAILURE)["reason"]
+    assert reason.startswith(f"{folder / name} cannot be read: ")
+    assert (folder / name).read_text() == "{"
+
+
+def test_prints_go_to_the_log_and_back(place, capfd):
+    folder = place(measurement("loud", "shout"))
+    assert do_trial(folder) == "finished"
+    os.write(1, b"after\n")
+    assert capfd.readouterr().out == "after\n"
+    assert "from below\n" in (folder / store.LOG).read_text()
+
+
+def test_trial_does_not_depend_on_the_one_before(tmp_path):
+    one, two = settle(tmp_path / "tiny", [training("relu"), training("relu", 1)])
+    (alone,) = settle(tmp_path / "alone", [training("relu", 1)])
+    main([str(alone)])
+    main([str(one), str(two)])
+    assert curve(two) == curve(alone)
+
+
+def test_process_ends_after_a_failure(tmp_path):
+    bad, good = settle(tmp_path, [measurement("bad", "break_down"), measurement("pid", "process")])
+    assert main([str(bad), str(good)]) == trial.FAILED
+    assert store.read_outcome(good).status == "waiting"
+
+
+def test_run_that_another_process_holds_is_waited_for_then_refused(place, monkeypatch):
+    import subprocess
+
+    monkeypatch.setattr(trial, "SECONDS_FOR_AN_ORPHAN", 0.5)
+    folder = place(training("relu"))
+    code = (
+        "import sys, time; from pathlib import Path; from flashpoint.files import locked\n"
+        "with locked(Path(sys.argv[1])): print(flush=True); time.sleep(60)"
+    )
+    command = [sys.executable, "-c", code, str(folder / store.LOCK)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as holder:
+        holder.stdout.readline()
+        assert do_trial(folder) == "failed"
+        assert f"is in use by process {holder.pid}" in store.read_outcome(folder).reason
+        holder.kill()
+    with locked(folder / store.LOCK):
+        pass
+    assert do_trial(folder) == "finished"

@@ -1,0 +1,146 @@
+"""A study of seconds: a few runs on digits, a measurement, and trials that fail or die."""
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from types import ModuleType
+
+from training.runs import TINY
+
+from flashpoint.report.findings import Chart as Picture
+from flashpoint.report.findings import DataTable, Findings, Series
+from flashpoint.study import store
+from flashpoint.study.outcome import values
+from flashpoint.study.plan import Evaluation, Measurement, Settings, Study, Training, Trial
+from flashpoint.study.verdict import judge
+
+SETTINGS = Settings(scale="smoke", seeds=2, images="digits", documents="")
+AFTERWARDS = (
+    Evaluation(name="far", kind="classify", options={"data.image_size": 16}),
+    Evaluation(name="few", kind="probe", options={"data": "digits", "shots": 2, "seeds": 1}),
+)
+
+
+def training(name, seed=0, afterwards=(), **changes):
+    """A run of the smallest config."""
+    factors = {"attention": name, "seed": seed}
+    work = Training(config={**TINY, "seed": seed, **changes}, afterwards=afterwards)
+    return Trial(name=f"{name}-seed{seed}", factors=factors, work=work)
+
+
+def measurement(name, function, **options):
+    """What a function of this module gives."""
+    work = Measurement(function=f"study.tiny:{function}", options=options)
+    return Trial(name=name, factors={"attention": name}, work=work)
+
+
+def plan(settings):
+    """Two kinds of runs for every seed, one of them with evaluations, and a measurement."""
+    seeds = range(settings.seeds)
+    data = {**TINY["data"], "train": settings.images, "validation": settings.images}
+    runs = [training("relu", seed, AFTERWARDS, data=data) for seed in seeds]
+    runs += [training("few", seed, data=data, steps=4) for seed in seeds]
+    return (*runs, measurement("add", "add", x=1, y=2.5))
+
+
+def findings(outcomes):
+    """Whether more steps help."""
+    groups = [
+        values(outcomes, "top1", lambda outcome, name=name: outcome.factors["attention"] == name)
+        for name in ("relu", "few")
+    ]
+    verdict = judge("More steps help.", groups, (0.0, float("inf")), unit="of top-1")
+    points = Series(name="relu", x=list(range(len(groups[0]))), y=groups[0])
+    words = {"title": "Accuracy", "caption": "By seed.", "x_title": "seed", "y_title": "top-1"}
+    picture = Picture(name="tiny-accuracy", series=[points], **words)
+    table = DataTable(name="counts", title="Counts", head=["trials"], rows=[[len(outcomes)]])
+    return Findings(verdicts=[verdict], charts=[picture], tables=[table])
+
+
+STUDY = Study(
+    name="tiny",
+    question="Do more steps help?",
+    source="open",
+    claim="Whoever looks longer sees more.",
+    plan=plan,
+    findings=findings,
+)
+
+
+def use_registry(monkeypatch, *studies):
+    """Let the command line know these studies and no others."""
+    module = ModuleType("flashpoint.study.registry")
+    module.STUDIES = {study.name: study for study in studies}
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+
+
+def use_this_module(monkeypatch):
+    """Let processes of trials find the functions below, and this checkout's code."""
+    import flashpoint
+
+    places = (Path(__file__).parents[1], Path(flashpoint.__file__).parents[1])
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, places)))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+
+def settle(folder, trials, settings=SETTINGS):
+    """A study's folder with these trials; gives theirs."""
+    return list(store.settle_study(folder, STUDY, settings, trials).trials)
+
+
+def statuses(folders):
+    """How trials stand, by name."""
+    return {folder.name: store.read_outcome(folder).status for folder in folders}
+
+
+def content(folder):
+    """The bytes of all files below a folder."""
+    files = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+def read_json(file):
+    return json.loads(file.read_text())
+
+
+def add(options):
+    return {"sum": options["x"] + options["y"], "nothing": float("nan")}
+
+
+def die(options):
+    """As the kernel does where memory is short."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def break_down(options):
+    sys.stdout.write("about to divide\n")
+    return {"never": 1 / 0}
+
+
+def process(options):
+    """Tell processes apart."""
+    return {"pid": os.getpid()}
+
+
+def sleep(options):
+    time.sleep(options["seconds"])
+    return {"slept": options["seconds"]}
+
+
+def die_once(options):
+    """The first time only: the second finds the file."""
+    file = Path(options["file"])
+    if file.exists():
+        return {"times": 2}
+    file.touch()
+    os.kill(os.getpid(), signal.SIGKILL)
+    return {}
+
+
+def shout(options):
+    """Past Python's own files, as libraries in C do."""
+    os.write(1, b"from below\n")
+    return {"loud": 1}
