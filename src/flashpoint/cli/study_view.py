@@ -8,7 +8,6 @@ from pathlib import Path
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
@@ -46,7 +45,6 @@ class Progress:
         self._console, self._finished = console, finished
         self._start = time.monotonic()
         self._drawn = -SECONDS_BETWEEN_DRAWINGS
-        self._begun: dict[Path, float] = {}
         self._known: dict[Path, Status] = {}
         self._ends: dict[Path, str] = {}
         self._live = Live(console=console, auto_refresh=False, transient=True)
@@ -66,8 +64,6 @@ class Progress:
         news = {f: s for f, s in standing.items() if s != self._known.get(f, "waiting")}
         self._known |= news
         for folder, status in news.items():
-            if status == "running":
-                self._begun.setdefault(folder, seconds)
             self._ends[folder] = _describe_end(folder, status)
             if not self._console.is_terminal:
                 took = "" if status == "running" else f" {self._ends[folder]}"
@@ -80,20 +76,19 @@ class Progress:
 
     def _draw(self, standing: Mapping[Path, Status], seconds: float) -> RenderableType:
         glances = {f: look_at(f) for f, status in standing.items() if status == "running"}
-        table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
-        table.add_column("trial", no_wrap=True, overflow="ellipsis", ratio=3)
-        table.add_column("", no_wrap=True)
-        table.add_column("steps", no_wrap=True)
-        table.add_column("result", no_wrap=True, overflow="ellipsis", ratio=4)
-        table.add_column("time", justify="right", no_wrap=True)
+        table = Table(
+            box=SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold", expand=True
+        )
+        third = self._console.width // 3
+        table.add_column("trial", no_wrap=True, overflow="ellipsis", max_width=third)
+        table.add_column("", no_wrap=True, min_width=len("finished"))
+        table.add_column("steps", no_wrap=True, min_width=len("1000/1000"))
+        table.add_column("result", no_wrap=True, overflow="ellipsis", ratio=1)
         rows = max(1, self._console.height - LINES_AROUND)
         for folder in _worth_showing(standing, rows):
             status = standing[folder]
             cells = _cells(status, glances.get(folder), self._ends.get(folder, ""))
-            since = seconds - self._begun[folder] if status == "running" else None
-            table.add_row(
-                Text(_name(folder)), Text(status, style=STYLES[status]), *cells, _clock(since)
-            )
+            table.add_row(Text(_name(folder)), Text(status, style=STYLES[status]), *cells)
         return Group(table, Text(), self._summary(standing, glances, seconds))
 
     def _summary(
@@ -121,13 +116,11 @@ def _worth_showing(standing: Mapping[Path, Status], rows: int) -> list[Path]:
 
 def _cells(status: Status, glance: Glance | None, end: str) -> tuple[RenderableType, ...]:
     if status == "running" and glance is not None and glance.step:
-        bar = ProgressBar(total=1.0, completed=glance.share, width=12)
-        steps = Table.grid(padding=(0, 1))
-        steps.add_row(bar, f"{glance.step}/{glance.total}")
+        steps = f"{glance.step}/{glance.total}"
         numbers = [f"top1 {glance.accuracies[-1]:.2%}"] if glance.accuracies else []
         numbers += [f"loss {glance.loss:.4g}"] if glance.loss is not None else []
         left = f"{duration(glance.seconds_left)} left" if glance.share < 1 else "evaluating"
-        return steps, Text(", ".join([*numbers, left]))
+        return steps, Text(", ".join([left, *numbers]))
     return "", Text(end if status in ("finished", "failed") else "", style=STYLES[status])
 
 
@@ -145,10 +138,6 @@ def _describe_end(folder: Path, status: Status) -> str:
 
 def _name(folder: Path) -> str:
     return f"{folder.parent.name}/{folder.name}"
-
-
-def _clock(seconds: float | None) -> str:
-    return "" if seconds is None else duration(float(round(seconds)))
 
 
 def draw_findings(name: str, outcomes: Sequence[Outcome], findings: Findings) -> RenderableType:
