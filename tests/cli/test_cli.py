@@ -36,6 +36,13 @@ SURFACE = {
         *("--seeds", "--shots", "run"),
     ],
     "report": ["--out", "--title", "runs"],
+    "study list": [],
+    "study report": ["--out", "--pictures", "--title", "folder"],
+    "study run": [
+        *("--documents", "--fresh", "--gpus-per-trial", "--images", "--jobs"),
+        *("--keep-checkpoints", "--on", "--out", "--scale", "--seeds", "names"),
+    ],
+    "study show": ["--documents", "--images", "--scale", "--seeds", "name"],
     "train": ["--data", "--dry-run", "--out", "--set", "--weights", "what"],
     "translate": [
         *("--batch-size", "--beam", "--checkpoint", "--device", "--length-penalty"),

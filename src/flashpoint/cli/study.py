@@ -317,5 +317,5 @@ def _start_table(*columns: str) -> "Table":
 
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, caption_justify="left")
     for number, column in enumerate(columns):
-        table.add_column(column, justify="right" if number > 2 else "left")
+        table.add_column(column, justify="right" if number > 2 else "left", no_wrap=number == 0)
     return table

@@ -4,6 +4,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from textwrap import shorten
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group, RenderableType
@@ -31,6 +32,8 @@ WORDS = {"supports": "green", "contradicts": "red", "undecided": "yellow"}
 LINES_AROUND = 6
 """Of the terminal, that are no trials: head, summary, and what was there before."""
 SECONDS_BETWEEN_DRAWINGS = 0.5
+MOST_LETTERS = 80
+"""Of a trial's numbers in a line."""
 
 
 class Progress:
@@ -61,7 +64,11 @@ class Progress:
     def show(self, standing: Mapping[Path, Status]) -> None:
         """Show how all trials stand, if that changed or some time has passed."""
         seconds = time.monotonic() - self._start
-        news = {f: s for f, s in standing.items() if s != self._known.get(f, "waiting")}
+        news: dict[Path, Status] = {
+            folder: status
+            for folder, status in standing.items()
+            if status != self._known.get(folder, "waiting")
+        }
         self._known |= news
         for folder, status in news.items():
             self._ends[folder] = _describe_end(folder, status)
@@ -131,9 +138,8 @@ def _describe_end(folder: Path, status: Status) -> str:
     if status != "finished":
         return ""
     record = read_mapping(folder / RECORD)
-    numbers = record.get("validation", record.get("numbers", {}))
-    first = dict(list(numbers.items())[:4])
-    return f"{describe_numbers(first)}, {duration(record.get('seconds'))}"
+    numbers = describe_numbers(record.get("validation", record.get("numbers", {})))
+    return f"{shorten(numbers, MOST_LETTERS)}, {duration(record.get('seconds'))}"
 
 
 def _name(folder: Path) -> str:
