@@ -117,6 +117,21 @@ def test_failed_trials_end_with_a_status_of_their_own(study, monkeypatch):
     assert "1 of 1 trials failed. Why is in their failure.json; the same" in result.stderr
 
 
+def test_trial_that_was_stopped_from_outside_is_said(study, monkeypatch):
+    stops = replace(STUDY, plan=lambda _: (measurement("stops", "stop"),))
+    use_registry(monkeypatch, stops)
+    result = study("run", "tiny", "--scale", "smoke", "--jobs", "1")
+    assert result.exit_code == 75
+    assert "1 of 1 trials were stopped. Give the same command again to go on." in result.stderr
+
+
+def test_ray_that_is_not_installed_is_said_before_anything_is_written(study, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    said = refused(study, "run", "small", "--scale", "smoke", "--on", "ray")
+    assert said == "--on ray needs the package ray. Install it: pip install 'flashpoint[study]'."
+    assert not Path("runs").exists()
+
+
 def test_changed_plan_is_refused_and_fresh_removes_it(study, monkeypatch):
     study("run", "small", "--scale", "smoke", "--jobs", "1")
     other = replace(SMALL, name="small", plan=lambda _: (measurement("add", "add", x=5, y=5),))

@@ -8,7 +8,7 @@ import pytest
 from study.test_local import has_checkpoint, wait_for
 from study.tiny import measurement, settle, statuses, training, use_this_module
 
-from flashpoint.errors import UnsupportedError
+from flashpoint.errors import InputError, UnsupportedError
 from flashpoint.study import on_ray, store
 from flashpoint.study.on_ray import _work, run_on_ray
 from flashpoint.training.failure import Preempted
@@ -95,6 +95,24 @@ def test_node_that_sees_the_folder_works_in_it(tmp_path):
     (folder,) = settle(tmp_path, [measurement("add", "add", x=1, y=1)])
     assert _work(str(folder), "not read", False) == ("finished", {})
     assert store.read_outcome(folder).numbers == {"sum": 2.0}
+
+
+def test_cluster_that_does_not_answer_is_one_line(monkeypatch):
+    class Ray:
+        @staticmethod
+        def init(**options):
+            raise ConnectionError("ray client connection timeout")
+
+    monkeypatch.setattr(on_ray, "require_ray", lambda: Ray)
+    with pytest.raises(InputError, match="no Ray to work with: ray client connection timeout"):
+        run_on_ray(
+            [],
+            address="ray://nowhere:1",
+            jobs=None,
+            gpus_per_trial=1.0,
+            keep_checkpoints=False,
+            on_look=print,
+        )
 
 
 def test_without_ray_it_says_what_to_install(monkeypatch):

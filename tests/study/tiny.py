@@ -16,6 +16,7 @@ from flashpoint.study import store
 from flashpoint.study.outcome import values
 from flashpoint.study.plan import Evaluation, Measurement, Settings, Study, Training, Trial
 from flashpoint.study.verdict import judge
+from flashpoint.training.failure import Preempted
 
 SETTINGS = Settings(scale="smoke", seeds=2, images="digits", documents="")
 AFTERWARDS = (
@@ -144,3 +145,8 @@ def shout(options):
     """Past Python's own files, as libraries in C do."""
     os.write(1, b"from below\n")
     return {"loud": 1}
+
+
+def stop(options):
+    """As a run does that was asked to."""
+    raise Preempted("stopped by SIGTERM.")

@@ -1,5 +1,6 @@
 """``flashpoint study``: claims of the papers and open questions, answered by runs of your own."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from enum import StrEnum
@@ -198,6 +199,10 @@ def _check_runner(on: str, jobs: int | None, gpus_per_trial: float | None) -> No
         )
     if gpus_per_trial is not None and on == "local":
         raise InputError("--gpus-per-trial is for Ray. Pass --jobs to say how many run at a time.")
+    if on != "local":
+        from flashpoint.study.on_ray import require_ray
+
+        require_ray()
 
 
 def _settle(
@@ -276,20 +281,27 @@ def _say_what_came_out(stored: "Sequence[StoredStudy]", out: Path) -> None:
     from flashpoint.cli.study_view import draw_findings
     from flashpoint.study.store import read_outcome
 
-    console, studies, num_failed, num_trials = Console(), _studies(), 0, 0
+    console, studies = Console(), _studies()
+    counts: Counter[str] = Counter()
     for entry in stored:
         outcomes = [read_outcome(trial) for trial in entry.trials]
-        num_trials += len(outcomes)
-        num_failed += sum(outcome.status == "failed" for outcome in outcomes)
+        counts.update(outcome.status for outcome in outcomes)
         console.print(draw_findings(entry.name, outcomes, studies[entry.name].findings(outcomes)))
     console.print(f"Report: {program_name()} study report {out}", soft_wrap=True, highlight=False)
-    if num_failed:
+    if counts["failed"]:
         typer.echo(
-            f"{num_failed} of {num_trials} trials failed. Why is in their failure.json; the same "
-            "command tries them again.",
+            f"{counts['failed']} of {counts.total()} trials failed. Why is in their failure.json; "
+            "the same command tries them again.",
             err=True,
         )
         raise typer.Exit(1)
+    if counts["running"]:
+        typer.echo(
+            f"{counts['running']} of {counts.total()} trials were stopped. Give the same command "
+            "again to go on.",
+            err=True,
+        )
+        raise typer.Exit(STOPPED)
 
 
 def _choose(names: Sequence[str]) -> "list[Study]":

@@ -59,5 +59,7 @@ def _require(need: Need) -> None:
                 f"{folder} holds no prepared documents. Make them: flashpoint data prepare "
                 f"en-de-docs --to {folder}. Or pass {option} WHERE."
             )
-    elif kind in PREPARED or (not colon and kind != "digits" and not Path(kind).is_dir()):
+        return
+    is_missing = not colon and kind != "digits" and not Path(kind).expanduser().is_dir()
+    if kind in PREPARED or is_missing:
         open_source(need.place, "train")  # says what is missing, and how to make it

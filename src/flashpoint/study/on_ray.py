@@ -53,7 +53,7 @@ def run_on_ray(
     Raises:
         Preempted: SIGTERM or Ctrl-C came; what had begun was saved.
     """
-    ray = _require_ray()
+    ray = require_ray()
     with _connected(ray, address, jobs), stop_wishes() as wish:
         has_gpus = ray.cluster_resources().get("GPU", 0) > 0
         resources = {"num_cpus": 1, "num_gpus": gpus_per_trial if has_gpus else 0}
@@ -61,9 +61,7 @@ def run_on_ray(
         marks = {folder: _mark(folder) for folder in folders}
         tasks = {
             task.remote(
-                str(folder.resolve()),
-                json.dumps(store.plain_trial(store.read_trial(folder))),
-                keep_checkpoints,
+                str(folder.resolve()), (folder / store.TRIAL).read_text(), keep_checkpoints
             ): folder
             for folder in folders
         }
@@ -132,15 +130,18 @@ def _connected(ray: Any, address: str, jobs: int | None) -> Generator[None]:
     try:
         ray.init(**options)
     except (ConnectionError, OSError, RuntimeError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise InputError(f"--on {address}: no Ray to work with: {reason}") from error
+        reason = str(error).strip().partition("\n")[0].rstrip(".")
+        raise InputError(
+            f"--on {address}: no Ray to work with: {reason}. Look at the address, and at "
+            "RAY_AUTH_MODE and RAY_AUTH_TOKEN if the cluster asks for a token."
+        ) from error
     try:
         yield
     finally:
         ray.shutdown()
 
 
-def _require_ray() -> Any:
+def require_ray() -> Any:
     """The library, or a line that says what to install."""
     try:
         return import_module("ray")

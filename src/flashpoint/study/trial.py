@@ -115,10 +115,13 @@ def _function(name: str) -> Any:
 
 
 def _forget_earlier_trials() -> None:
-    """Undo what earlier trials of this process left in torch: compiled code, peaks of memory."""
+    """Undo what earlier trials of this process left: compiled code, memory, and its peak."""
+    import gc
+
     import torch
 
     torch.compiler.reset()
+    gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
