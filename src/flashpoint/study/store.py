@@ -9,7 +9,7 @@ failed. A measurement has a ``record.json`` of its own. What is there decides ho
 import json
 import shutil
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -220,23 +220,20 @@ def remove_study(folder: Path) -> None:
 @contextmanager
 def claim_study(folder: Path) -> Generator[None]:
     """Hold a study's folder; refused while another command runs the study there."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        hold = locked(folder / LOCK)
-        hold.__enter__()
-    except OSError as error:
-        raise InputError(
-            f"{folder} cannot be written: {error.strerror}. Pass another --out."
-        ) from error
-    except InUse as owner:
-        raise InputError(
-            f"{folder} is in use by process {owner}, which runs this study. Wait until it ends, "
-            "or pass another --out."
-        ) from owner
-    try:
+    with ExitStack() as stack:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(locked(folder / LOCK))
+        except OSError as error:
+            raise InputError(
+                f"{folder} cannot be written: {error.strerror}. Pass another --out."
+            ) from error
+        except InUse as owner:
+            raise InputError(
+                f"{folder} is in use by process {owner}, which runs this study. Wait until it "
+                "ends, or pass another --out."
+            ) from owner
         yield
-    finally:
-        hold.__exit__(None, None, None)
 
 
 def write_json(file: Path, content: Mapping[str, Any]) -> None:
