@@ -15,20 +15,13 @@ WORDNET_ID = re.compile(r"(?<![A-Za-z0-9])n\d{8}(?!\d)")
 
 def read_class_list(file: Path) -> list[str]:
     """The names in a file."""
-    try:
-        lines = [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"the class list {file} cannot be read: {error}.") from error
-    names = [_name(line) for line in lines if line]
-    if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise InputError(f"the class list {file} has {twice!r} more than once.")
-    return names
+    return list(_read_lines(file))
 
 
 def rename_classes(names: Sequence[str], file: Path, whose: str) -> list[str]:
     """Other names, from a file, for classes whose order stands; InputError if they do not fit."""
-    others = read_class_list(file)
+    lines = _read_lines(file)
+    others = list(lines)
     if len(others) != len(names):
         raise InputError(
             f"the class list {file} has {len(others)} classes, {whose} {len(names)}. Give one a "
@@ -37,10 +30,29 @@ def rename_classes(names: Sequence[str], file: Path, whose: str) -> list[str]:
     for label, name in enumerate(names):
         if name in others and others[label] != name:
             raise InputError(
-                f"the class list {file} has {name!r} in line {others.index(name) + 1}, but it is "
+                f"the class list {file} has {name!r} in line {lines[name]}, but it is "
                 f"label {label} of {whose}, counted from 0. Give them in the order of the labels."
             )
     return others
+
+
+def _read_lines(file: Path) -> dict[str, int]:
+    """The names in a file, and the line of each, counted from 1 with the empty ones."""
+    try:
+        text = file.read_text(encoding="utf-8-sig")  # editors may put a byte-order mark first
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"the class list {file} cannot be read: {error}.") from error
+    lines: dict[str, int] = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        name = _name(line.strip())
+        if name in lines:
+            raise InputError(
+                f"the class list {file} has {name!r} more than once: in lines {lines[name]} and "
+                f"{number}. Give every class one line."
+            )
+        if name:
+            lines[name] = number
+    return lines
 
 
 def _name(line: str) -> str:
