@@ -19,6 +19,7 @@ from flashpoint import (
     attention_qkvpacked,
     attention_varlen,
 )
+from flashpoint.ops import implementations
 
 rand, full = torch.rand, torch.full
 nan, inf = math.nan, math.inf
@@ -168,9 +169,9 @@ LENGTHS = {
 }
 # seen by reading tensors, for which nobody waits on a GPU
 VALUES = {
-    "key_lengths negative": (batch(key_lengths=ints([3, -1])), "key_lengths[1] is -1", "Lk=6"),
-    "key_lengths too large": (batch(key_lengths=ints([7, 3])), "key_lengths[0] is 7", "Lk=6"),
-    "joined lengths too large": (joined(key_lengths=ints([6, 3])), "key_lengths[0] is 6", "Lk=5"),
+    "key_lengths negative": (batch(key_lengths=ints([3, -1])), "key_lengths[1] is -1", "6 keys"),
+    "key_lengths too large": (batch(key_lengths=ints([7, 3])), "key_lengths[0] is 7", "6 keys"),
+    "joined lengths too large": (joined(key_lengths=ints([6, 3])), "lengths[0] is 6", "5 keys"),
     "cu_seqlens_q not from 0": (packed(cu_seqlens_q=ints([1, 2, 5])), "from 1 to 5", "0 to 5"),
     "cu_seqlens_k not from 0": (packed(cu_seqlens_k=ints([-1, 2, 5])), "seqlens_k runs from -1"),
     "cu_seqlens_q falls": (packed(cu_seqlens_q=ints([0, 6, 5])), "cu_seqlens_q", "6"),
@@ -211,9 +212,14 @@ JOINED = {
     "joined mask": (
         joined(mask=rand(5, 6) > 0),
         "mask has shape [5, 6]",
-        "[B=2, Hq=4, Lq=5, Lk=5]",
+        "[B=2, H=4, L=5, L=5]",
     ),
+    "joined bias elsewhere": (joined(bias=rand(5, device="meta")), "bias is on meta, qkv on"),
     "joined lengths": (joined(key_lengths=ints([1])), "key_lengths", "shape [2]", "shape [1]"),
+    "joined lengths elsewhere": (
+        joined(key_lengths=full((2,), 1, device="meta")),
+        "key_lengths is on meta, qkv on",
+    ),
 }
 ROWS = QKV | SCORED | OPTIONS | LENGTHS | JOINED
 
@@ -324,6 +330,21 @@ def test_cpu_is_refused_for_tensors_elsewhere():
         assert "impl='cpu'" in message
         assert "q is on cuda:0" in message
         assert attention(**elsewhere).is_cuda
+
+
+def test_packed_call_is_told_about_qkv(monkeypatch):
+    monkeypatch.setattr(implementations, "HAS_TRITON", True)
+    monkeypatch.setattr(implementations, "INTERPRETED", False)
+    call, arguments = joined()
+    message = refusal(call, arguments | {"impl": "triton"}, UnsupportedError)
+    assert "needs CUDA tensors, qkv is on cpu." in message
+    wide = {"qkv": rand(1, 5, 3, 2, 300, device="meta")}
+    message = refusal(call, wide | {"impl": "triton"}, UnsupportedError)
+    assert "serves head dims up to 256, not D=300. " in message
+    with FakeTensorMode():  # stands in for a GPU
+        elsewhere = {"qkv": torch.empty(2, 5, 3, 4, 8, device="cuda")}
+        message = refusal(call, elsewhere | {"impl": "cpu"}, UnsupportedError)
+        assert "needs tensors on the CPU, qkv is on cuda:0." in message
 
 
 LOOKALIKES = {

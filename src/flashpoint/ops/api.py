@@ -151,10 +151,10 @@ def attention_qkvpacked(
     terms = _terms(activation, alpha, length, scale, bias, causal, window)
     tokens = qkv.shape[1]
     shape = (qkv.shape[0], qkv.shape[3], tokens, tokens)
-    bias, mask = _check_scored(bias, mask, shape, qkv.device)
+    bias, mask = _check_scored(bias, mask, shape, qkv.device, "qkv")
     if key_lengths is not None:
-        check_index("key_lengths", key_lengths, qkv.shape[0], qkv.device)
-    chosen = choose(impl, qkv, qkv, terms.activation)
+        check_index("key_lengths", key_lengths, qkv.shape[0], qkv.device, "qkv")
+    chosen = choose(impl, qkv, qkv, terms.activation, "qkv")
     inputs = (qkv, q_gain, k_gain, bias, mask, key_lengths, norm, terms)
     if chosen == "reference":
         if key_lengths is not None and _readable(key_lengths):
@@ -291,10 +291,14 @@ def _norm_of(name: str, norm: Any, qkv: Tensor) -> tuple[str, Tensor | None, flo
 
 
 def _check_scored(
-    bias: Any, mask: Any, shape: tuple[int, int, int, int], device: torch.device
+    bias: Any,
+    mask: Any,
+    shape: tuple[int, int, int, int],
+    device: torch.device,
+    beside: str = "q",
 ) -> tuple[Tensor | None, Tensor | None]:
-    bias = check_scores("bias", bias, shape, device) if isinstance(bias, Tensor) else None
-    return bias, None if mask is None else check_scores("mask", mask, shape, device)
+    bias = check_scores("bias", bias, shape, device, beside) if isinstance(bias, Tensor) else None
+    return bias, None if mask is None else check_scores("mask", mask, shape, device, beside)
 
 
 def _outside_autocast(device_type: str) -> AbstractContextManager[Any]:

@@ -18,6 +18,7 @@ FARTHEST = 2**40  # more keys than a window can reach over; sums with it stay wi
 DENSE: Axes = (("B", "Hq", "Lq", "D"), ("B", "Hkv", "Lk", "D"), ("B", "Hkv", "Lk", "Dv"))
 PACKED: Axes = (("Tq", "Hq", "D"), ("Tk", "Hkv", "D"), ("Tk", "Hkv", "Dv"))
 QKV_AXES = "[B, L, 3, H, D]"
+SCORES_AXES = {"q": ("B", "Hq", "Lq", "Lk"), "qkv": ("B", "H", "L", "L")}  # by what a call has
 
 
 def check_inputs(q: Tensor, k: Tensor, v: Tensor, axes: Axes) -> tuple[Tensor, Tensor, Tensor]:
@@ -187,27 +188,35 @@ def check_count(name: str, value: Any) -> None:
 
 
 def check_scores(
-    name: str, x: Tensor, shape: tuple[int, int, int, int], device: torch.device
+    name: str,
+    x: Tensor,
+    shape: tuple[int, int, int, int],
+    device: torch.device,
+    beside: str = "q",
 ) -> Tensor:
-    """A bias or mask that broadcasts to [B, Hq, Lq, Lk], with its four axes written out."""
+    """A bias or mask that broadcasts to [B, Hq, Lq, Lk], with its four axes written out.
+
+    ``beside`` is the tensor, by its name in the call, on whose device it must be.
+    """
     if not isinstance(x, Tensor):
         raise InputError(f"{name} must be a tensor. Got {describe(x)}.")
     if not (x.dtype in DTYPES or (name == "mask" and x.dtype == torch.bool)):
         kinds = "bool or floating" if name == "mask" else "floating"
         raise InputError(f"{name} must be {kinds}. Got {str(x.dtype).removeprefix('torch.')}.")
     if x.device != device:
-        raise InputError(f"{name} is on {x.device}, q on {device}. Move it there.")
+        raise InputError(f"{name} is on {x.device}, {beside} on {device}. Move it there.")
     given = (1,) * (4 - x.dim()) + tuple(x.shape)
     if x.dim() > 4 or any(a != 1 and a != b for a, b in zip(given, shape, strict=True)):
+        named = zip(SCORES_AXES[beside], shape, strict=True)
+        expected = ", ".join(f"{axis}={size}" for axis, size in named)
         raise InputError(
-            f"{name} has shape {list(x.shape)}, which does not broadcast to "
-            f"[B={shape[0]}, Hq={shape[1]}, Lq={shape[2]}, Lk={shape[3]}]."
+            f"{name} has shape {list(x.shape)}, which does not broadcast to [{expected}]."
         )
     return x if x.dim() == 4 else x.view(given) if x.is_contiguous() else x.reshape(given)
 
 
-def check_index(name: str, x: Any, size: int, device: torch.device) -> None:
-    """A vector of ``size`` integers beside q."""
+def check_index(name: str, x: Any, size: int, device: torch.device, beside: str = "q") -> None:
+    """A vector of ``size`` integers; ``beside`` as for ``check_scores``."""
     if not isinstance(x, Tensor):
         raise InputError(f"{name} must be an integer tensor. Got {describe(x)}.")
     if x.dtype not in (torch.int32, torch.int64) or x.dim() != 1 or x.shape[0] != size:
@@ -217,16 +226,16 @@ def check_index(name: str, x: Any, size: int, device: torch.device) -> None:
             f"{list(x.shape)}."
         )
     if x.device != device:
-        raise InputError(f"{name} is on {x.device}, q on {device}. Move it there.")
+        raise InputError(f"{name} is on {x.device}, {beside} on {device}. Move it there.")
 
 
 def read_key_lengths(key_lengths: Tensor, num_keys: int) -> list[int]:
-    """How many keys exist in each sample, checked: 0 <= length <= Lk."""
+    """How many keys exist in each sample, checked: from none to all."""
     lengths: list[int] = key_lengths.tolist()
     for b, length in enumerate(lengths):
         if not 0 <= length <= num_keys:
             raise InputError(
-                f"key_lengths[{b}] is {length}; it must lie between 0 and Lk={num_keys}."
+                f"key_lengths[{b}] is {length}; it must lie between 0 and the {num_keys} keys."
             )
     return lengths
 

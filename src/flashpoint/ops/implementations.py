@@ -39,12 +39,15 @@ def survey() -> list[Status]:
     ]
 
 
-def choose(impl: str, q: torch.Tensor, v: torch.Tensor, activation: str) -> str:
-    """The implementation to use: a named one or a refusal; "auto" takes the fastest that can."""
+def choose(impl: str, q: torch.Tensor, v: torch.Tensor, activation: str, name: str = "q") -> str:
+    """The implementation to use: a named one or a refusal; "auto" takes the fastest that can.
+
+    ``name`` is what the call names q: "qkv" where that is v too.
+    """
     if isinstance(impl, str) and impl == "auto":
         if q.is_cpu or q.is_meta:
             return "cpu"
-        return "reference" if _triton_refusal(q, v, activation) else "triton"
+        return "reference" if _triton_refusal(q, v, activation, name) else "triton"
     if impl == "reference":
         return impl
     if not isinstance(impl, str) or impl not in _NAMES:
@@ -52,12 +55,12 @@ def choose(impl: str, q: torch.Tensor, v: torch.Tensor, activation: str) -> str:
             f"impl={describe(impl)} is unknown. {hint(impl, _NAMES)}Known: {', '.join(_NAMES)}."
         )
     if impl == "triton":
-        refusal = _triton_refusal(q, v, activation)
+        refusal = _triton_refusal(q, v, activation, name)
         if refusal is not None:
             raise UnsupportedError(f"impl='triton' {refusal}")
     elif not (q.is_cpu or q.is_meta):
         raise UnsupportedError(
-            f"impl='cpu' needs tensors on the CPU, q is on {q.device}. "
+            f"impl='cpu' needs tensors on the CPU, {name} is on {q.device}. "
             "Move the tensors, or pass impl='auto' or 'reference'."
         )
     return impl
@@ -74,20 +77,23 @@ def _missing_for_triton() -> str | None:
     return None
 
 
-def _triton_refusal(q: torch.Tensor, v: torch.Tensor, activation: str) -> str | None:
+def _triton_refusal(q: torch.Tensor, v: torch.Tensor, activation: str, name: str) -> str | None:
     """Why the GPU's kernels cannot serve this call, as the rest of a sentence."""
     if torch.version.hip is not None:
         return "serves NVIDIA GPUs, this torch is built for AMD's. Pass impl='reference'."
     if not HAS_TRITON:
         return "needs the package triton. Install it, or pass impl='reference'."
     if not (q.is_cuda or q.is_meta or (INTERPRETED and q.is_cpu)):
-        return f"needs CUDA tensors, q is on {q.device}. Move the tensors, or pass impl='auto'."
-    if q.dtype not in _TRITON_DTYPES:
-        name = str(q.dtype).removeprefix("torch.")
-        return f"serves float16, bfloat16 and float32, not {name}. Pass impl='reference'."
-    if max(q.shape[-1], v.shape[-1]) > LARGEST_HEAD_DIM:
         return (
-            f"serves head dims up to {LARGEST_HEAD_DIM}, not D={q.shape[-1]}, Dv={v.shape[-1]}. "
+            f"needs CUDA tensors, {name} is on {q.device}. Move the tensors, or pass impl='auto'."
+        )
+    if q.dtype not in _TRITON_DTYPES:
+        dtype = str(q.dtype).removeprefix("torch.")
+        return f"serves float16, bfloat16 and float32, not {dtype}. Pass impl='reference'."
+    if max(q.shape[-1], v.shape[-1]) > LARGEST_HEAD_DIM:
+        value_dim = "" if name == "qkv" else f", Dv={v.shape[-1]}"
+        return (
+            f"serves head dims up to {LARGEST_HEAD_DIM}, not D={q.shape[-1]}{value_dim}. "
             "Pass impl='reference'."
         )
     if activation not in BUILTIN and registered(activation).triton is None:
