@@ -133,7 +133,7 @@ class TextTask:
     unit = "tokens"
 
     def __init__(self, config: TextConfig, ranks: Ranks) -> None:
-        check_rows(config.data.length, config.batch_size, ranks.size * config.accumulate)
+        check_rows(config.data.length, config.batch_size, ranks.size, config.accumulate)
         train, validation = open_both(config.data)
         self.pieces = cached_pieces(train, config.data.pieces, cache_folder() / "pieces")
         self.model_config = _fitting(config.model, self.pieces)

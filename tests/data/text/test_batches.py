@@ -1,5 +1,6 @@
 """Batches of documents: pure functions of the seed and the step, whatever the ranks."""
 
+import re
 from collections import Counter
 from dataclasses import replace
 from itertools import islice
@@ -8,7 +9,7 @@ import pytest
 import torch
 from data.text.corpora import config, make_documents, make_pieces
 
-from flashpoint.data.text.batch_plan import rows_of_width, widths_for
+from flashpoint.data.text.batch_plan import check_rows, rows_of_width, widths_for
 from flashpoint.data.text.batches import TextBatches, TextEvalBatches
 from flashpoint.data.text.documents import Document, Documents
 from flashpoint.data.text.pieces import BOS, EOS, PAD
@@ -236,8 +237,11 @@ def test_fewer_samples_than_ranks_leave_ranks_without_a_batch():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"tokens_per_batch": 100}, "tokens_per_batch=100 gives 0 rows of 128 tokens"),
-        ({"world_size": 3}, "gives 32 rows of 64 tokens, which must be a multiple of the 3 ranks"),
+        ({"tokens_per_batch": 100}, "batch_size=100 has room for 0 rows of 128 tokens"),
+        (
+            {"world_size": 3},
+            r"32 rows of 64 tokens \(.*\), which 3 processes x 1 parts must share",
+        ),
         ({"rank": 2, "world_size": 2}, r"rank=2 must lie in \[0, world_size=2\)"),
         ({"seed": -1}, "seed=-1 must be 0 or more"),
     ],
@@ -247,6 +251,24 @@ def test_wrong_arguments_are_refused(changes, message):
         train_batches(**changes)
     with pytest.raises(InputError, match="start_step=-1 must be 0 or more"):
         train_batches().iterate(-1)
+
+
+@pytest.mark.parametrize(
+    ("length", "batch_size", "processes", "parts"),
+    [(64, 100, 1, 3), (512, 100, 1, 1), (512, 16_384, 3, 1), (700, 4096, 2, 8), (300, 9999, 5, 1)],
+)
+def test_refusal_names_the_next_batch_size_that_works(length, batch_size, processes, parts):
+    with pytest.raises(InputError, match=f"{processes} processes x {parts} parts") as refusal:
+        check_rows(length, batch_size, processes, parts)
+    found = int(
+        re.search(r"works with data\.length=\d+ is batch_size=(\d+)\.$", str(refusal.value))[1]
+    )
+    check_rows(length, found, processes, parts)
+    shares = processes * parts
+    assert found % shares == 0
+    for smaller in range(batch_size + -batch_size % shares, found, shares):
+        with pytest.raises(InputError, match=f"batch_size={smaller} has room"):
+            check_rows(length, smaller, processes, parts)
 
 
 @pytest.mark.gpu

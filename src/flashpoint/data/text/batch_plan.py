@@ -62,16 +62,44 @@ def rows_of_width(width: int, tokens_per_batch: int) -> int:
     return rows - rows % ROW_MULTIPLE if rows >= ROW_MULTIPLE else rows
 
 
-def check_rows(length: int, tokens_per_batch: int, world_size: int) -> None:
-    """Refuse a number of tokens whose rows do not go evenly onto the ranks."""
+def check_rows(length: int, batch_size: int, num_processes: int, num_parts: int = 1) -> None:
+    """Refuse a number of tokens a batch whose rows cannot be shared out evenly.
+
+    Args:
+        length: of the longest samples.
+        batch_size: tokens that a batch has room for.
+        num_processes: that share a batch.
+        num_parts: that each of them cuts its share into.
+    """
+    shares = num_processes * num_parts
     for width in widths_for(length):
-        rows = rows_of_width(width, tokens_per_batch)
-        if rows == 0 or rows % world_size:
+        rows = rows_of_width(width, batch_size)
+        if not _can_share(rows, shares):
             raise InputError(
-                f"tokens_per_batch={tokens_per_batch} gives {rows} rows of {width} tokens, which "
-                f"must be a multiple of the {world_size} ranks (rows are rounded down to a "
-                f"multiple of {ROW_MULTIPLE})."
+                f"batch_size={batch_size} has room for {rows} rows of {width} tokens (from "
+                f"{ROW_MULTIPLE} on by {ROW_MULTIPLE}s), which {num_processes} processes x "
+                f"{num_parts} parts must share evenly, a row each at least. The next larger that "
+                f"works with data.length={length} is batch_size="
+                f"{_next_batch_size(length, batch_size, shares)}."
             )
+
+
+def _can_share(rows: int, shares: int) -> bool:
+    return rows > 0 and rows % shares == 0
+
+
+def _next_batch_size(length: int, batch_size: int, shares: int) -> int:
+    """The next number of tokens that gives every share as many rows, and as many tokens."""
+    found, tried = batch_size, 0
+    while found != tried:
+        tried = found
+        for width in widths_for(length):
+            rows = found // width
+            while not _can_share(rows_of_width(width, found), shares):
+                rows += 1
+                found = rows * width
+        found += -found % shares
+    return found
 
 
 def plan_training(
