@@ -8,9 +8,11 @@ import pytest
 from data.pictures import config, make_folder, make_shards
 from PIL import Image
 
+from flashpoint.data import batches as batches_module
 from flashpoint.data.batches import EvalBatches, TrainBatches
 from flashpoint.data.source import BrokenImageError, Source
 from flashpoint.data.sources import open_source
+from flashpoint.data.streamed import upload
 from flashpoint.errors import InputError
 
 
@@ -90,6 +92,29 @@ def test_resident_sets_are_read_whole_by_every_rank():
     ]
     assert share(ranks) == [None, None]
     assert [(batches.num_broken, batches.broken_share) for batches in ranks] == [(2, 0.005)] * 2
+
+
+def test_batch_that_was_only_read_ahead_does_not_count(monkeypatch):
+    """As on CUDA, where the next batch is uploaded while one is in use."""
+
+    def one_ahead(decoded, device):
+        uploaded = upload(decoded, device)
+        ahead = next(uploaded)
+        for following in uploaded:
+            yield ahead
+            ahead = following
+
+    monkeypatch.setattr(batches_module, "upload", one_ahead)
+    source = PartlyBroken(400, range(0, 400, 2))  # about half of every batch
+    settings = config(max_broken_share=1.0)
+    batches = TrainBatches(source, settings, batch_size=20, seed=0)
+    expected = 0
+    for step, _ in enumerate(islice(batches.iterate(), 30)):
+        expected += sum(index in source.bad for _, index in batches.slots(step))
+        assert (batches.num_broken, batches.broken_share) == (
+            expected,
+            expected / (20 * step + 20),
+        )
 
 
 def test_summary_names_the_first_image_and_the_damage(tmp_path):

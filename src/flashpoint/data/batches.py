@@ -115,12 +115,15 @@ class TrainBatches:
 
     @property
     def num_broken(self) -> int:
-        """Samples that were replaced, as often as they were seen."""
+        """Samples that were replaced, as often as batches held them; of a resident set, once each.
+
+        Batches that were read ahead and not handed out do not count.
+        """
         return self._log.count
 
     @property
     def broken_share(self) -> float:
-        """Samples that were replaced, among those seen."""
+        """The same among the samples of these batches, or of the resident set."""
         return self._log.broken_share
 
     @property
@@ -172,8 +175,8 @@ class TrainBatches:
         )
         reader = Reader(self._source, augmenter, replaces=True)
         loader = make_loader(reader, _TrainSlots(self, start_step), config.workers, self._device)
-        for images, labels in upload(self._checked(start(loader)), self._device):
-            yield self._batch(images, labels)
+        for batch in self._checked(upload(start(loader), self._device)):
+            yield self._batch(batch.images, batch.labels)
 
     def slots(self, step: int) -> list[Slot]:
         """Positions and samples of this rank's part of a batch."""
@@ -272,11 +275,11 @@ class EvalBatches:
                 images = normalise(self._stored.images[first:last])
                 yield Batch(images, self._stored.labels[first:last])
             return
-        for images, labels in upload(self._checked(), self._device):
-            yield Batch(images, labels)
+        for batch in self._checked():
+            yield Batch(batch.images, batch.labels)
 
     def _checked(self) -> Iterator[Decoded]:
-        """What workers decode; they stay alive for the next validation."""
+        """What workers decode, on the device; they stay alive for the next validation."""
         if self._loader is None:
             config = self._config
             viewer = Viewer(view_of(self._source, config), config.image_size, config.channels)
@@ -284,7 +287,7 @@ class EvalBatches:
             reader = Reader(self._source, viewer, replaces=False)
             workers = min(config.workers, len(slots))
             self._loader = make_loader(reader, slots, workers, self._device)
-        for batch in start(self._loader):
+        for batch in upload(start(self._loader), self._device):
             self._log.add(batch.wanted, list(batch.broken.values()))
             if len(batch.labels):
                 yield batch

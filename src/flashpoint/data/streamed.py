@@ -22,10 +22,10 @@ Transform = Callable[["Image", int], Pixels]
 
 
 class Decoded(NamedTuple):
-    """What a worker hands over.
+    """What a worker hands over, and ``upload`` passes on.
 
     Attributes:
-        images: uint8 [b, C, S, S].
+        images: [b, C, S, S]; a worker's are uint8, on the device they are float in [-1, 1].
         labels: int64 [b].
         wanted: how many samples were asked for.
         broken: the places in the batch that could not be read, and why.
@@ -111,11 +111,15 @@ def normalise(images: Tensor) -> Tensor:
     return images.to(torch.float32).div_(127.5).sub_(1.0)
 
 
-def upload(batches: Iterable[Decoded], device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
-    """Images in [-1, 1] and labels on the device; on CUDA the next batch is copied meanwhile."""
+def upload(batches: Iterable[Decoded], device: torch.device) -> Iterator[Decoded]:
+    """The same on the device, images in [-1, 1]; on CUDA the next batch is copied meanwhile.
+
+    So a batch is read before its predecessor is used: what counts batches in use stands behind.
+    """
     if device.type != "cuda":
         for batch in batches:
-            yield normalise(batch.images.to(device)), batch.labels.to(device)
+            images, labels = normalise(batch.images.to(device)), batch.labels.to(device)
+            yield batch._replace(images=images, labels=labels)
         return
     stream = torch.cuda.Stream(device)
     ahead: _Copied | None = None
@@ -135,13 +139,14 @@ class _Copied:
         self._device = device
         with torch.cuda.stream(stream):
             images = normalise(batch.images.to(device, non_blocking=True))
-            self._tensors = images, batch.labels.to(device, non_blocking=True)
+            labels = batch.labels.to(device, non_blocking=True)
+            self._batch = batch._replace(images=images, labels=labels)
             self._done = stream.record_event()
 
-    def received(self) -> tuple[Tensor, Tensor]:
-        """The tensors, for use on the current stream, which waits until they are there."""
+    def received(self) -> Decoded:
+        """The batch, for use on the current stream, which waits until it is there."""
         current = torch.cuda.current_stream(self._device)
         current.wait_event(self._done)
-        for tensor in self._tensors:
+        for tensor in (self._batch.images, self._batch.labels):
             tensor.record_stream(current)
-        return self._tensors
+        return self._batch
