@@ -1,5 +1,7 @@
 """Given weights in a model of other names, another head, another resolution, another size."""
 
+from math import nan
+
 import pytest
 import torch
 
@@ -117,3 +119,50 @@ def test_weights_of_something_else_are_refused_in_one_line():
     given = {f"conv{i}.weight": torch.zeros(3) for i in range(9)}
     with pytest.raises(InputError, match=r"fits nothing: none of its 9 weights \(conv0.weight, "):
         start(make(), given)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("blocks.1.mlp.fc1.bias", lambda w: w.int(), r"fc1.bias is int32, but weights are floa"),
+        ("norm.weight", lambda w: w * 1j, r"norm.weight is complex64, but weights are floating"),
+        (
+            "pos_embed",
+            lambda w: w.index_fill(1, torch.tensor([3]), nan),
+            "48 of the 768 values of",
+        ),
+        ("head.bias", lambda w: w.double() + 1e300, "7 of the 7 values of head.bias are not fin"),
+    ],
+)
+def test_what_is_no_number_is_refused_in_one_line(name, change, message):
+    given = make(0).state_dict()
+    given[name] = change(given[name])
+    with pytest.raises(InputError, match=rf"^weights 'x': .*{message}") as error:
+        start(make(1), given)
+    assert "\n" not in str(error.value)
+
+
+def test_what_is_left_out_may_hold_anything():
+    given = make(0).state_dict() | {"embeddings.position_ids": torch.arange(3)}
+    assert start(make(1), given).left_out == ("embeddings.position_ids",)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "message"),
+    [
+        ("pos_embed", (768,), r": pos_embed has shape \[768\], expected \[1, N, E\] with a pos"),
+        ("pos_embed", (1, 0, 48), r": pos_embed has shape \[1, 0, 48\], expected \[1, N, E\]"),
+        ("pos_embed", (2, 9, 48), r": pos_embed has shape \[2, 9, 48\], expected \[1, N, E\]"),
+        ("pos_embed", (1, 12, 48), " has 11 positions of patches, which are no square grid. Give"),
+        ("pos_embed", (1, 19, 48), " has 18 positions of patches, which are no square grid. Give"),
+        ("cls_token", (1, 1, 7), r": cls_token has shape \[1, 1, 7\], expected \[1, 1, 48\]"),
+    ],
+)
+def test_odd_positions_are_refused_in_one_line(name, shape, message):
+    """Beside a class token that has a position of its own, as timm's."""
+    given = make(0, pool="token").state_dict()
+    given["pos_embed"] = torch.zeros(1, 17, 48)
+    given[name] = torch.zeros(shape)
+    with pytest.raises(InputError, match=f"^weights 'x'{message}") as error:
+        start(make(1, pool="token"), given)
+    assert "\n" not in str(error.value)

@@ -158,6 +158,13 @@ def test_other_models_are_refused(timm):
         load_timm_vit({}, num_heads=4)
 
 
+@pytest.mark.parametrize("shape", [(816,), (1, 0, 48)])
+def test_odd_positions_of_a_dict_are_refused(timm, shape):
+    weights = make(timm).state_dict() | {"pos_embed": torch.zeros(shape)}
+    with pytest.raises(InputError, match=r"the timm model: pos_embed has shape .* \[1, N, E\]"):
+        load_timm_vit(weights, num_heads=4)
+
+
 def test_heads_are_asked_for_with_a_dict_only(timm):
     theirs = make(timm)
     with pytest.raises(InputError, match="Pass num_heads"):

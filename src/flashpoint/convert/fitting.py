@@ -44,9 +44,10 @@ def fit(given: Mapping[str, Tensor], expected: Mapping[str, Tensor], whose: str)
         whose: what messages call the given ones.
 
     Raises:
-        InputError: a weight other than the head's has another shape, or no block has any.
+        InputError: a weight other than the head's has another shape, one that is wanted is not
+            floating or not finite, or no block has any.
     """
-    weights = join_token_position(under_our_names(dict(given)))
+    weights = join_token_position(under_our_names(dict(given)), whose)
     left_out = tuple(name for name in weights if name not in expected)
     weights = {name: weight for name, weight in weights.items() if name in expected}
     if not any(name.startswith("blocks.") for name in weights):
@@ -54,7 +55,8 @@ def fit(given: Mapping[str, Tensor], expected: Mapping[str, Tensor], whose: str)
             f"{whose} fits nothing: none of its {len(given)} weights ({listed(list(given))}) is "
             "one of the model's blocks. Give a ViT's, with our names, timm's or Hugging Face's."
         )
-    grids = _resize_positions(weights, expected)
+    _check_values(weights, whose)
+    grids = _resize_positions(weights, expected, whose)
     if any(name in weights and weights[name].shape != expected[name].shape for name in HEAD):
         weights = {name: weight for name, weight in weights.items() if name not in HEAD}
     for name, weight in weights.items():
@@ -67,12 +69,35 @@ def fit(given: Mapping[str, Tensor], expected: Mapping[str, Tensor], whose: str)
     return Fitted(weights=weights, new=new, left_out=left_out, grids=grids)
 
 
-def _resize_positions(weights: Weights, expected: Mapping[str, Tensor]) -> tuple[int, int] | None:
+def _check_values(weights: Weights, whose: str) -> None:
+    """Refuse what no model can start from: integers, complex numbers, NaN and infinity."""
+    for name, weight in weights.items():
+        if not weight.is_floating_point():
+            raise InputError(
+                f"{whose}: {name} is {str(weight.dtype).removeprefix('torch.')}, but weights are "
+                "floating. Give those of a model that is not quantized."
+            )
+        num_finite = int(weight.float().isfinite().sum())  # as the model will hold them
+        if num_finite < weight.numel():
+            raise InputError(
+                f"{whose}: {weight.numel() - num_finite} of the {weight.numel()} values of {name} "
+                "are not finite in fp32. Give weights from before they were lost."
+            )
+
+
+def _resize_positions(
+    weights: Weights, expected: Mapping[str, Tensor], whose: str
+) -> tuple[int, int] | None:
     """Interpolate positions of another grid, in place; gives both grids."""
     if "pos_embed" not in weights:
         return None
-    grid = math.isqrt(expected["pos_embed"].shape[1])
-    before = math.isqrt(weights["pos_embed"].shape[1])
+    count = weights["pos_embed"].shape[1]
+    grid, before = math.isqrt(expected["pos_embed"].shape[1]), math.isqrt(count)
+    if before**2 != count:
+        raise InputError(
+            f"{whose} has {count} positions of patches, which are no square grid. Give the "
+            "weights of a ViT for square images."
+        )
     if before == grid:
         return None
     weights["pos_embed"] = resize_positions(weights["pos_embed"], grid)

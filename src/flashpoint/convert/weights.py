@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from flashpoint.errors import UnsupportedError
+from flashpoint.errors import InputError, UnsupportedError
 from flashpoint.layers.positions import resize_positions
 from flashpoint.models.vit import ViT, ViTConfig
 
@@ -40,10 +40,10 @@ def read_sizes(weights: Weights, whose: str) -> dict[str, Any]:
             f"{whose} has no {missing[0]!r}. Expected a plain ViT with learned positions."
         )
     width, channels, rows, columns = weights["patch_embed.proj.weight"].shape
+    weights |= join_token_position(weights, whose)
     num_positions = weights["pos_embed"].shape[1]
     grid = math.isqrt(num_positions)
-    weights |= join_token_position(weights)
-    if rows != columns or grid**2 != weights["pos_embed"].shape[1]:
+    if rows != columns or grid**2 != num_positions:
         raise UnsupportedError(
             f"{whose} has patches of {rows} x {columns} pixels and {num_positions} positions. "
             "Only square patches on a square grid can be loaded."
@@ -62,13 +62,26 @@ def read_sizes(weights: Weights, whose: str) -> dict[str, Any]:
     }
 
 
-def join_token_position(weights: Weights) -> Weights:
+def join_token_position(weights: Weights, whose: str) -> Weights:
     """The same with a class token's own position, which timm puts first, added to the token."""
     positions, token = weights.get("pos_embed"), weights.get("cls_token")
-    count = 0 if positions is None else positions.shape[1]
-    if positions is None or token is None or math.isqrt(count) ** 2 == count:
+    if positions is None:
         return weights
-    return weights | {"cls_token": token + positions[:, :1], "pos_embed": positions[:, 1:]}
+    if positions.dim() != 3 or positions.shape[0] != 1 or not positions.shape[1]:
+        raise InputError(
+            f"{whose}: pos_embed has shape {list(positions.shape)}, expected [1, N, E] with a "
+            "position for each patch. Give a ViT's weights."
+        )
+    count = positions.shape[1]
+    if token is None or math.isqrt(count) ** 2 == count:
+        return weights
+    first = positions[:, :1]
+    if token.shape != first.shape:
+        raise InputError(
+            f"{whose}: cls_token has shape {list(token.shape)}, expected {list(first.shape)} to "
+            "match pos_embed. Give a ViT's weights."
+        )
+    return weights | {"cls_token": token + first, "pos_embed": positions[:, 1:]}
 
 
 def build(config: ViTConfig, weights: Weights, whose: str, *, antialias: bool = True) -> ViT:
