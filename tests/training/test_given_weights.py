@@ -123,6 +123,42 @@ def test_other_heads_are_refused_though_shapes_agree(earlier, tmp_path):
         train_quietly(config, tmp_path / "run")
 
 
+def test_head_of_other_classes_stays_new_and_is_said(earlier, tmp_path):
+    """Ten classes as before, under other names."""
+    names = tmp_path / "names.txt"
+    names.write_text("\n".join("01x3456789"))
+    config = tiny_config(f"weights={earlier}", f"data.labels={names}")
+    record, text = train_quietly(config, tmp_path / "run")
+    assert "; a new head (class 2 was '2', is 'x')." in text
+    assert record.notes["weights"]["new"] == ["head.weight", "head.bias"]
+    assert record.notes["weights"]["other_class"] == "class 2 was '2', is 'x'"
+    assert not started(f"weights={earlier}", f"data.labels={names}").head.weight.any()
+
+
+def test_changed_settings_are_said_and_recorded(earlier, tmp_path):
+    """Attention may differ on purpose."""
+    changes = ("model.attention.activation=gelu", "model.gelu=tanh", "model.norm_eps=1e-5")
+    record, text = train_quietly(tiny_config(f"weights={earlier}", *changes), tmp_path / "run")
+    assert (
+        "; changed settings: attention.activation from 'relu' to 'gelu', gelu from 'exact' to "
+        "'tanh', norm_eps from 1e-06 to 1e-05."
+    ) in text
+    assert record.notes["weights"]["settings"] == {
+        "attention.activation": ["relu", "gelu"],
+        "gelu": ["exact", "tanh"],
+        "norm_eps": [1e-6, 1e-5],
+    }
+
+
+def test_gains_of_another_norm_are_refused_though_shapes_agree(earlier, tmp_path):
+    config = tiny_config(f"weights={earlier}", "model.qk_norm=rms")
+    message = "its gains are of qk_norm='layer', the model has 'rms'. Set model.qk_norm=layer."
+    with pytest.raises(InputError, match=message):
+        train_quietly(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    assert started(f"weights={earlier}", "model.qk_norm=none") is not None
+
+
 @pytest.mark.distributed
 def test_two_processes_start_as_one(earlier, tmp_path):
     changes = (f"weights={earlier}", "steps=3", "log_every=1", "parallel=fsdp")

@@ -1,7 +1,8 @@
 """Weights of another model as a start for a ViT of ours; names are ours, timm's or Hugging Face's.
 
-What fits is taken. A head of another size stays new, positions of another grid are interpolated,
-and whatever else is missing or left over is named; sizes that differ otherwise are refused.
+What fits is taken. A head of another size or of other classes stays new, positions of another grid
+are interpolated, and whatever else is missing or left over is named; sizes that differ otherwise
+are refused.
 """
 
 import math
@@ -24,7 +25,7 @@ class Fitted:
 
     Attributes:
         weights: by the model's names, in its shapes.
-        new: names of the model's that were not given, or as a head of another size.
+        new: names of the model's that were not given, or as a head that does not serve.
         left_out: given names that the model has not.
         grids: patches along a side, given and wanted, where positions were interpolated.
     """
@@ -35,13 +36,20 @@ class Fitted:
     grids: tuple[int, int] | None
 
 
-def fit(given: Mapping[str, Tensor], expected: Mapping[str, Tensor], whose: str) -> Fitted:
+def fit(
+    given: Mapping[str, Tensor],
+    expected: Mapping[str, Tensor],
+    whose: str,
+    *,
+    takes_head: bool = True,
+) -> Fitted:
     """Bring given weights to the names and shapes of a model's state dict.
 
     Args:
         given: of a ViT; a class token's own position joins the token.
         expected: the model's, of which shapes are read only.
         whose: what messages call the given ones.
+        takes_head: whether the given head may serve, if its size does.
 
     Raises:
         InputError: a weight other than the head's has another shape, one that is wanted is not
@@ -57,7 +65,10 @@ def fit(given: Mapping[str, Tensor], expected: Mapping[str, Tensor], whose: str)
         )
     _check_values(weights, whose)
     grids = _resize_positions(weights, expected, whose)
-    if any(name in weights and weights[name].shape != expected[name].shape for name in HEAD):
+    sizes_differ = (
+        name in weights and weights[name].shape != expected[name].shape for name in HEAD
+    )
+    if not takes_head or any(sizes_differ):
         weights = {name: weight for name, weight in weights.items() if name not in HEAD}
     for name, weight in weights.items():
         if weight.shape != expected[name].shape:

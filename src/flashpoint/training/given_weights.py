@@ -2,8 +2,9 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,14 @@ from flashpoint.convert.weights import listed
 from flashpoint.errors import InputError
 from flashpoint.files import json_text
 from flashpoint.training.checkpoint import read_state, replace_file, step_folder
+from flashpoint.training.config_file import differences
+from flashpoint.training.data_identity import read_data
 from flashpoint.training.run_folder import CHECKPOINTS, CONFIG, open_run
+from flashpoint.training.typed import plain
 
 FILE = "weights.json"
 MODEL = "model.safetensors"
+_SAID = ("image_size", "num_classes")  # by what becomes of positions and head
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,12 +34,14 @@ class GivenWeights:
     Attributes:
         tensors: as they are stored.
         source: the file, its SHA-256, and of a run the step.
-        num_heads: of the model they are from, which shapes do not tell; None of a mere file.
+        settings: of the model they are from, complete; None of a mere file.
+        classes: that the head was trained for, in the order of its outputs; None if not known.
     """
 
     tensors: Mapping[str, Tensor]
     source: Mapping[str, Any]
-    num_heads: int | None
+    settings: Mapping[str, Any] | None = None
+    classes: Sequence[str] | None = None
 
 
 def read_weights(where: str) -> GivenWeights:
@@ -57,7 +64,7 @@ def read_weights(where: str) -> GivenWeights:
             "safetensors.torch.save_file(model.state_dict(), FILE); pickles are not read."
         ) from error
     source = {"file": str(file), "sha256": hashlib.sha256(content).hexdigest()}
-    return GivenWeights(tensors=tensors, source=source, num_heads=None)
+    return GivenWeights(tensors=tensors, source=source)
 
 
 def _of_run(path: Path) -> GivenWeights:
@@ -67,8 +74,43 @@ def _of_run(path: Path) -> GivenWeights:
     model = run.load_model(step)
     digest = read_state(folder, step)["files"][MODEL]
     source = {"file": str(step_folder(folder, step) / MODEL), "sha256": digest, "step": step}
-    heads = run.config.model.settings["num_heads"]
-    return GivenWeights(tensors=model.state_dict(), source=source, num_heads=heads)
+    return GivenWeights(
+        tensors=model.state_dict(),
+        source=source,
+        settings=plain(model.config),
+        classes=read_data(path).get("classes"),
+    )
+
+
+def changed_settings(
+    given: GivenWeights, settings: Mapping[str, Any], whose: str
+) -> dict[str, tuple[Any, Any]]:
+    """Settings in which a run's model differs from the one to be, and both values.
+
+    Other attention is what conversion is for; other heads, and gains of another norm, are refused.
+    """
+    if given.settings is None:
+        return {}
+    changed = differences(given.settings, settings)
+    if "num_heads" in changed:
+        before, after = changed["num_heads"]
+        raise InputError(
+            f"{whose} does not fit: it has {before} heads, the model {after}. "
+            "Train a model of the same sizes."
+        )
+    before, after = changed.get("qk_norm", ("none", "none"))
+    if "none" not in (before, after):
+        raise InputError(
+            f"{whose} does not fit: its gains are of qk_norm={before!r}, the model has {after!r}. "
+            f"Set model.qk_norm={before}."
+        )
+    return {key: pair for key, pair in changed.items() if key not in _SAID}
+
+
+def other_class(given: GivenWeights, classes: Sequence[str]) -> str | None:
+    """The first class that is another than the head was trained for; None if all are the same."""
+    pairs = enumerate(zip_longest(given.classes or classes, classes))
+    return next((f"class {n} was {a!r}, is {b!r}" for n, (a, b) in pairs if a != b), None)
 
 
 def describe_start(facts: Mapping[str, Any]) -> str:
@@ -77,7 +119,8 @@ def describe_start(facts: Mapping[str, Any]) -> str:
     rest = [name for name in new if name not in HEAD]
     parts = [f"{facts['taken']} weights of {facts['file']}"]
     if len(rest) < len(new):
-        parts.append("a new head")
+        why = facts["other_class"]
+        parts.append(f"a new head ({why})" if why else "a new head")
     if rest:
         parts.append(f"{len(rest)} more that are new: {listed(rest)}")
     if facts["grids"]:
@@ -85,10 +128,19 @@ def describe_start(facts: Mapping[str, Any]) -> str:
         parts.append(f"positions from {before} x {before} to {after} x {after}")
     if left_out:
         parts.append(f"{len(left_out)} left out: {listed(left_out)}")
+    if facts["settings"]:
+        pairs = facts["settings"].items()
+        changed = [f"{key} from {before!r} to {after!r}" for key, (before, after) in pairs]
+        parts.append(f"changed settings: {', '.join(changed)}")
     return f"starting from {'; '.join(parts)}."
 
 
-def start_facts(given: GivenWeights, fitted: Fitted) -> dict[str, Any]:
+def start_facts(
+    given: GivenWeights,
+    fitted: Fitted,
+    changed: Mapping[str, tuple[Any, Any]],
+    other: str | None,
+) -> dict[str, Any]:
     """The same as plain data, for the run's folder and its record."""
     return {
         **given.source,
@@ -96,6 +148,8 @@ def start_facts(given: GivenWeights, fitted: Fitted) -> dict[str, Any]:
         "new": list(fitted.new),
         "left_out": list(fitted.left_out),
         "grids": fitted.grids,
+        "other_class": other,
+        "settings": dict(changed),
     }
 
 

@@ -23,7 +23,12 @@ from flashpoint.models.registry import model_config
 from flashpoint.models.vit import ViT, ViTConfig
 from flashpoint.training.config import ModelConfig, TrainConfig
 from flashpoint.training.failure import RunError
-from flashpoint.training.given_weights import read_weights, start_facts
+from flashpoint.training.given_weights import (
+    changed_settings,
+    other_class,
+    read_weights,
+    start_facts,
+)
 from flashpoint.training.ranks import Ranks
 from flashpoint.training.stopping import Wish, in_step
 from flashpoint.training.task import Batch, Numbers
@@ -101,7 +106,7 @@ class VisionTask:
         model = ModelConfig(name=config.model.name, settings=plain(self.model_config))
         self.config: VisionConfig = dataclasses.replace(config, model=model)
         self.steps_per_epoch = train.num_samples / config.batch_size
-        self.identity = {
+        self.identity: dict[str, Any] = {
             "samples": train.num_samples,
             "labels": hashlib.sha256(train.labels.tobytes()).hexdigest()[:16],
             "classes": list(train.class_names),
@@ -122,16 +127,13 @@ class VisionTask:
             return {}
         given = read_weights(self.config.weights)
         whose = f"weights {self.config.weights!r}"
-        if given.num_heads not in (None, self.model_config.num_heads):
-            raise InputError(
-                f"{whose} does not fit: it has {given.num_heads} heads, the model "
-                f"{self.model_config.num_heads}. Train a model of the same sizes."
-            )
+        changed = changed_settings(given, plain(self.model_config), whose)
+        other = other_class(given, self.identity["classes"])
         with torch.device("meta"):
             expected = ViT(self.model_config).state_dict()
-        fitted = fit(given.tensors, expected, whose)
+        fitted = fit(given.tensors, expected, whose, takes_head=other is None)
         self._given = fitted.weights
-        return start_facts(given, fitted)
+        return start_facts(given, fitted, changed, other)
 
     def build_model(self) -> nn.Module:
         """A ViT with fresh weights, but for those that ``begin`` found."""
