@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import shutil
 from dataclasses import replace
 from itertools import accumulate, islice, pairwise
@@ -66,6 +67,18 @@ def test_completed_config_is_the_same_after_its_file(corpus, tmp_path):
 def test_wrong_settings_are_one_line(corpus, change, message):
     with pytest.raises(InputError, match=message):
         TextTask(text_config(corpus, change), Ranks())
+
+
+def test_short_run_of_a_recipe_is_told_what_to_set(corpus, tmp_path):
+    """The recipe's 4000 steps of warm-up are a default that no config file shows."""
+    values = recipe("reluformer_tiny", f"jsonl:{corpus}")
+    changes = ("steps=20", "device=cpu", "batch_size=4096", "data.pieces.vocabulary_size=330")
+    message = r"warmup_steps=4000 is more than the run's 20 steps\. .* --set (\S+), a tenth"
+    with pytest.raises(InputError, match=message) as refusal:
+        train_quietly(config_file.parse(values, changes), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    advice = re.search(message, str(refusal.value))[1]
+    assert config_file.parse(values, (*changes, advice)).schedule.warmup_steps == 2
 
 
 @pytest.mark.parametrize("word", ["graphs", "graphs_only"])

@@ -34,7 +34,7 @@ from flashpoint.training.record import (
     write_text,
 )
 from flashpoint.training.run_folder import CHECKPOINTS, best_of, claim, settle_config
-from flashpoint.training.schedule import learning_rate, warmup_steps
+from flashpoint.training.schedule import Warmup, learning_rate, warmup_steps
 from flashpoint.training.sharing import Shared, check_sharing
 from flashpoint.training.step import Counts, Step, Update
 from flashpoint.training.stopping import Stopped, Wish, stop_wishes
@@ -57,7 +57,11 @@ def train(config: TrainConfig, out: Path, *, console: Console | None = None) -> 
     """
     with join(config.device, config.parallel) as ranks, ExitStack() as stack:
         check_sharing(config, ranks)
-        task: Task = task_class(config)(config, ranks)  # if it cannot be, no folder is made
+        task: Task = task_class(config)(config, ranks)
+        total = config.total_steps(task.steps_per_epoch)
+        warmup = warmup_steps(config.schedule, total)
+        with torch.device("meta"):
+            task.build_model()  # what cannot be is refused before a folder is made
         goes_on = ranks.any(bool(checkpoint.saved_steps(out / CHECKPOINTS)))
         start = {} if goes_on else task.begin()
         ranks.on_first(lambda: stack.enter_context(claim(out)))
@@ -68,7 +72,7 @@ def train(config: TrainConfig, out: Path, *, console: Console | None = None) -> 
             console,
             name=out.name,
             unit=task.unit,
-            total=config.total_steps(task.steps_per_epoch),
+            total=total,
             is_shown=ranks.is_first,
         )
         text = ranks.share_text(read_text(out) if ranks.is_first else "")
@@ -80,17 +84,24 @@ def train(config: TrainConfig, out: Path, *, console: Console | None = None) -> 
         if start:
             progress.say(describe_start(start))
         wish = stack.enter_context(stop_wishes())
-        return _Run(task, ranks, out, progress).go(wish)
+        return _Run(task, ranks, out, progress, total, warmup).go(wish)
 
 
 class _Run:
     """One run in one of its processes."""
 
-    def __init__(self, task: Task, ranks: Ranks, out: Path, progress: Progress) -> None:
+    def __init__(
+        self,
+        task: Task,
+        ranks: Ranks,
+        out: Path,
+        progress: Progress,
+        total: int,
+        warmup: Warmup,
+    ) -> None:
         self.task, self.ranks, self.out, self.progress = task, ranks, out, progress
+        self.total, self.warmup = total, warmup
         self.config = config = task.config
-        self.total = config.total_steps(task.steps_per_epoch)
-        self.warmup = warmup_steps(config.schedule, self.total)
         torch.manual_seed(config.seed)
         self.model = Shared(
             task.build_model(),

@@ -30,8 +30,8 @@ def warmup_steps(config: ScheduleConfig, total_steps: int) -> Warmup:
     steps = config.warmup_steps or round(config.warmup_share * total_steps)
     if steps > total_steps:
         raise InputError(
-            f"schedule.warmup_steps={steps} is more than the run's {total_steps} steps. "
-            "Lower it, or set warmup_share."
+            f"schedule.warmup_steps={steps} is more than the run's {total_steps} steps. Train "
+            f"longer, or pass --set schedule.warmup_steps={total_steps // 10}, a tenth of them."
         )
     return Warmup(steps, config.kind)
 
