@@ -89,7 +89,7 @@ def _can_share(rows: int, shares: int) -> bool:
 
 
 def _next_batch_size(length: int, batch_size: int, shares: int) -> int:
-    """The next number of tokens that gives every share as many rows, and as many tokens."""
+    """The next number of tokens, a whole number of rows of some width, that all can share."""
     found, tried = batch_size, 0
     while found != tried:
         tried = found
@@ -98,7 +98,6 @@ def _next_batch_size(length: int, batch_size: int, shares: int) -> int:
             while not _can_share(rows_of_width(width, found), shares):
                 rows += 1
                 found = rows * width
-        found += -found % shares
     return found
 
 
