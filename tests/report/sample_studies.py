@@ -196,7 +196,7 @@ def memory_slots():
             verdict("softmax + LN is within 0.3 BLEU of relu at 1024 slots", "undecided", -0.1,
                     0.38, (-0.3, 0.3), "BLEU"),
             verdict("relu beats softmax + LN at 4096 slots", "undecided", None, 0, (0, math.inf),
-                    "BLEU", "Not all runs have finished."),
+                    "BLEU", "Runs that it needs are missing."),
         ],
         [chart("memory-slots", "BLEU by slots", "slots", "BLEU", series, x_is_log=True)],
     )  # fmt: skip

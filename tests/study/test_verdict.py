@@ -64,7 +64,7 @@ def test_few_seeds_decide_nothing_and_are_named():
 def test_missing_runs_decide_nothing():
     verdict = judge("a claim", [HIGH, []], (0.0, math.inf), unit="points")
     assert (verdict.word, verdict.value) == ("undecided", None)
-    assert verdict.note == "Not all runs have finished."
+    assert verdict.note == "Runs that it needs are missing."
 
 
 def test_numbers_that_are_not_finite_decide_nothing():

@@ -72,7 +72,7 @@ def judge(
         note: for the reader.
     """
     if not all(groups):
-        missing = note or "Not all runs have finished."
+        missing = note or "Runs that it needs are missing."
         return Verdict(
             claim=claim,
             word="undecided",
