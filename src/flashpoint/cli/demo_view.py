@@ -10,12 +10,12 @@ from typing import NamedTuple
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group, RenderableType
-from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
 from flashpoint.cli.demo_twins import Glance
+from flashpoint.cli.live_view import LiveView
 
 COLORS = {"relu": "#e4502a", "softmax": "#5b8def"}
 BARS = " ▁▂▃▄▅▆▇█"
@@ -43,23 +43,13 @@ class Result(NamedTuple):
     zeros: float
 
 
-class Progress:
+class Progress(LiveView):
     """Two live bars on a terminal; elsewhere a line after every fifth of the way."""
 
     def __init__(self, console: Console) -> None:
-        self._console = console
+        super().__init__(console, refresh_per_second=8)
         self._start = time.monotonic()
         self._shown: dict[str, int] = {}
-        self._live = Live(console=console, refresh_per_second=8, transient=True)
-
-    def __enter__(self) -> "Progress":
-        if self._console.is_terminal:
-            self._live.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._console.is_terminal:
-            self._live.stop()
 
     def show(self, glances: Mapping[str, Glance]) -> None:
         """Show how far the twins are."""

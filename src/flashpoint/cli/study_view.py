@@ -8,11 +8,11 @@ from textwrap import shorten
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group, RenderableType
-from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from flashpoint.cli.glance import Glance, look_at
+from flashpoint.cli.live_view import LiveView
 from flashpoint.report.findings import Findings, Verdict
 from flashpoint.report.format import count, duration
 from flashpoint.report.run_files import read_mapping
@@ -36,7 +36,7 @@ MOST_LETTERS = 80
 """Of a trial's numbers in a line."""
 
 
-class Progress:
+class Progress(LiveView):
     """How trials go: a table on a terminal, elsewhere a line for every beginning and end.
 
     Args:
@@ -45,21 +45,12 @@ class Progress:
     """
 
     def __init__(self, console: Console, finished: int) -> None:
-        self._console, self._finished = console, finished
+        super().__init__(console, auto_refresh=False)
+        self._finished = finished
         self._start = time.monotonic()
         self._drawn = -SECONDS_BETWEEN_DRAWINGS
         self._known: dict[Path, Status] = {}
         self._ends: dict[Path, str] = {}
-        self._live = Live(console=console, auto_refresh=False, transient=True)
-
-    def __enter__(self) -> "Progress":
-        if self._console.is_terminal:
-            self._live.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._console.is_terminal:
-            self._live.stop()
 
     def show(self, standing: Mapping[Path, Status]) -> None:
         """Show how all trials stand, if that changed or some time has passed."""

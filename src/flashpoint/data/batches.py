@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 from flashpoint.data.augmentation import Augmenter
 from flashpoint.data.broken import BrokenLog, Gather
 from flashpoint.data.config import DataConfig
-from flashpoint.data.order import EpochOrder, Purpose, generator, rank_positions
+from flashpoint.data.order import EpochOrder, Purpose, check_rank, generator, rank_positions
 from flashpoint.data.resident import ResidentAugmenter, ResidentImages, is_resident
 from flashpoint.data.source import Integers, Source
 from flashpoint.data.streamed import Decoded, Reader, Slot, make_loader, normalise, start, upload
@@ -304,8 +304,7 @@ def _log(source: Source, config: DataConfig, world_size: int, *, is_shuffled: bo
 
 
 def _check_ranks(batch_size: int, rank: int, world_size: int) -> None:
-    if not 0 <= rank < world_size:
-        raise InputError(f"rank={rank} must lie in [0, world_size={world_size}).")
+    check_rank(rank, world_size)
     if batch_size < world_size:
         raise InputError(f"batch_size={batch_size} must be at least the {world_size} ranks.")
 

@@ -10,6 +10,7 @@ from enum import IntEnum
 import numpy as np
 
 from flashpoint.data.source import Integers, Source
+from flashpoint.errors import InputError
 
 
 class Purpose(IntEnum):
@@ -48,6 +49,12 @@ class EpochOrder:
             rng = generator(self._seed, Purpose.ORDER, epoch)
             self._epochs[epoch] = self._source.shuffle(rng)
         return self._epochs[epoch]
+
+
+def check_rank(rank: int, world_size: int) -> None:
+    """Refuse a process that is none of those there are."""
+    if not 0 <= rank < world_size:
+        raise InputError(f"rank={rank} must lie in [0, world_size={world_size}).")
 
 
 def rank_positions(

@@ -8,6 +8,7 @@ from itertools import islice
 import pytest
 import torch
 from data.text.corpora import config, make_documents, make_pieces
+from implementations import needs_gpu
 
 from flashpoint.data.text.batch_plan import check_rows, rows_of_width, widths_for
 from flashpoint.data.text.batches import TextBatches, TextEvalBatches
@@ -272,7 +273,7 @@ def test_refusal_names_the_next_batch_size_that_works(length, batch_size, proces
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@needs_gpu
 def test_batches_reach_the_gpu():
     here, there = (next(train_batches(device=device).iterate()) for device in ("cpu", "cuda"))
     assert there.source.is_cuda

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from flashpoint.data.order import Purpose, generator
+from flashpoint.data.order import Purpose, check_rank, generator
 from flashpoint.data.source import Integers
 from flashpoint.data.text.batch_plan import (
     PlannedBatch,
@@ -77,8 +77,7 @@ class TextBatches:
         device: str | torch.device = "cpu",
     ) -> None:
         check_rows(config.length, tokens_per_batch, world_size)
-        if not 0 <= rank < world_size:
-            raise InputError(f"rank={rank} must lie in [0, world_size={world_size}).")
+        check_rank(rank, world_size)
         if seed < 0:
             raise InputError(f"seed={seed} must be 0 or more.")
         self._config, self._seed = config, seed
@@ -183,8 +182,7 @@ class TextEvalBatches:
         world_size: int = 1,
         device: str | torch.device = "cpu",
     ) -> None:
-        if not 0 <= rank < world_size:
-            raise InputError(f"rank={rank} must lie in [0, world_size={world_size}).")
+        check_rank(rank, world_size)
         self._rank, self._world_size = rank, world_size
         self._tokens = encode_documents(documents, pieces)
         self._chunks = cut_documents(self._tokens, config.length, join=config.join)
