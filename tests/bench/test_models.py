@@ -99,7 +99,7 @@ def test_suite_states_its_limits():
     ("changes", "message"),
     [
         ({"mode": "forward", "causal": True}, "takes no --mode, --causal"),
-        ({"device": "cpu"}, "is for --device cuda, the device is cpu"),
+        ({"device": "cpu", "dtypes": ("bf16", "fp32")}, "is for --device cuda, the device is cpu"),
         ({"dtypes": ("fp32",)}, "in bf16, and takes no --dtype"),
     ],
 )

@@ -76,6 +76,11 @@ def select_models(request: Request) -> tuple[ModelCase, ...]:
     """The whole models of a suite, which takes no other words; none of all other suites."""
     if request.suite != MODEL_SUITE:
         return ()
+    if request.device != "cuda":
+        raise InputError(
+            f"suite {MODEL_SUITE!r} is for --device cuda, the device is {request.device}. "
+            "Pass --device cuda where there is a GPU, or --suite cpu."
+        )
     words = {
         "--shape": request.shapes,
         "--dtype": request.dtypes != ("bf16",),
@@ -89,11 +94,6 @@ def select_models(request: Request) -> tuple[ModelCase, ...]:
         raise InputError(
             f"suite {MODEL_SUITE!r} measures a training step of whole models, relu beside "
             f"softmax, in bf16, and takes no {', '.join(given)}. Leave it out."
-        )
-    if request.device != "cuda":
-        raise InputError(
-            f"suite {MODEL_SUITE!r} is for --device cuda, the device is {request.device}. "
-            "Pass --device cuda where there is a GPU, or --suite cpu."
         )
     return tuple(MODEL_LIMITS)
 
