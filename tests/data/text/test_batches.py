@@ -94,8 +94,27 @@ def test_an_epoch_has_every_segment_and_few_twice(join, length):
 
 
 @pytest.mark.parametrize("join", [True, False])
-def test_a_batch_depends_on_seed_and_step_alone(join):
-    settings = config(join=join)
+def test_an_epoch_has_every_segment_at_each_resolution(join):
+    settings = config(length=256, join=join, resolutions=4)
+    batches = train_batches(settings)
+    first = epoch(batches)
+    found = pairs_of(first)
+    assert found.keys() == ALL.keys()
+    assert all(found[pair] >= 4 * count for pair, count in ALL.items())
+    assert sum(found.values()) < 4.05 * sum(ALL.values())
+    once = train_batches(config(length=256, join=join))
+    assert batches.num_tokens == 4 * once.num_tokens
+    assert 3.5 < batches.batches_per_epoch / once.batches_per_epoch < 5.5
+    sizes = {batch.source.shape[1] for batch in first}
+    assert {32, 64, 128, 256} <= sizes <= set(widths_for(256))
+    assert batches.padding_share < 0.35
+    assert pairs_of(eval_batches(settings).iterate()) == ALL
+
+
+@pytest.mark.parametrize("resolutions", [1, 3])
+@pytest.mark.parametrize("join", [True, False])
+def test_a_batch_depends_on_seed_and_step_alone(join, resolutions):
+    settings = config(join=join, resolutions=resolutions)
     batches = train_batches(settings)
     number = 2 * batches.batches_per_epoch + 3
     straight = list(islice(batches.iterate(), number))
@@ -146,12 +165,13 @@ def test_a_batch_has_one_of_few_shapes(length, join):
         assert rows == rows_of_width(width, 8192)
         shapes.add(width)
     assert shapes <= set(widths_for(length))
-    assert len(shapes) <= (2 if join else 7)
+    assert len(shapes) <= (2 if join else 8)
 
 
+@pytest.mark.parametrize("resolutions", [1, 3])
 @pytest.mark.parametrize("join", [True, False])
-def test_tokens_are_counted_before_they_come(join):
-    settings = config(length=256, join=join)
+def test_tokens_are_counted_before_they_come(join, resolutions):
+    settings = config(length=256, join=join, resolutions=resolutions)
     ahead, beside = (train_batches(settings, tokens_per_batch=4096) for _ in range(2))
     number = 2 * ahead.batches_per_epoch + 3
     total = ahead.tokens_until(number)
@@ -241,7 +261,7 @@ def test_fewer_samples_than_ranks_leave_ranks_without_a_batch():
         ({"tokens_per_batch": 100}, "batch_size=100 has room for 0 rows of 128 tokens"),
         (
             {"world_size": 3},
-            r"32 rows of 64 tokens \(.*\), which 3 processes x 1 parts must share",
+            r"64 rows of 32 tokens \(.*\), which 3 processes x 1 parts must share",
         ),
         ({"rank": 2, "world_size": 2}, r"rank=2 must lie in \[0, world_size=2\)"),
         ({"seed": -1}, "seed=-1 must be 0 or more"),

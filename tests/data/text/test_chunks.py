@@ -1,7 +1,5 @@
 """Documents cut and joined between segments."""
 
-from itertools import pairwise
-
 import numpy as np
 import pytest
 from data.text.corpora import make_documents, make_pieces
@@ -27,7 +25,7 @@ def tokens_of(*documents):
 
 def spans(chunks):
     """The segments of each chunk."""
-    pairs = zip(chunks.borders[:-1], chunks.borders[1:], strict=True)
+    pairs = zip(chunks.starts, chunks.ends, strict=True)
     return [chunks.segments[start:end].tolist() for start, end in pairs]
 
 
@@ -62,27 +60,60 @@ def test_shuffled_documents_keep_their_order_inside(join, seed):
     kept = np.flatnonzero(np.maximum(documents.source.lengths, documents.target.lengths) <= 128)
     assert sorted(chunks.segments.tolist()) == kept.tolist()
     assert chunks.lengths.max() <= 128
-    assert chunks.borders[-1] == len(chunks.segments)
+    assert chunks.ends[-1] == len(chunks.segments)
     home = np.searchsorted(documents.borders, chunks.segments, side="right")
     assert len(np.flatnonzero(np.diff(home))) == len(np.unique(home)) - 1  # in one piece each
     same = np.diff(home) == 0
     assert (np.diff(chunks.segments)[same] > 0).all()
     if not join:
-        assert all(len(set(home[a:b])) == 1 for a, b in pairwise(chunks.borders))
+        assert all(
+            len(set(home[a:b])) == 1 for a, b in zip(chunks.starts, chunks.ends, strict=True)
+        )
 
 
 @pytest.mark.parametrize("join", [True, False])
 def test_cuts_change_from_epoch_to_epoch_even_of_one_document(join):
     one = tokens_of([(3, 3)] * 100)
     found = {
-        tuple(cut_documents(one, 30, join=join, rng=np.random.default_rng(n)).borders)
+        tuple(map(len, spans(cut_documents(one, 30, join=join, rng=np.random.default_rng(n)))))
         for n in range(8)
     }
     assert len(found) > 2
-    assert all(max(np.diff(borders)) == 10 for borders in found)
+    assert all(max(counts) == 10 for counts in found)
     short = tokens_of(*[[(3, 3)] * 9] * 4)
     whole = cut_documents(short, 30, join=False, rng=np.random.default_rng(0))
-    assert np.diff(whole.borders).tolist() == [9] * 4  # what fits is not cut
+    assert [len(span) for span in spans(whole)] == [9] * 4  # what fits is not cut
+
+
+def test_each_resolution_cuts_to_half_of_the_one_before():
+    chunks = cut_documents(DOCUMENTS, 14, join=False, resolutions=3)
+    at_14, at_7 = [[0, 1, 2], [3], [4, 5, 6]], [[0], [1, 2], [3], [4], [5], [6]]
+    at_3 = [[0], [1], [2], [3], [4], [5], [6]]  # what is longer is left whole, not out
+    assert spans(chunks) == [*at_14, *at_7, *at_3]
+    in_order = [11, 2, 12, 4, 7, 2, 9, 2, 1, 4, 4, 3, 2, 9, 2, 1]
+    assert chunks.lengths[0].tolist() == in_order
+    joined = cut_documents(DOCUMENTS, 14, join=True, resolutions=2)
+    assert spans(joined) == [[0, 1, 2, 3], [4, 5, 6], [0], [1, 2], [3], [4], [5], [6]]
+
+
+@pytest.mark.parametrize("join", [True, False])
+def test_each_resolution_has_every_segment_once_and_is_cut_anew(join):
+    documents = encode_documents(make_documents(), make_pieces())
+    options = {"join": join, "resolutions": 4}
+    first, again, other = (
+        cut_documents(documents, 256, rng=np.random.default_rng(seed), **options)
+        for seed in (0, 0, 1)
+    )
+    assert spans(first) == spans(again) != spans(other)
+    seen = [segment for span in spans(first) for segment in span]
+    assert seen == [*first.segments.tolist()] * 4
+    assert first.lengths.sum() == 4 * (documents.source.offsets[-1] + documents.target.offsets[-1])
+    alone = first.ends - first.starts == 1
+    ends = np.flatnonzero(first.ends == len(first.segments))
+    for number, (start, end) in enumerate(zip([0, *ends[:-1] + 1], ends + 1, strict=True)):
+        longest = first.lengths[:, start:end].max(axis=0)
+        assert (longest[~alone[start:end]] <= 256 >> number).all()
+        assert longest.max() > 256 >> number + 1
 
 
 def test_tokens_are_the_segments_ids_with_separators(tmp_path, monkeypatch):

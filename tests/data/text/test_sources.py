@@ -177,6 +177,14 @@ def test_training_and_validation_must_differ(tmp_path):
     ("changes", "message"),
     [
         ({"length": 8}, r"data.length=8 must be a number in \[16, 65536\]"),
+        (
+            {"resolutions": 0},
+            r"data.resolutions=0 must lie in \[1, 6\]: data.length=512 can be halv",
+        ),
+        (
+            {"resolutions": 4, "length": 127},
+            r"=4 must lie in \[1, 3\]: data.length=127 can be halved 2 times down to 16 tokens",
+        ),
         ({"source": "de"}, "data.source='de' and data.target='de' must differ"),
     ],
 )

@@ -1,8 +1,8 @@
 """Which chunks make a batch: of similar length, as many as a number of tokens allows.
 
-Batches come in few shapes: source and target are equally wide, widths are 64 times 1, 2, 3, 4, 6,
-8, 12, 16, ..., and a width settles the number of rows. So kernels and graphs that were made for
-one batch serve others.
+Batches come in few shapes: source and target are equally wide, widths are 32, or 64 times 1, 2, 3,
+4, 6, 8, 12, 16, ..., and a width settles the number of rows. So kernels and graphs that were made
+for one batch serve others.
 """
 
 from bisect import bisect_left
@@ -15,6 +15,7 @@ from flashpoint.data.source import Integers
 from flashpoint.data.text.chunks import Chunks
 from flashpoint.errors import InputError
 
+NARROWEST = 32
 WIDTH_MULTIPLE = 64
 ROW_MULTIPLE = 8
 
@@ -42,10 +43,12 @@ def widths_for(length: int) -> list[int]:
 
     Example:
         >>> widths_for(500), widths_for(700)
-        ([64, 128, 192, 256, 384, 512], [64, 128, 192, 256, 384, 512, 704])
+        ([32, 64, 128, 192, 256, 384, 512], [32, 64, 128, 192, 256, 384, 512, 704])
     """
+    if length <= NARROWEST:
+        return [NARROWEST]
     widest = -(-length // WIDTH_MULTIPLE) * WIDTH_MULTIPLE
-    widths = [WIDTH_MULTIPLE, 2 * WIDTH_MULTIPLE, 3 * WIDTH_MULTIPLE]
+    widths = [NARROWEST, WIDTH_MULTIPLE, 2 * WIDTH_MULTIPLE, 3 * WIDTH_MULTIPLE]
     while widths[-1] < widest:
         widths.append(2 * widths[-2])
     return [*(width for width in widths if width < widest), widest]

@@ -51,13 +51,14 @@ class TextBatch:
 class TextBatches:
     """Endless training batches; batch t is a pure function of (seed, t).
 
-    An epoch takes all documents in a random order, cuts and joins them to samples, and makes
-    batches of samples of similar length. Rank r has the r-th slice of every batch.
+    An epoch takes all documents in a random order, cuts and joins them to samples, once at each
+    resolution, and makes batches of samples of similar length. Rank r has the r-th slice of every
+    batch.
 
     Args:
         documents: to learn from.
         pieces: subword pieces.
-        config: length of samples, and whether documents are joined.
+        config: length of samples, whether documents are joined, and resolutions.
         tokens_per_batch: rows times their width, at most; over all ranks.
         seed: of the run, 0 or more.
         rank, world_size: of this process, and how many there are.
@@ -99,7 +100,7 @@ class TextBatches:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens of all targets, with a separator or an end behind each segment."""
+        """Tokens of an epoch's targets, with a separator or an end behind each segment."""
         return int(self._first_epoch.chunks.lengths[1].sum())
 
     @property
@@ -148,7 +149,13 @@ class TextBatches:
     def _epoch(self, number: int) -> "_Epoch":
         rng = generator(self._seed, Purpose.ORDER, number)
         config = self._config
-        chunks = cut_documents(self._tokens, config.length, join=config.join, rng=rng)
+        chunks = cut_documents(
+            self._tokens,
+            config.length,
+            join=config.join,
+            resolutions=config.resolutions,
+            rng=rng,
+        )
         epoch = _Epoch(chunks, plan_training(chunks, self._tokens_per_batch, rng))
         if number == self._num_planned:
             self._num_planned += 1
@@ -165,7 +172,7 @@ class TextEvalBatches:
     Args:
         documents: to validate on.
         pieces: subword pieces.
-        config: length of samples, and whether documents are joined.
+        config: length of samples, and whether documents are joined; one resolution, always.
         tokens_per_batch: rows times their width, about; over all ranks.
         rank, world_size: of this process, and how many there are.
         device: where batches are wanted.
@@ -258,8 +265,8 @@ class _Assembler:
     def _rows(self, side: TokenSide, chosen: Integers, width: int) -> Integers:
         """Each chunk a row, its last separator turned into the end."""
         rows = np.full((len(chosen), width), PAD, dtype=np.int64)
-        borders = self._chunks.borders
-        starts, ends = side.offsets[borders[chosen]], side.offsets[borders[chosen + 1]]
+        starts = side.offsets[self._chunks.starts[chosen]]
+        ends = side.offsets[self._chunks.ends[chosen]]
         for row, start, end in zip(rows, starts.tolist(), ends.tolist(), strict=True):
             row[: end - start] = side.ids[start:end]
             row[end - start - 1] = EOS

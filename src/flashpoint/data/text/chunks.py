@@ -1,4 +1,4 @@
-"""Documents cut, and joined, to samples of a wanted length; always between segments."""
+"""Documents cut, and joined, to samples of wanted lengths; always between segments."""
 
 from dataclasses import dataclass
 
@@ -16,19 +16,20 @@ class Chunks:
     Attributes:
         segments: in the order in which samples take them, [S]; those too long for a sample are
             not among them.
-        borders: chunk n holds ``segments[borders[n]:borders[n + 1]]``, [N + 1].
+        starts, ends: chunk n holds ``segments[starts[n]:ends[n]]``, [N].
         lengths: tokens of source and target of each chunk, with a separator or the end behind
             each segment, [2, N].
         length: the most that a side may have.
     """
 
     segments: Integers
-    borders: Integers
+    starts: Integers
+    ends: Integers
     lengths: Integers
     length: int
 
     def __len__(self) -> int:
-        return len(self.borders) - 1
+        return len(self.starts)
 
 
 def cut_documents(
@@ -36,6 +37,7 @@ def cut_documents(
     length: int,
     *,
     join: bool,
+    resolutions: int = 1,
     rng: np.random.Generator | None = None,
 ) -> Chunks:
     """Cut all documents to samples of at most ``length`` tokens on each side.
@@ -46,24 +48,50 @@ def cut_documents(
         tokens: the documents.
         length: of a side at most.
         join: whether a sample may run on into the next document.
+        resolutions: how often all documents are cut: to the length, half of it, a quarter, ...;
+            a segment longer than such a part is a sample of its own.
         rng: shuffles the documents and places the first cut; None: the documents as they are.
     """
     num_documents = len(tokens.borders) - 1
     order = np.arange(num_documents) if rng is None else rng.permutation(num_documents)
-    segments, ends = _in_order(tokens, order, length)
+    segments, document_ends = _in_order(tokens, order, length)
     offsets = [np.concatenate(([0], np.cumsum(s.lengths[segments]))) for s in tokens.sides]
-    fits = _reach(offsets, np.full(len(segments), length))
+    borders = [
+        _borders(offsets, document_ends, length >> halvings, join=join, rng=rng)
+        for halvings in range(resolutions)
+    ]
+    starts = np.concatenate([some[:-1] for some in borders])
+    ends = np.concatenate([some[1:] for some in borders])
+    lengths = np.stack([offset[ends] - offset[starts] for offset in offsets])
+    return Chunks(segments, starts, ends, lengths, length)
+
+
+def _borders(
+    offsets: list[Integers],
+    ends: Integers,
+    length: int,
+    *,
+    join: bool,
+    rng: np.random.Generator | None,
+) -> Integers:
+    """Where samples of a length meet, from the first segment's start to the last one's end.
+
+    Args:
+        offsets: of each side: where each segment's tokens begin, and where the last one's end.
+        ends: of the documents.
+        length, join, rng: as in ``cut_documents``.
+    """
+    num_segments = int(ends[-1])
+    fits = _reach(offsets, np.full(num_segments, length))
     first = np.concatenate(([0], ends[:-1]))  # of each document
     if rng is not None:
         starts = first[:1] if join else first[fits[first] < ends]
-        limits = np.full(len(segments), length)
+        limits = np.full(num_segments, length)
         limits[starts] = rng.integers(1, length, len(starts), endpoint=True)
-        fits[starts] = np.maximum(_reach(offsets, limits)[starts], starts + 1)
+        fits[starts] = _reach(offsets, limits)[starts]
     if not join:
         fits = np.minimum(fits, np.repeat(ends, ends - first))
-    borders = _walk(fits)
-    lengths = np.stack([np.diff(offset[borders]) for offset in offsets])
-    return Chunks(segments, borders, lengths, length)
+    return _walk(fits)
 
 
 def num_too_long(tokens: TokenDocuments, length: int) -> int:
@@ -91,9 +119,9 @@ def _in_order(tokens: TokenDocuments, order: Integers, length: int) -> tuple[Int
 
 
 def _reach(offsets: list[Integers], limits: Integers) -> Integers:
-    """The end of the longest run from each segment that both sides' limits allow."""
+    """The end of the longest run from each segment that both limits allow, or of it alone."""
     ends = [np.searchsorted(o, o[:-1] + limits, side="right") - 1 for o in offsets]
-    return np.minimum(ends[0], ends[1])
+    return np.maximum(np.minimum(ends[0], ends[1]), np.arange(1, len(limits) + 1))
 
 
 def _walk(next_border: Integers) -> Integers:

@@ -42,6 +42,10 @@ class DocumentConfig:
             between segments to fit.
         join: whether short documents, and what is left of long ones, are joined up to the
             length; if not, a sample holds one document or a part of one.
+        resolutions: how many times an epoch has every document: cut to the length, to half of it,
+            to a quarter, ... Short samples teach what belongs to what, long ones alone may not.
+            A segment longer than such a part is a sample of its own. Validation has the length
+            alone.
         pieces: subword pieces.
     """
 
@@ -51,10 +55,17 @@ class DocumentConfig:
     target: str = "de"
     length: int = 512
     join: bool = True
+    resolutions: int = 1
     pieces: PiecesConfig = field(default_factory=PiecesConfig)
 
     def __post_init__(self) -> None:
         check_range("data.length", self.length, MIN_LENGTH, MAX_LENGTH)
+        most = (self.length // MIN_LENGTH).bit_length()
+        if not 1 <= self.resolutions <= most:
+            raise InputError(
+                f"data.resolutions={self.resolutions} must lie in [1, {most}]: data.length="
+                f"{self.length} can be halved {most - 1} times down to {MIN_LENGTH} tokens."
+            )
         if self.source == self.target:
             raise InputError(
                 f"data.source={self.source!r} and data.target={self.target!r} must differ."
