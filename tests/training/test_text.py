@@ -60,7 +60,7 @@ def test_completed_config_is_the_same_after_its_file(corpus, tmp_path):
         ("model.wdth=3", "model.wdth is unknown. Did you mean 'model.width'"),
         ("model.name=vit_s16", "not a model of text"),
         ("model.vocabulary_size=20", "is less than the 330 pieces"),
-        ("accumulate=3", "batch_size=512 has room for 8 rows .* 1 processes x 3 parts must share"),
+        ("accumulate=3", "has room for 16 rows .* 1 processes x 3 parts must share"),
         ("schedule.kind=cosin", "must be 'cosine' or 'inverse_sqrt'"),
     ],
 )
