@@ -13,7 +13,9 @@ Start: kernels xavier uniform, q, k and v as matrices of their own, so that scor
 normalised tokens have variance 1, as the paper's lemma wants it; biases zero; embeddings normal
 with variance 1 / E, which is 1 after their factor sqrt(E), and gives logits of variance 1 where
 the same matrix reads them out. (The lemma also wants scores and values that are independent. Those
-of the same tokens are not, which adds n / (2 E) to the variance of 1.)
+of the same tokens are not, which adds n / (2 E) to the variance of 1. And it wants values of mean
+zero. What all tokens share, as the slow sines, is multiplied by the row's sum, sqrt(n / pi):
+over 512 tokens of text the branches start at 4 to 17 instead of 1.)
 
 Dropout acts on embeddings and on every branch before it is added. The fused operator has no
 weights to drop, so that attention has none of its own, in either twin.
