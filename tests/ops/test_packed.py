@@ -121,12 +121,21 @@ def test_every_head_dim_is_exact(impl, D, dtype):
 @pytest.mark.gpu
 @needs_gpu
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("D", [64, 128])
-def test_long_calls_on_a_gpu_are_exact(D, causal):
-    """Beyond fused kernels, by those for long sequences, which write heads last here."""
-    inputs = make_inputs(2, 1100, 2, D)
-    for _ in range(2):  # the second is a replay
-        assert_exact("triton", torch.bfloat16, inputs, ("layer", "rms"), causal=causal)
+@pytest.mark.parametrize("L", [49, 64, 65, 192, 197, 256, 257, 1100])
+def test_lengths_of_vision_on_a_gpu_are_exact(L, causal):
+    """By the kernels for one tile, those that normalise K on the chip, and the general ones."""
+    inputs = make_inputs(2, L, 3, 64)
+    for kinds in (("layer", "rms"), (None, "layer"), ("rms", None)):
+        for _ in range(2):  # the second is a replay
+            assert_exact("triton", torch.bfloat16, inputs, kinds, causal=causal)
+
+
+@pytest.mark.gpu
+@needs_gpu
+@pytest.mark.parametrize("D", [48, 128])
+def test_head_dims_on_a_gpu_are_exact(D):
+    for dtype in (torch.bfloat16, torch.float16):
+        assert_exact("triton", dtype, make_inputs(2, 200, 2, D), ("layer", "layer"))
 
 
 OPTIONS = {

@@ -42,12 +42,40 @@ def launch_backward(
 
     def first_call(recorder: Recorder) -> list[Tensor]:
         *tensors, do = inputs.values()
-        shapes = (q.shape, k.shape, v.shape)
+        grads = _grads(recorder, q, k, v)
         problem = Problem.dense(*tensors, terms)
-        return _launch(problem, recorder, do, shapes, need_dbias, need_dmask)
+        return [*grads, *_launch(problem, recorder, do, grads, 0, need_dbias, need_dmask)]
 
     options = (*terms, need_dbias, need_dmask)
     return run_recorded("backward", inputs, options, ("dq", "dk", "dv"), first_call)
+
+
+def launch_backward_together(
+    do: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    bias: Tensor | None,
+    mask: Tensor | None,
+    key_lengths: Tensor | None,
+    terms: Terms,
+    need_dbias: bool,
+    need_dmask: bool,
+) -> list[Tensor]:
+    """The same of q, k and v in one shape, with dq, dk and dv as one dqkv [B, L, 3, H, D]."""
+    inputs = prepare(q=q, k=k, v=v, bias=bias, mask=mask, lengths=key_lengths, do=do)
+    B, H, L, D = q.shape
+
+    def first_call(recorder: Recorder) -> list[Tensor]:
+        *tensors, do = inputs.values()
+        dqkv = recorder.empty("dqkv", (B, L, 3, H, D), q.dtype)
+        recorder.name_parts("dqkv", ("dq", "dk", "dv"))
+        grads = [x.transpose(1, 2) for x in dqkv.unbind(2)]
+        problem = Problem.dense(*tensors, terms)
+        return [dqkv, *_launch(problem, recorder, do, grads, 3, need_dbias, need_dmask)]
+
+    options = (*terms, need_dbias, need_dmask)
+    return run_recorded("backward_together", inputs, options, ("dqkv",), first_call)
 
 
 def launch_backward_varlen(
@@ -72,40 +100,47 @@ def launch_backward_varlen(
 
     def first_call(recorder: Recorder) -> list[Tensor]:
         *tensors, do = inputs.values()
-        shapes = (q.shape, k.shape, v.shape)
+        grads = _grads(recorder, q, k, v)
         problem = Problem.packed(*tensors, *longest, terms)
         do = do.transpose(0, 1).unsqueeze(0)
-        return _launch(problem, recorder, do, shapes, need_dbias, need_dmask)
+        return [*grads, *_launch(problem, recorder, do, grads, 1, need_dbias, need_dmask)]
 
     options = (*longest, *terms, need_dbias, need_dmask)
     return run_recorded("backward_varlen", inputs, options, ("dq", "dk", "dv"), first_call)
+
+
+def _grads(recorder: Recorder, q: Tensor, k: Tensor, v: Tensor) -> list[Tensor]:
+    named = {"dq": q, "dk": k, "dv": v}
+    return [recorder.empty(name, x.shape, q.dtype) for name, x in named.items()]
 
 
 def _launch(
     problem: Problem,
     recorder: Recorder,
     do: Tensor,
-    shapes: tuple[torch.Size, torch.Size, torch.Size],
+    grads: list[Tensor],
+    parts: int,
     need_dbias: bool,
     need_dmask: bool,
 ) -> list[Tensor]:
-    named = zip(("dq", "dk", "dv"), shapes, strict=True)
-    grads = [recorder.empty(name, shape, do.dtype) for name, shape in named]
+    """Write dq, dk and dv to grads, laid out as ``store_rows`` says; gives dbias and dmask."""
     needs = ((problem.bias, need_dbias), (problem.mask, need_dmask))
     if problem.is_empty:
         recorder.is_repeatable = False
-        zeros = [torch.zeros_like(x) for x, need in needs if need and x is not None]
-        return [x.zero_() for x in grads] + zeros
+        for grad in grads:
+            grad.zero_()
+        return [torch.zeros_like(x) for x, need in needs if need and x is not None]
     arguments = gradient_arguments(problem)
     kernels = hopper.backward_kernels(problem, do)
     if kernels is not None:
         kernels.launch_hopper_backward(problem, recorder, do, grads, arguments)
     else:
-        launch_tiled(problem, recorder, do, grads, arguments)
-    for (_, need), is_bias in zip(needs, (True, False), strict=True):
-        if need:
-            grads.append(launch_scored(problem, recorder, do, arguments, is_bias=is_bias))
-    return grads
+        launch_tiled(problem, recorder, do, grads, arguments, parts)
+    return [
+        launch_scored(problem, recorder, do, arguments, is_bias=is_bias)
+        for (_, need), is_bias in zip(needs, (True, False), strict=True)
+        if need
+    ]
 
 
 def gradient_arguments(problem: Problem) -> dict[str, Any]:
@@ -117,9 +152,10 @@ def gradient_arguments(problem: Problem) -> dict[str, Any]:
 
 def launch_tiled(
     problem: Problem, recorder: Recorder, do: Tensor, grads: list[Tensor],
-    arguments: dict[str, Any],
+    arguments: dict[str, Any], parts: int = 0,
 ) -> None:
-    """Write dq, dk and dv by the portable kernels."""
+    """Write dq, dk and dv by the portable kernels, laid out as ``store_rows`` says."""
+    arguments = arguments | {"PARTS": parts}
     _launch_dkdv(problem, recorder, do, grads, arguments)
     _launch_dq(problem, recorder, do, grads[0], arguments)
 

@@ -87,6 +87,7 @@ def backward_dkdv_kernel(
     GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     HAS_SCALE: tl.constexpr, HAS_BIAS_NUMBER: tl.constexpr, MASK: tl.constexpr, NORM: tl.constexpr,
     SHRINKS: tl.constexpr, ENDS_EARLY: tl.constexpr, ONE_RANGE: tl.constexpr, TMA: tl.constexpr,
+    PARTS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
 ):
     """dk_j = scale * sum_i f_i ds_ij q_i and dv_j = sum_i f_i w_ij do_i for a block of keys.
@@ -160,8 +161,8 @@ def backward_dkdv_kernel(
     dk_acc *= scale * factor / shrink_ds if SHRINKS else scale * factor
     dv_acc *= factor / shrink if SHRINKS else factor
     store_rows(
-        dk, dk_acc, batch, kv_head, row, end, num_heads, Lk, D, BLOCK_N, BLOCK_D, packed
+        dk, dk_acc, batch, kv_head, row, end, num_heads, Lk, D, BLOCK_N, BLOCK_D, PARTS
     )
     store_rows(
-        dv, dv_acc, batch, kv_head, row, end, num_heads, Lk, DV, BLOCK_N, BLOCK_DV, packed
+        dv, dv_acc, batch, kv_head, row, end, num_heads, Lk, DV, BLOCK_N, BLOCK_DV, PARTS
     )

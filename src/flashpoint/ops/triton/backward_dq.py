@@ -70,6 +70,7 @@ def backward_dq_kernel(
     GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     HAS_SCALE: tl.constexpr, HAS_BIAS_NUMBER: tl.constexpr, MASK: tl.constexpr, NORM: tl.constexpr,
     SHRINKS: tl.constexpr, ENDS_EARLY: tl.constexpr, ONE_RANGE: tl.constexpr, TMA: tl.constexpr,
+    PARTS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
 ):
     """dq_i = scale * f_i * sum_j ds_ij k_j for a block of queries."""
@@ -125,5 +126,4 @@ def backward_dq_kernel(
         existing, num_keys, left, right, NORM,
     )
     acc *= (factor / shrink_ds if SHRINKS else factor)[:, None]
-    packed: tl.constexpr = cu_q is not None
-    store_rows(dq, acc, batch, h, row, end, Hq, Lq, D, BLOCK_M, BLOCK_D, packed)
+    store_rows(dq, acc, batch, h, row, end, Hq, Lq, D, BLOCK_M, BLOCK_D, PARTS)

@@ -74,7 +74,7 @@ def forward_kernel(
     WEIGH: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     HAS_SCALE: tl.constexpr, HAS_BIAS_NUMBER: tl.constexpr, MASK: tl.constexpr, NORM: tl.constexpr,
     SHRINKS: tl.constexpr, ENDS_EARLY: tl.constexpr, ONE_RANGE: tl.constexpr, TMA: tl.constexpr,
-    HEADS_LAST: tl.constexpr,
+    PARTS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
 ):
     """o_i = gain * n_i ** -alpha * sum_j m_ij h(scale * q_i . k_j + b_ij) v_j.
@@ -133,7 +133,7 @@ def forward_kernel(
         existing, num_keys, left, right, NORM,
     )
     acc *= (factor / shrink if SHRINKS else factor)[:, None]
-    store_rows(o, acc, batch, h, row, end, Hq, Lq, DV, BLOCK_M, BLOCK_DV, HEADS_LAST)
+    store_rows(o, acc, batch, h, row, end, Hq, Lq, DV, BLOCK_M, BLOCK_DV, PARTS)
 
 
 def launch_forward(
@@ -208,7 +208,7 @@ def launch_tiled(
     problem: Problem, recorder: Recorder, o: Tensor, heads_last: bool = False
 ) -> None:
     """Write the result to o by the kernel that serves every call."""
-    own = {"o": o, "ONE_RANGE": problem.hides_nothing, "HEADS_LAST": heads_last}
+    own = {"o": o, "ONE_RANGE": problem.hides_nothing, "PARTS": int(heads_last)}
     arguments = problem.arguments() | own
 
     def launch(recorder: Recorder, tiles: dict[str, Any]) -> None:

@@ -22,7 +22,7 @@ whose slots the others give back behind their turns up to t - 1, which they have
 work, no data.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -37,8 +37,12 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from flashpoint.ops.triton.hopper_activations import form_of, round_weights, weigh
+from flashpoint.ops.triton.hopper_norm import normalise_buffer
 from flashpoint.ops.triton.hopper_tiles import (
+    NO_NORMS,
+    NORM_REGISTERS,
     REGISTERS,
+    REGISTERS_NORMED,
     count_turns,
     describe,
     locate_tile,
@@ -94,6 +98,32 @@ def produce(descriptors, buffers, barriers, sizes, CAUSAL: gl.constexpr):
             mbarrier.wait(v_empty.index(stage), parity)
             mbarrier.expect(v_full.index(stage), v.block_type.nbytes)
             tma.async_copy_global_to_shared(v, at, v_full.index(stage), v_buffers.index(stage))
+            block += 1
+
+
+@gluon.jit
+def normalise_keys(
+    descriptors, buffers, k_full, k_ready, sizes, norms,
+    CAUSAL: gl.constexpr, K_NORM: gl.constexpr, D: gl.constexpr,
+):
+    """Warpgroup between producer and consumers: every block of K becomes K-hat where it lies."""
+    q, k, v, o = descriptors
+    q_buffers, k_buffers, v_buffers, o_buffers = buffers
+    q_gain, k_gain, q_eps, k_eps = norms
+    B, H, group, row_tiles, Lq, Lk = sizes
+    STAGES: gl.constexpr = k_buffers.shape[0]
+    BLOCK_KEYS: gl.constexpr = k.block_shape[2]
+    BLOCK_ROWS: gl.constexpr = q.block_shape[2] * q_buffers.shape[0]
+    block = 0
+    for turn in range(count_turns(B * H * row_tiles, CAUSAL)):
+        batch_head, row_tile = locate_tile(turn, B * H, row_tiles, CAUSAL, True)
+        last_row = gl.minimum((row_tile + 1) * BLOCK_ROWS, Lq) - 1
+        for _ in range(count_blocks(last_row, sizes, BLOCK_KEYS, CAUSAL)):
+            stage = block % STAGES
+            mbarrier.wait(k_full.index(stage), block // STAGES & 1)
+            buffer = k_buffers.index(stage).reshape([BLOCK_KEYS, k_buffers.shape[4]])
+            normalise_buffer(buffer, k_gain, k_eps, K_NORM, D)
+            mbarrier.arrive(k_ready.index(stage), count=1)
             block += 1
 
 
@@ -178,9 +208,10 @@ def add_blocks(
 
 @gluon.jit
 def consume(
-    descriptors, buffers, barriers, sizes, gain, scale, bias_number, shrink,
+    descriptors, buffers, barriers, sizes, norms, gain, scale, bias_number, shrink,
     WEIGH: gl.constexpr, HAS_SCALE: gl.constexpr, HAS_BIAS_NUMBER: gl.constexpr,
     SHRINKS: gl.constexpr, FORM: gl.constexpr, CAUSAL: gl.constexpr, NORM: gl.constexpr,
+    Q_NORM: gl.constexpr, D: gl.constexpr,
     SCHEDULE: gl.constexpr, Q_IN_REGISTERS: gl.constexpr, CONSUMER: gl.constexpr,
 ):
     """Warpgroup CONSUMER: rows [CONSUMER * ROWS, (CONSUMER + 1) * ROWS) of every tile."""
@@ -188,6 +219,7 @@ def consume(
     q_buffers, k_buffers, v_buffers, o_buffers = buffers
     q_full, q_empty, k_full, k_empty, v_full, v_empty, turns = barriers
     B, H, group, row_tiles, Lq, Lk = sizes
+    q_gain, k_gain, q_eps, k_eps = norms
     DTYPE: gl.constexpr = q_rows.dtype
     STAGES: gl.constexpr = k_buffers.shape[0]
     BLOCK_KEYS: gl.constexpr = k_rows.block_shape[2]
@@ -218,6 +250,8 @@ def consume(
             whole_blocks = gl.minimum(whole_blocks, own_blocks)
 
         mbarrier.wait(q_full.index(CONSUMER), turn & 1)
+        if Q_NORM != "none":
+            normalise_buffer(q_buffer, q_gain, q_eps, Q_NORM, D)
         q = q_buffer
         if Q_IN_REGISTERS:
             q = q_buffer.load(gl.DotOperandLayout(0, S_LAYOUT, 2))
@@ -279,18 +313,28 @@ def consume(
 
 @gluon.jit
 def work(
-    descriptors, buffers, barriers, sizes, gain, scale, bias_number, shrink,
+    descriptors, buffers, barriers, k_ready, sizes, norms, gain, scale, bias_number, shrink,
     WEIGH: gl.constexpr, HAS_SCALE: gl.constexpr, HAS_BIAS_NUMBER: gl.constexpr,
     SHRINKS: gl.constexpr, FORM: gl.constexpr, CAUSAL: gl.constexpr, NORM: gl.constexpr,
+    Q_NORM: gl.constexpr, K_NORM: gl.constexpr, D: gl.constexpr,
     SCHEDULE: gl.constexpr, Q_IN_REGISTERS: gl.constexpr, WARPGROUP: gl.constexpr,
 ):
-    """Consumers are warpgroups 0 to NUM_CONSUMERS - 1, the producer is the one after them."""
+    """Consumers are warpgroups 0 to NUM_CONSUMERS - 1; after them who normalises, if K has a norm.
+
+    The producer is the last.
+    """
     NUM_CONSUMERS: gl.constexpr = buffers[0].shape[0]
+    q_full, q_empty, k_full, k_empty, v_full, v_empty, turns = barriers
     if WARPGROUP < NUM_CONSUMERS:
+        ready = (q_full, q_empty, k_ready, k_empty, v_full, v_empty, turns)
         consume(
-            descriptors, buffers, barriers, sizes, gain, scale, bias_number, shrink,
-            WEIGH, HAS_SCALE, HAS_BIAS_NUMBER, SHRINKS, FORM, CAUSAL, NORM,
+            descriptors, buffers, ready, sizes, norms, gain, scale, bias_number, shrink,
+            WEIGH, HAS_SCALE, HAS_BIAS_NUMBER, SHRINKS, FORM, CAUSAL, NORM, Q_NORM, D,
             SCHEDULE, Q_IN_REGISTERS, WARPGROUP,
+        )
+    elif WARPGROUP == NUM_CONSUMERS and K_NORM != "none":
+        normalise_keys(
+            descriptors, buffers, k_full, k_ready, sizes, norms, CAUSAL, K_NORM, D
         )
     else:
         produce(descriptors, buffers, barriers, sizes, CAUSAL)
@@ -299,11 +343,13 @@ def work(
 @gluon.jit(do_not_specialize=["B", "Hq", "group", "row_tiles", "Lq", "Lk"])
 def hopper_forward_kernel(
     q, k, v, o,                                    # descriptors, blocks [1, 1, rows, BLOCK_D]
-    B, Hq, group, row_tiles, Lq, Lk, gain, scale, bias_number, shrink,
+    q_gain, k_gain,                                # pointers or None
+    B, Hq, group, row_tiles, Lq, Lk, q_eps, k_eps, gain, scale, bias_number, shrink,
     WEIGH: gl.constexpr, HAS_SCALE: gl.constexpr, HAS_BIAS_NUMBER: gl.constexpr,
     SHRINKS: gl.constexpr, FORM: gl.constexpr, CAUSAL: gl.constexpr, NORM: gl.constexpr,
     NUM_CONSUMERS: gl.constexpr, STAGES: gl.constexpr, SCHEDULE: gl.constexpr,
     Q_IN_REGISTERS: gl.constexpr, CONSUMER_REGISTERS: gl.constexpr,
+    Q_NORM: gl.constexpr, K_NORM: gl.constexpr, D: gl.constexpr,
 ):
     """o_i = gain / n_i * sum_j h(scale * q_i . k_j + b) v_j, for any grid: tiles are dealt out."""
     DTYPE: gl.constexpr = q.dtype
@@ -314,6 +360,9 @@ def hopper_forward_kernel(
     q_full, q_empty = make_barriers(NUM_CONSUMERS, 1), make_barriers(NUM_CONSUMERS, 1)
     k_full, k_empty = make_barriers(STAGES, 1), make_barriers(STAGES, NUM_CONSUMERS)
     v_full, v_empty = make_barriers(STAGES, 1), make_barriers(STAGES, NUM_CONSUMERS)
+    k_ready = k_full
+    if K_NORM != "none":
+        k_ready = make_barriers(STAGES, 1)
     turns = q_full
     if SCHEDULE == "turns":
         turns = make_barriers(NUM_CONSUMERS, 1)
@@ -324,20 +373,23 @@ def hopper_forward_kernel(
     buffers = (q_buffers, k_buffers, v_buffers, o_buffers)
     barriers = (q_full, q_empty, k_full, k_empty, v_full, v_empty, turns)
     sizes = (B, Hq, group, row_tiles, Lq, Lk)
+    norms = (q_gain, k_gain, q_eps, k_eps)
+    NORMALISERS: gl.constexpr = 1 if K_NORM != "none" else 0
     gl.warp_specialize(
         [
             (
                 work,
                 (
-                    descriptors, buffers, barriers, sizes, gain, scale, bias_number, shrink,
-                    WEIGH, HAS_SCALE, HAS_BIAS_NUMBER, SHRINKS, FORM, CAUSAL, NORM,
-                    SCHEDULE, Q_IN_REGISTERS, warpgroup,
+                    descriptors, buffers, barriers, k_ready, sizes, norms,
+                    gain, scale, bias_number, shrink, WEIGH,
+                    HAS_SCALE, HAS_BIAS_NUMBER, SHRINKS, FORM, CAUSAL, NORM,
+                    Q_NORM, K_NORM, D, SCHEDULE, Q_IN_REGISTERS, warpgroup,
                 ),
             )
-            for warpgroup in (0, 1, 2, 3, 4)[:NUM_CONSUMERS + 1]
+            for warpgroup in (0, 1, 2, 3, 4, 5)[:NUM_CONSUMERS + NORMALISERS + 1]
         ],
-        [4] * (NUM_CONSUMERS - 1) + [1],
-        [CONSUMER_REGISTERS] * (NUM_CONSUMERS - 1) + [24],
+        [4] * (NUM_CONSUMERS - 1 + NORMALISERS) + [1],
+        [CONSUMER_REGISTERS] * (NUM_CONSUMERS - 1) + [NORM_REGISTERS] * NORMALISERS + [24],
     )
 
 
@@ -375,19 +427,26 @@ TURNS = {
     (128, True): Config(64, 64, 2, 4, "turns", True),
 }
 IN_TURNS = ("sigmoid", "silu")
+NORMED = Config(64, 128, 2, 4, "paired", False)  # with norms, where BLOCK_D is 64
 
 
-def launch_hopper_forward(problem: Problem, recorder: Recorder, o: Tensor) -> None:
+def launch_hopper_forward(
+    problem: Problem, recorder: Recorder, o: Tensor, norms: dict[str, Any] = NO_NORMS
+) -> None:
     """Write the result to o."""
     causal = problem.terms.right is not None
     activation = problem.terms.activation
     configs = TURNS if activation in IN_TURNS else CONFIGS
     config = configs[block_of(problem.q.shape[3]), causal]
+    has_norm = norms["K_NORM"] != "none"
+    if has_norm:
+        config = NORMED
     row_tiles = -(-problem.num_queries // (config.rows * config.consumers))
     tiles = row_tiles * problem.q_heads * problem.num_samples
     processors = torch.cuda.get_device_properties(o.device).multi_processor_count
-    arguments = only(hopper_forward_kernel, problem.arguments())
+    arguments = only(hopper_forward_kernel, problem.arguments() | norms)
     arguments |= form_of(activation, arguments)
+    registers = (REGISTERS_NORMED if has_norm else REGISTERS)[config.consumers]
     recorder.launch(hopper_forward_kernel, min(tiles, processors), arguments | {
         "q": describe(problem.q, config.rows),
         "k": describe(problem.k, config.block_keys),
@@ -396,5 +455,5 @@ def launch_hopper_forward(problem: Problem, recorder: Recorder, o: Tensor) -> No
         "B": problem.num_samples, "group": problem.group, "row_tiles": row_tiles,
         "CAUSAL": causal, "NUM_CONSUMERS": config.consumers, "STAGES": config.stages,
         "SCHEDULE": config.schedule, "Q_IN_REGISTERS": config.q_in_registers,
-        "CONSUMER_REGISTERS": REGISTERS[config.consumers], "num_warps": 4,
+        "CONSUMER_REGISTERS": registers, "num_warps": 4,
     })

@@ -1,19 +1,26 @@
-"""Packed q, k and v on the GPU: norms in plain PyTorch, then the general kernels.
+"""Packed q, k and v on the GPU. By the length of a call and by what kernels serve it:
 
-The result is written where the next projection reads it. dq, dk and dv are copied, behind their
-norms, to dqkv.
+    up to 64 tokens   one kernel, norms inside (``packed_whole``)
+    up to 256         forward on Hopper: K is normalised on the chip (``hopper_norm``)
+    else              norms in passes of their own (``packed_heads``), then the general kernels
+
+The general kernels read v where it lies in qkv, and write dq, dk and dv where they lie in dqkv;
+norms take these two back in place. Nothing but the inputs is kept for backward.
 """
-
-import functools
 
 from torch import Tensor
 
-from flashpoint.ops.packed import attend_packed, differentiate_packed
 from flashpoint.ops.spec import NormTerms, Terms
-from flashpoint.ops.triton.backward import launch_backward
+from flashpoint.ops.triton import hopper, packed_whole
+from flashpoint.ops.triton.backward import launch_backward_together
 from flashpoint.ops.triton.forward import launch_forward
+from flashpoint.ops.triton.packed_call import PackedCall
+from flashpoint.ops.triton.packed_heads import denormalise_heads, normalise_heads
+from flashpoint.ops.triton.problem import prepare
+from flashpoint.ops.triton.replay import Recorder, run_recorded
 
-_launch_heads_last = functools.partial(launch_forward, heads_last=True)
+ON_CHIP = range(192, 257)  # tokens for which it pays to normalise K there: measured on an H200
+ON_CHIP_DIM = 64  # the largest head dim of it
 
 
 def launch_packed_forward(
@@ -27,8 +34,14 @@ def launch_packed_forward(
     terms: Terms,
 ) -> Tensor:
     """[B, L, H, D] from qkv [B, L, 3, H, D]."""
+    call = PackedCall(qkv, q_gain, k_gain, norm, terms)
     scored = (bias, mask, key_lengths)
-    return attend_packed(_launch_heads_last, qkv, q_gain, k_gain, *scored, norm, terms)
+    if scored == (None, None, None):
+        if packed_whole.suits(call):
+            return packed_whole.launch_whole(call)
+        if _stays_on_chip(call):
+            return _launch_on_chip(call)
+    return launch_forward(*_heads(call, key_lengths), *scored, terms, heads_last=True)
 
 
 def launch_packed_backward(
@@ -45,8 +58,50 @@ def launch_packed_backward(
     need_dmask: bool,
 ) -> list[Tensor]:
     """dqkv, the gradients of the gains there are, then dbias and dmask if needed."""
+    call = PackedCall(qkv, q_gain, k_gain, norm, terms)
     scored = (bias, mask, key_lengths)
-    needs = (need_dbias, need_dmask)
-    return differentiate_packed(
-        launch_backward, do, qkv, q_gain, k_gain, *scored, norm, terms, *needs
+    if scored == (None, None, None) and packed_whole.suits(call):
+        return packed_whole.launch_whole_backward(call, do)
+    heads, needs = _heads(call, key_lengths), (need_dbias, need_dmask)
+    dqkv, *others = launch_backward_together(do.transpose(1, 2), *heads, *scored, terms, *needs)
+    dq, dk, _ = dqkv.unbind(2)
+    q, k, _ = qkv.unbind(2)
+    of_gains = denormalise_heads(dq, q, q_gain, None, norm.q_kind, norm.q_eps)
+    of_gains += denormalise_heads(dk, k, k_gain, key_lengths, norm.k_kind, norm.k_eps)
+    return [dqkv, *of_gains, *others]
+
+
+def _heads(call: PackedCall, key_lengths: Tensor | None) -> list[Tensor]:
+    """q-hat, k-hat and v as [B, H, L, D]."""
+    q, k, v = call.qkv.unbind(2)
+    norm = call.norm
+    q = normalise_heads(q, call.q_gain, None, norm.q_kind, norm.q_eps)
+    k = normalise_heads(k, call.k_gain, key_lengths, norm.k_kind, norm.k_eps)
+    return [x.transpose(1, 2) for x in (q, k, v)]
+
+
+def _stays_on_chip(call: PackedCall) -> bool:
+    """True where the forward kernel for Hopper is to normalise K itself."""
+    return (
+        call.norm.k_kind != "none"
+        and call.qkv.shape[1] in ON_CHIP
+        and call.qkv.shape[4] <= ON_CHIP_DIM
+        and hopper.serves(call.qkv.device)
+        and hopper.forward_kernels(call.problem()) is not None
     )
+
+
+def _launch_on_chip(call: PackedCall) -> Tensor:
+    inputs = prepare(qkv=call.qkv, q_gain=call.q_gain, k_gain=call.k_gain)
+    B, L, _, H, D = call.qkv.shape
+
+    def first_call(recorder: Recorder) -> list[Tensor]:
+        from flashpoint.ops.triton.hopper_forward import launch_hopper_forward
+
+        o = recorder.empty("o", (B, L, H, D), call.qkv.dtype)
+        recorder.name_parts("qkv", ("q", "k", "v"))
+        launch_hopper_forward(call.problem(), recorder, o.transpose(1, 2), call.norms())
+        return [o]
+
+    options = (*call.norm, *call.terms)
+    return run_recorded("packed_on_chip", inputs, options, ("o",), first_call)[0]

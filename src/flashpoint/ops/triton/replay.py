@@ -60,6 +60,7 @@ class Recorder:
     def __init__(self, like: Tensor) -> None:
         self.like: Tensor | None = like
         self.buffers: dict[str, tuple[tuple[int, ...], torch.dtype]] = {}
+        self.parts: dict[str, tuple[str, ...]] = {}
         self.launches: list[Launch] = []
         self.is_repeatable = like.is_cuda and not INTERPRETED
 
@@ -68,6 +69,10 @@ class Recorder:
         assert self.like is not None
         self.buffers[name] = (tuple(shape), dtype)
         return self.like.new_empty(self.buffers[name][0], dtype=dtype)
+
+    def name_parts(self, name: str, parts: tuple[str, ...]) -> None:
+        """Tell that kernels know the parts of [B, L, parts, H, D] by names of their own."""
+        self.parts[name] = parts
 
     def launch(self, kernel: Any, num_programs: int, arguments: dict[str, Any]) -> None:
         """Run a kernel by Triton's own way."""
@@ -94,6 +99,10 @@ class Recorder:
         tensors = dict(inputs)
         for name, (shape, dtype) in self.buffers.items():
             tensors[name] = like.new_empty(shape, dtype=dtype)
+        for name, parts in self.parts.items():
+            whole = tensors[name]
+            assert whole is not None
+            tensors.update(zip(parts, whole.unbind(2), strict=True))
         for launch in self.launches:
             launch.run(tensors)
         return tensors

@@ -58,16 +58,16 @@ def load_rows(
 @triton.jit
 def store_rows(
     x, tile, b, h, row, end, H, L,
-    D: tl.constexpr, ROWS: tl.constexpr, BLOCK_D: tl.constexpr, HEADS_LAST: tl.constexpr,
+    D: tl.constexpr, ROWS: tl.constexpr, BLOCK_D: tl.constexpr, PARTS: tl.constexpr,
 ):
-    """Write the rows before ``end`` to a dense [B, H, L, D], or [B, L, H, D] where HEADS_LAST."""
+    """Write rows before ``end`` to a dense [B, H, L, D], or to a part of [B, L, PARTS, H, D]."""
     r, d = tl.arange(0, ROWS), tl.arange(0, BLOCK_D)
     ok = (r < end - row)[:, None]
     if D != BLOCK_D:
         ok = ok & (d < D)[None, :]
-    if HEADS_LAST:
+    if PARTS:
         first = tl.cast(b, tl.int64) * L + row
-        at = x + ((first + r)[:, None] * H + h) * D + d[None, :]
+        at = x + ((first + r)[:, None] * (PARTS * H) + h) * D + d[None, :]
     else:
         at = x + ((tl.cast(b, tl.int64) * H + h) * L + row) * D + r[:, None] * D + d[None, :]
     tl.store(at, tile.to(x.dtype.element_ty), mask=ok)

@@ -1,0 +1,43 @@
+"""One call over packed q, k and v as its kernels take it."""
+
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from flashpoint.ops.spec import NormTerms, Terms
+from flashpoint.ops.triton.problem import Problem
+
+
+class PackedCall(NamedTuple):
+    """The tensors and terms of one call.
+
+    Attributes:
+        qkv: [B, L, 3, H, D] in any strides.
+        q_gain, k_gain: [D], dense, or None.
+    """
+
+    qkv: Tensor
+    q_gain: Tensor | None
+    k_gain: Tensor | None
+    norm: NormTerms
+    terms: Terms
+
+    def problem(self) -> Problem:
+        """The same as the general kernels see it, but for the norms."""
+        q, k, v = (x.transpose(1, 2) for x in self.qkv.unbind(2))
+        return Problem.dense(q, k, v, None, None, None, self.terms)
+
+    def norms(self) -> dict[str, Any]:
+        """What kernels take for the norms, by name."""
+        norm = self.norm
+        return {
+            "q_gain": self.q_gain, "k_gain": self.k_gain, "q_eps": norm.q_eps, "k_eps": norm.k_eps,
+            "Q_NORM": norm.q_kind, "K_NORM": norm.k_kind,
+        }
+
+    def arguments(self) -> dict[str, Any]:
+        """What kernels over qkv itself take, by name."""
+        B, L, _, H, _ = self.qkv.shape
+        return self.problem().arguments() | self.norms() | {
+            "qkv": self.qkv, "qkv_strides": self.qkv.stride(), "H": H, "L": L, "num_heads": B * H,
+        }
