@@ -11,6 +11,7 @@ from implementations import (
     FAST,
     IMPLEMENTATIONS,
     IN_PYTHON,
+    TRITON,
     device_of,
     interpreted,
     needs_gpu,
@@ -136,6 +137,20 @@ def test_lengths_of_vision_on_a_gpu_are_exact(L, causal):
 def test_head_dims_on_a_gpu_are_exact(D):
     for dtype in (torch.bfloat16, torch.float16):
         assert_exact("triton", dtype, make_inputs(2, 200, 2, D), ("layer", "layer"))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("impl", TRITON)
+def test_few_programs_do_the_work_of_many(impl, dtype, monkeypatch):
+    """Each goes over several heads or blocks of rows, and adds up its share of the gains'."""
+    from flashpoint.ops.triton import packed_heads, packed_whole, replay, tuning
+
+    small = tuning.gpu_of(device_of(impl))._replace(processors=1)
+    for module in (packed_heads, packed_whole):
+        monkeypatch.setattr(module, "gpu_of", lambda _: small)
+    monkeypatch.setattr(packed_heads, "TILE", 256)
+    monkeypatch.setattr(replay, "_recordings", {})
+    assert_exact(impl, dtype, make_inputs(5, 33, 4), ("layer", "rms"))
 
 
 OPTIONS = {
