@@ -118,6 +118,20 @@ def test_softmax_at_epoch_50_beside_relu_at_the_end_is_as_the_text_counts():
     assert "in five of the six pairs, and the lower validation loss in all six." in PAGE
 
 
+def test_larger_gain_is_as_the_text_says():
+    top1 = top1_of(4, "relu_gain2.33")
+    assert f"{top1.mean():.2f}% ± {top1.std(ddof=1):.2f} at 64 tokens" in PAGE
+    assert ", ".join(f"{value:.2f}" for value in top1) in PAGE
+    for twin in ("relu_gain2.33", *TWINS):
+        last = curve(4, twin, "train", "loss")[:, -4:].mean(axis=1)
+        assert ", ".join(f"{value:.3f}" for value in last) in PAGE
+    changed, plain = (recipe(runs_of(4, twin)[0]) for twin in ("relu_gain2.33", "relu"))
+    gains = [config["model"]["attention"].pop("gain") for config in (changed, plain)]
+    assert gains == [2.33, 1.0]
+    assert changed["model"] == plain["model"]
+    assert changed["optimizer"] == plain["optimizer"]
+
+
 @pytest.mark.parametrize("file", ["README.md", "configs/cifar10.yaml"])
 def test_means_are_quoted_as_the_runs_have_them(file):
     text = " ".join((ROOT / file).read_text("utf-8").replace("\n#", "\n").split())
