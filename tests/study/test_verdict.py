@@ -15,24 +15,34 @@ def word(groups, region, **options):
     return judge("a claim", groups, region, unit="points", **options).word
 
 
-def test_interval_covers_the_mean_and_stays_within_the_seeds():
+def test_interval_is_students_from_the_same_seeds():
     found = bootstrap([HIGH])
     assert found.value == pytest.approx(0.91)
-    assert min(HIGH) <= found.low < found.value < found.high <= max(HIGH)
+    half = 4.303 * 0.01 / math.sqrt(3)  # t with two degrees of freedom times the standard error
+    assert found.high - found.value == pytest.approx(half, rel=0.25)
+    assert found.value - found.low == pytest.approx(half, rel=0.25)
 
 
 def test_difference_of_two_groups_is_the_first_less_the_second():
     found = bootstrap([HIGH, LOW])
     assert found.value == pytest.approx(0.10)
-    assert 0.08 <= found.low < 0.10 < found.high <= 0.12
+    half = 2.776 * 0.01 * math.sqrt(2 / 3)
+    assert found.high - 0.10 == pytest.approx(half, rel=0.15)
+    assert 0.10 - found.low == pytest.approx(half, rel=0.15)
 
 
-def test_interval_has_its_level():
-    """Of many groups of 20 draws, 95% cover the true mean, up to the bootstrap's optimism."""
+@pytest.mark.parametrize("seeds", [3, 5, 20])
+@pytest.mark.parametrize("num_groups", [1, 2])
+def test_interval_has_its_level(num_groups, seeds):
+    """Of many means and differences, about 95% of intervals hold the true one."""
     rng = np.random.default_rng(1)
-    groups = rng.normal(size=(300, 20))
-    covered = [found.low <= 0 <= found.high for found in (bootstrap([g]) for g in groups)]
-    assert 0.88 <= np.mean(covered) <= 0.98
+    draws = rng.normal(size=(400, num_groups, seeds))
+    covered = [found.low <= 0 <= found.high for found in map(bootstrap, draws)]
+    assert 0.91 <= np.mean(covered) <= 0.98
+
+
+def test_single_seeds_have_no_spread():
+    assert bootstrap([[3.0], [1.0]]) == (2.0, 2.0, 2.0)
 
 
 def test_any_quantity_of_several_groups():

@@ -7,9 +7,10 @@ from typing import Literal
 Word = Literal["supports", "contradicts", "undecided"]
 RULE = (
     "A claim says in which region a quantity lies. Seeds are drawn again with replacement, group "
-    "by group, and the quantity is computed from each draw; the interval holds the middle 95% of "
-    "them. The numbers support a claim where the whole interval lies in the region and contradict "
-    "it where none of it does. Else, or where a group has fewer than three seeds, it is undecided."
+    "by group, their deviations widened to Student's t since seeds are few, and the quantity is "
+    "computed from each draw; the interval holds the middle 95% of them. The numbers support a "
+    "claim where the whole interval lies in the region and contradict it where none of it does. "
+    "Else, or where a group has fewer than three seeds, it is undecided."
 )
 """How words follow from numbers, for readers; ``study/verdict.py`` does it."""
 
