@@ -41,7 +41,7 @@ def launch_packed_forward(
             return packed_whole.launch_whole(call)
         if _stays_on_chip(call):
             return _launch_on_chip(call)
-    return launch_forward(*_heads(call, key_lengths), *scored, terms, heads_last=True)
+    return _launch_apart(call, *scored)
 
 
 def launch_packed_backward(
@@ -80,14 +80,21 @@ def _heads(call: PackedCall, key_lengths: Tensor | None) -> list[Tensor]:
     return [x.transpose(1, 2) for x in (q, k, v)]
 
 
+def _launch_apart(
+    call: PackedCall, bias: Tensor | None, mask: Tensor | None, key_lengths: Tensor | None
+) -> Tensor:
+    """Norms, then the general kernels."""
+    heads = _heads(call, key_lengths)
+    return launch_forward(*heads, bias, mask, key_lengths, call.terms, heads_last=True)
+
+
 def _stays_on_chip(call: PackedCall) -> bool:
-    """True where the forward kernel for Hopper is to normalise K itself."""
+    """True where the forward kernel for Hopper, if it serves, is to normalise K itself."""
     return (
         call.norm.k_kind != "none"
         and call.qkv.shape[1] in ON_CHIP
         and call.qkv.shape[4] <= ON_CHIP_DIM
         and hopper.serves(call.qkv.device)
-        and hopper.forward_kernels(call.problem()) is not None
     )
 
 
@@ -96,11 +103,15 @@ def _launch_on_chip(call: PackedCall) -> Tensor:
     B, L, _, H, D = call.qkv.shape
 
     def first_call(recorder: Recorder) -> list[Tensor]:
-        from flashpoint.ops.triton.hopper_forward import launch_hopper_forward
-
+        own = PackedCall(*inputs.values(), call.norm, call.terms)
+        problem = own.problem()
+        kernels = hopper.forward_kernels(problem)
+        if kernels is None:
+            recorder.is_repeatable = False
+            return [_launch_apart(call, None, None, None)]
         o = recorder.empty("o", (B, L, H, D), call.qkv.dtype)
         recorder.name_parts("qkv", ("q", "k", "v"))
-        launch_hopper_forward(call.problem(), recorder, o.transpose(1, 2), call.norms())
+        kernels.launch_hopper_forward(problem, recorder, o.transpose(1, 2), own.norms())
         return [o]
 
     options = (*call.norm, *call.terms)
