@@ -12,13 +12,26 @@ from flashpoint.models.registry import create_model
 pytestmark = [pytest.mark.gpu, needs_gpu]
 
 
+SIZES = {  # heads of 16: fp32 kernels compile in a third of the time that 64 takes
+    "vocabulary_size": 100,
+    "width": 32,
+    "num_heads": 2,
+    "encoder_depth": 1,
+    "decoder_depth": 1,
+}
+
+
 def make(attention="relu", **fields):
     torch.manual_seed(0)
-    sizes = {"vocabulary_size": 100, "width": 128, "num_heads": 2} | fields
-    return create_model("reluformer_tiny", attention=attention, **sizes)
+    return create_model("reluformer_tiny", attention=attention, **SIZES | fields)
 
 
-def make_batch(source_tokens=300, target_tokens=200):
+def make_batch(source_tokens=75, target_tokens=50):
+    """Several tiles of keys, but few scores.
+
+    The slope of r log r jumps at 0. Of 700,000 scores one was -9e-7: fp32 does not know its sign,
+    and by that alone gradients of the penalty differ by 0.5%.
+    """
     generator = torch.Generator().manual_seed(1)
     source, target = (
         torch.randint(100, (3, length), generator=generator)
@@ -44,28 +57,42 @@ def run(model, source, target, source_lengths, target_lengths):
     return [logits, penalty, *together, *(grad for grad in grads if grad.numel() > 1)]
 
 
-def run_cast(model, batch, device, is_bf16):
-    with torch.autocast(device, torch.bfloat16, enabled=is_bf16):
+def run_cast(model, batch, device, dtype):
+    with torch.autocast(device, torch.bfloat16, enabled=dtype == torch.bfloat16):
         return run(copy.deepcopy(model).to(device), *(t.to(device) for t in batch))
 
 
-@pytest.mark.parametrize("is_bf16", [False, True], ids=["fp32", "bf16"])
+def moved(model, eps, seed):
+    """The model with each weight moved at random, by no more than rounding does."""
+    generator, model = torch.Generator().manual_seed(seed), copy.deepcopy(model)
+    with torch.no_grad():
+        for p in model.parameters():
+            p *= 1 + eps * (torch.rand(p.shape, generator=generator) - 0.5)
+    return model
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
 @pytest.mark.parametrize("attention", ["relu", "softmax"])
-def test_model_and_penalty_are_the_cpus(attention, is_bf16):
-    """Within twice the error that the CPU makes at the same dtype, by norm."""
+def test_model_and_penalty_are_the_cpus(attention, dtype):
+    """Within twice the error that the CPU makes at the same dtype, by norm.
+
+    Signs of scores make that error a matter of luck: it is the largest of several computations.
+    """
     model, batch = make(attention), make_batch()
     exact = run(copy.deepcopy(model).double(), *batch)
-    plain, found = (run_cast(model, batch, device, is_bf16) for device in ("cpu", "cuda"))
+    found = run_cast(model, batch, "cuda", dtype)
+    others = [moved(model, torch.finfo(dtype).eps, seed) for seed in range(16)]
+    plain = [run_cast(other, batch, "cpu", dtype) for other in (model, *others)]
     assert len(found) == len(exact)
-    for got, at_hand, wanted in zip(found, plain, exact, strict=True):
-        error, allowed = ((x.cpu().double() - wanted).norm() for x in (got, at_hand))
-        assert error <= 2.0 * allowed + 1e-3 * wanted.norm() + 1e-6
+    for got, wanted, *at_hand in zip(found, exact, *plain, strict=True):
+        error, *allowed = ((x.cpu().double() - wanted).norm() for x in (got, *at_hand))
+        assert error <= 2.0 * max(allowed) + 1e-4 * wanted.norm() + 1e-6
 
 
 @pytest.mark.parametrize("attention", ["relu", "softmax"])
 def test_cached_steps_are_the_whole_model(attention):
     """Past 512 tokens, where one query has a kernel of its own, and past two buffers' ends."""
-    model = make(attention).cuda().eval()
+    model = make(attention, decoder_depth=2).cuda().eval()
     source, _, source_lengths, _ = make_batch(700)
     target = torch.randint(100, (3, 600), generator=torch.Generator().manual_seed(2))
     source, target, source_lengths = (t.cuda() for t in (source, target, source_lengths))
@@ -78,7 +105,7 @@ def test_cached_steps_are_the_whole_model(attention):
 
 @pytest.mark.parametrize("search", [greedy, beam])
 def test_searches_are_the_cpus(search):
-    model = make().eval()
+    model = make(tied_embeddings=False).eval()  # tied ones repeat a token
     source, _, source_lengths, _ = make_batch(40)
     options = {"bos": 2, "eos": 3, "max_length": 20}
     expected = search(model, source, source_lengths, **options)
