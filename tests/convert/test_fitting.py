@@ -142,6 +142,29 @@ def test_what_is_no_number_is_refused_in_one_line(name, change, message):
     assert "\n" not in str(error.value)
 
 
+HF_QKV = {
+    part: f"vit.encoder.layer.1.attention.attention.{name}.bias"
+    for part, name in {"q": "query", "k": "key", "v": "value"}.items()
+}
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"q": (48,)}, r"q \[48\]"),
+        ({"k": (48,), "v": (48,)}, r"k \[48\], v \[48\]"),
+        ({"q": (48,), "k": (48,), "v": (24, 2)}, r"q \[48\], k \[48\], v \[24, 2\]"),
+        ({"q": (), "k": (), "v": ()}, r"q \[\], k \[\], v \[\]"),
+    ],
+)
+def test_part_of_a_projection_is_refused_in_one_line(given, said):
+    weights = make(0).state_dict() | {HF_QKV[part]: torch.ones(x) for part, x in given.items()}
+    message = rf"^weights 'x': of q, k and v, .* blocks\.1\.attn\.\*\.bias has only {said}\. Give"
+    with pytest.raises(InputError, match=message) as error:
+        start(make(1), {n: w for n, w in weights.items() if n != "blocks.1.attn.qkv.bias"})
+    assert "\n" not in str(error.value)
+
+
 def test_what_is_left_out_may_hold_anything():
     given = make(0).state_dict() | {"embeddings.position_ids": torch.arange(3)}
     assert start(make(1), given).left_out == ("embeddings.position_ids",)

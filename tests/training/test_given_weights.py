@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 import safetensors.torch
@@ -25,6 +26,8 @@ from flashpoint.training.ranks import Ranks
 from flashpoint.training.run_folder import open_run
 from flashpoint.training.vision import VisionTask
 
+OTHER_STEP = 8  # of the earlier run, besides its best
+
 
 @pytest.fixture(scope="module")
 def earlier(tmp_path_factory):
@@ -42,6 +45,7 @@ def started(*changes):
 
 
 def test_run_starts_from_the_best_of_an_earlier_one(earlier):
+    assert open_run(earlier).best_step != OTHER_STEP
     weights = open_run(earlier).load_model("best").state_dict()
     for name, tensor in started(f"weights={earlier}").state_dict().items():
         assert tensor.equal(weights[name]), name
@@ -49,10 +53,49 @@ def test_run_starts_from_the_best_of_an_earlier_one(earlier):
 
 @pytest.mark.parametrize("inner", ["", "model.safetensors"])
 def test_checkpoint_of_another_step_may_be_named(earlier, inner):
-    folder = checkpoint.step_folder(earlier / "checkpoints", 12)
-    weights = checkpoint.load_tensors(earlier / "checkpoints", 12, "model")
+    folder = checkpoint.step_folder(earlier / "checkpoints", OTHER_STEP)
+    weights = checkpoint.load_tensors(earlier / "checkpoints", OTHER_STEP, "model")
     model = started(f"weights={folder / inner}")
     assert all(tensor.equal(weights[name]) for name, tensor in model.state_dict().items())
+
+
+@pytest.mark.parametrize("inner", ["", "model.safetensors"])
+def test_named_checkpoint_is_one_of_its_run(earlier, inner, tmp_path, monkeypatch):
+    """Heads and classes are compared; wherever its path begins."""
+    folder = checkpoint.step_folder(earlier / "checkpoints", OTHER_STEP)
+    names = tmp_path / "names.txt"
+    names.write_text("\n".join("01x3456789"))
+    task = VisionTask(
+        tiny_config(f"weights={folder / inner}", f"data.labels={names}", "model.gelu=tanh"),
+        Ranks(),
+    )
+    facts = task.begin()
+    assert (facts["file"], facts["step"]) == (str(folder / "model.safetensors"), OTHER_STEP)
+    assert (facts["other_class"], list(facts["settings"])) == ("class 2 was '2', is 'x'", ["gelu"])
+    monkeypatch.chdir(folder.parent)
+    with pytest.raises(InputError, match=r"weights 'step_8.* its gains are of qk_norm='layer'"):
+        started(f"weights={Path(folder.name, inner)}", "model.qk_norm=rms")
+
+
+def test_checkpoint_that_is_not_there_or_damaged_is_one_line(earlier, tmp_path):
+    copy = shutil.copytree(earlier, tmp_path / "copy")
+    with pytest.raises(InputError, match=r"copy has no checkpoint of step 7\. It has: .*12"):
+        started(f"weights={copy / 'checkpoints' / 'step_7'}")
+    file = copy / "checkpoints" / "step_12" / "model.safetensors"
+    safetensors.torch.save_file(safetensors.torch.load_file(file), file, {"other": "bytes"})
+    with pytest.raises(InputError, match=r"step_12 of .*copy is damaged: model.safetensors .*not"):
+        started(f"weights={file}")
+
+
+def test_checkpoint_without_its_run_is_a_file(earlier, tmp_path):
+    file = earlier / "checkpoints" / "step_12" / "model.safetensors"
+    folder = tmp_path / "checkpoints" / "step_12"
+    folder.mkdir(parents=True)
+    shutil.copy(file, folder)
+    model = started(f"weights={folder}", "model.qk_norm=rms")  # nothing says whose gains they are
+    assert model.blocks[0].attn.q_norm.weight.equal(
+        safetensors.torch.load_file(file)["blocks.0.attn.q_norm.weight"]
+    )
 
 
 def test_start_is_said_and_recorded(earlier, tmp_path):

@@ -85,6 +85,13 @@ def test_folder_that_is_no_run_is_refused(tmp_path):
         open_run(tmp_path)
 
 
+@pytest.mark.parametrize("inner", ["", "model.safetensors"])
+def test_checkpoint_in_place_of_its_run_is_refused_by_name(run, inner):
+    message = rf"is a checkpoint, not a run's folder\. Give {run}, and --checkpoint 12 for"
+    with pytest.raises(InputError, match=message):
+        open_run(run / "checkpoints" / "step_12" / inner)
+
+
 def test_folder_in_use_is_refused_until_its_process_is_dead(tmp_path):
     command = [sys.executable, "-c", HOLD, str(tmp_path)]
     holder = subprocess.Popen(

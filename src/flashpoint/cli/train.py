@@ -38,8 +38,9 @@ def train(
         str | None,
         typer.Option(
             metavar="RUN|FILE",
-            help="Start from these weights: an earlier run's best, or a safetensors file of a ViT "
-            "of ours, timm's or Hugging Face's. A head of another size is made anew.",
+            help="Start from these weights: an earlier run's best or its checkpoints/step_N, or a "
+            "safetensors file of a ViT of ours, timm's or Hugging Face's. A head of another size "
+            "is made anew.",
             show_default="fresh ones",
         ),
     ] = None,

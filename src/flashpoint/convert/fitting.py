@@ -53,9 +53,9 @@ def fit(
 
     Raises:
         InputError: a weight other than the head's has another shape, one that is wanted is not
-            floating or not finite, or no block has any.
+            floating or not finite, one of q, k and v is missing, or no block has any.
     """
-    weights = join_token_position(under_our_names(dict(given)), whose)
+    weights = join_token_position(under_our_names(given, whose), whose)
     left_out = tuple(name for name in weights if name not in expected)
     weights = {name: weight for name, weight in weights.items() if name in expected}
     if not any(name.startswith("blocks.") for name in weights):

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from flashpoint.convert.weights import Weights, build, read_sizes
-from flashpoint.errors import UnsupportedError, describe
+from flashpoint.errors import InputError, UnsupportedError, describe
 from flashpoint.layers.spec import AttentionSpec
 from flashpoint.models.vit import ViT, ViTConfig
 
@@ -59,7 +59,7 @@ def load_transformers_vit(
         UnsupportedError: the model has parts that ours has not; the message names them.
     """
     facts = _read_config(model)
-    weights = under_our_names(model.state_dict())
+    weights = under_our_names(model.state_dict(), _WHOSE)
     sizes = read_sizes(weights, _WHOSE)
     facts["pre_logits"] = "pre_logits.weight" in weights
     fields: dict[str, Any] = sizes | facts | {"attention": AttentionSpec.parse(attention)}
@@ -93,9 +93,9 @@ def _read_config(model: Any) -> dict[str, Any]:
     }
 
 
-def under_our_names(weights: Mapping[str, Tensor]) -> Weights:
+def under_our_names(weights: Mapping[str, Tensor], whose: str) -> Weights:
     """Hugging Face's weights as timm and we name and join them; others as they are."""
-    return _join_qkv({_rename(name): weight for name, weight in weights.items()})
+    return _join_qkv({_rename(name): weight for name, weight in weights.items()}, whose)
 
 
 def _rename(name: str) -> str:
@@ -105,15 +105,29 @@ def _rename(name: str) -> str:
     return name
 
 
-def _join_qkv(weights: Weights) -> Weights:
-    """Three projections as one, in the order q, k, v."""
+def _join_qkv(weights: Weights, whose: str) -> Weights:
+    """Three projections as one."""
     joined: Weights = {}
     for name, weight in weights.items():
-        parts = re.fullmatch(r"(blocks\.\d+\.attn)\.([qkv])\.(\w+)", name)
-        if parts is None:
+        found = re.fullmatch(r"(blocks\.\d+\.attn)\.[qkv]\.(\w+)", name)
+        if found is None:
             joined[name] = weight
-        elif parts[2] == "q":
-            block, _, kind = parts.groups()
-            others: list[Tensor] = [weights[f"{block}.{part}.{kind}"] for part in "kv"]
-            joined[f"{block}.qkv.{kind}"] = torch.cat([weight, *others])
+            continue
+        block, kind = found.groups()
+        whole = f"{block}.qkv.{kind}"
+        if whole not in joined:
+            joined[whole] = _joined(weights, f"{block}.{{}}.{kind}", whose)
     return joined
+
+
+def _joined(weights: Weights, name: str, whose: str) -> Tensor:
+    """q, k and v of one name, in this order."""
+    parts = {part: weights[name.format(part)] for part in "qkv" if name.format(part) in weights}
+    shapes = [list(weight.shape) for weight in parts.values()]
+    if shapes.count(shapes[0]) < 3 or not shapes[0]:
+        given = ", ".join(f"{part} {list(weight.shape)}" for part, weight in parts.items())
+        raise InputError(
+            f"{whose}: of q, k and v, which are one projection here, {name.format('*')} has only "
+            f"{given}. Give all three, in one shape."
+        )
+    return torch.cat(list(parts.values()))

@@ -19,11 +19,10 @@ from flashpoint.files import json_text
 from flashpoint.training.checkpoint import read_state, replace_file, step_folder
 from flashpoint.training.config_file import differences
 from flashpoint.training.data_identity import read_data
-from flashpoint.training.run_folder import CHECKPOINTS, CONFIG, open_run
+from flashpoint.training.run_folder import CHECKPOINTS, CONFIG, MODEL, open_run, run_and_step
 from flashpoint.training.typed import plain
 
 FILE = "weights.json"
-MODEL = "model.safetensors"
 _SAID = ("image_size", "num_classes")  # by what becomes of positions and head
 
 
@@ -45,18 +44,21 @@ class GivenWeights:
 
 
 def read_weights(where: str) -> GivenWeights:
-    """The best checkpoint of a run's folder, or a safetensors file, or the one in a folder."""
+    """A run's best checkpoint or one of its others, a safetensors file, or a folder with one."""
     path = Path(where).expanduser()
     if (path / CONFIG).is_file():
         return _of_run(path)
+    found = run_and_step(path)
+    if found is not None:
+        return _of_run(*found)
     file = path / MODEL if path.is_dir() else path
     try:
         content = file.read_bytes()
         tensors = safetensors.torch.load(content)
     except OSError as error:
         raise InputError(
-            f"weights {where!r}: {file} cannot be read: {error.strerror}. Give a run's folder or "
-            "a safetensors file."
+            f"weights {where!r}: {file} cannot be read: {error.strerror}. Give a run's folder, "
+            "its checkpoints/step_N, or a safetensors file."
         ) from error
     except SafetensorError as error:
         raise InputError(
@@ -67,10 +69,10 @@ def read_weights(where: str) -> GivenWeights:
     return GivenWeights(tensors=tensors, source=source)
 
 
-def _of_run(path: Path) -> GivenWeights:
-    """The best checkpoint of a run, compared with its checksum."""
-    run = open_run(path)
-    step, folder = run.best_step, path / CHECKPOINTS
+def _of_run(path: Path, step: int | None = None) -> GivenWeights:
+    """The best checkpoint of a run, or that of a step, compared with its checksum."""
+    run, folder = open_run(path), path / CHECKPOINTS
+    step = run.best_step if step is None else step
     model = run.load_model(step)
     digest = read_state(folder, step)["files"][MODEL]
     source = {"file": str(step_folder(folder, step) / MODEL), "sha256": digest, "step": step}

@@ -1,6 +1,7 @@
 """The folder of a run: claimed by the one that trains, read by everyone else."""
 
 import contextlib
+import os
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 CONFIG = "config.yaml"
 CHECKPOINTS = "checkpoints"
+MODEL = "model.safetensors"
 LOCK = ".lock"
 MAY_CHANGE = (
     *("accumulate", "checkpoint_every", "compile", "data.pieces.file", "data.workers"),
@@ -96,6 +98,12 @@ def open_run(path: Path | str) -> Run:
     """Read a run's folder."""
     path = Path(path)
     if not (path / CONFIG).is_file():
+        found = run_and_step(path)
+        if found is not None:
+            raise InputError(
+                f"{path} is a checkpoint, not a run's folder. Give {found[0]}, and --checkpoint "
+                f"{found[1]} for this step."
+            )
         raise InputError(f"{path} is not a run's folder: it has no {CONFIG}.")
     return Run(
         path=path,
@@ -103,6 +111,17 @@ def open_run(path: Path | str) -> Run:
         record=Record.read(path),
         metrics=read_metrics(path),
     )
+
+
+def run_and_step(path: Path) -> tuple[Path, int] | None:
+    """Of RUN/checkpoints/step_N, or the weights in it, the run's folder and N; None of others."""
+    path = Path(os.path.abspath(path))
+    folder = path.parent if path.name == MODEL else path
+    step, run = folder.name.removeprefix("step_"), folder.parent.parent
+    is_place = folder.parent.name == CHECKPOINTS and folder.name == f"step_{step}"
+    if not (is_place and step.isdecimal() and (run / CONFIG).is_file()):
+        return None
+    return run, int(step)
 
 
 def best_of(validations: Mapping[int, Mapping[str, Any]], config: "TrainConfig") -> int | None:

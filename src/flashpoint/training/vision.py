@@ -46,7 +46,8 @@ class VisionConfig(TrainConfig):
     Attributes:
         data: where images are and what happens to them.
         loss: cross-entropy, "softmax" or "sigmoid": the latter is summed over classes.
-        weights: a run's folder or a safetensors file to start from; null starts from fresh ones.
+        weights: what to start from, a run's folder, its checkpoints/step_N or a safetensors file;
+            null starts from fresh ones.
     """
 
     data: DataConfig
