@@ -25,6 +25,7 @@ from flashpoint.cli.main import app
 from flashpoint.cli.report import report
 from flashpoint.errors import FlashpointError, InputError
 from flashpoint.study import store
+from flashpoint.study.registry import STUDIES
 
 SMALL = replace(STUDY, plan=lambda settings: STUDY.plan(settings)[-1:])
 """Of which the measurement is left."""
@@ -62,6 +63,23 @@ def test_list_has_questions_and_counts(study):
     assert "open" in said
     (line,) = [line for line in said.splitlines() if line.startswith("tiny")]
     assert line.split()[-3:] == ["3", "7", "7"]
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_list_fits_the_terminal(columns, monkeypatch):
+    """A line of name, source and counts, then the question: in one line, or two where narrow."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    lines = CliRunner().invoke(app, ["study", "list"]).stdout.splitlines()
+    assert max(map(len, lines)) <= columns
+    heads = [number for number, line in enumerate(lines) if line.split()[0] in STUDIES]
+    assert [lines[number].split()[0] for number in heads] == list(STUDIES)
+    for number, end, entry in zip(heads, [*heads[1:], -1], STUDIES.values(), strict=True):
+        words = lines[number].split()
+        assert words[1:-3] == entry.source.split()
+        assert all(count.isdecimal() for count in words[-3:])
+        asked = lines[number + 1 : end]
+        assert " ".join(" ".join(asked).split()) == entry.question
+        assert len(asked) <= (1 if columns == 120 else 2)
 
 
 def test_show_has_claim_axes_data_and_cost(study):

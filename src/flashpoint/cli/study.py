@@ -14,8 +14,6 @@ from flashpoint.cli.train import STOPPED
 from flashpoint.errors import FlashpointError, InputError, hint
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from flashpoint.study.plan import Settings, Study, Trial
     from flashpoint.study.store import StoredStudy
 
@@ -74,14 +72,12 @@ def list_studies() -> None:
     """List the studies: what each asks, where the claim stands, how many runs it takes."""
     from rich.console import Console
 
+    from flashpoint.cli.study_view import draw_studies
     from flashpoint.study.defaults import settings_of
 
-    table = _start_table("study", "question", "source", *(scale.value for scale in ScaleName))
-    for name, entry in _studies().items():
-        counts = [str(len(entry.plan(settings_of(scale.value)))) for scale in ScaleName]
-        table.add_row(name, entry.question, entry.source, *counts)
-    table.caption = "Numbers are trials at each scale, with its usual seeds."
-    Console().print(table)
+    entries, scales = list(_studies().values()), list(ScaleName)
+    counts = [[len(entry.plan(settings_of(scale.value))) for scale in scales] for entry in entries]
+    Console().print(draw_studies(entries, scales, counts))
 
 
 @study.command()
@@ -321,13 +317,3 @@ def _studies() -> "Mapping[str, Study]":
     from flashpoint.study.registry import STUDIES
 
     return STUDIES
-
-
-def _start_table(*columns: str) -> "Table":
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, caption_justify="left")
-    for number, column in enumerate(columns):
-        table.add_column(column, justify="right" if number > 2 else "left", no_wrap=number == 0)
-    return table

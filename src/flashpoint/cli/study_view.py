@@ -8,6 +8,7 @@ from textwrap import shorten
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -156,6 +157,23 @@ def _describe(verdict: Verdict) -> Text:
         return Text.assemble(verdict.claim, (f" {verdict.note}", "dim"))
     found = f" {verdict.value:.4g} {verdict.unit}, {verdict.low:.4g} to {verdict.high:.4g}."
     return Text.assemble(verdict.claim, found, (f" {verdict.note}" if verdict.note else "", "dim"))
+
+
+def draw_studies(
+    studies: Sequence[Study], scales: Sequence[str], counts: Sequence[Sequence[int]]
+) -> RenderableType:
+    """Two lines a study: its name, source and trials at each scale, and below what it asks."""
+    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, caption_justify="left")
+    table.add_column("study")
+    for scale in scales:
+        table.add_column(scale, justify="right")
+    longest = max(len(study.name) for study in studies)
+    for study, numbers in zip(studies, counts, strict=True):
+        head = Text.assemble((f"{study.name:<{longest}}", "bold"), f"  {study.source}")
+        asked = Padding(Text(study.question, style="dim"), (0, 0, 0, 2))
+        table.add_row(Group(head, asked), *map(str, numbers))
+    table.caption = "Numbers are trials at each scale, with its usual seeds."
+    return table
 
 
 def draw_plan(
