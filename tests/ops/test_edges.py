@@ -252,9 +252,19 @@ def test_unbounded_window_may_be_spelled_as_a_large_number(impl):
 @pytest.mark.parametrize("impl", IMPLEMENTATIONS)
 def test_extreme_exponents_overflow_to_inf_and_underflow_to_zero(impl):
     tensors = {name: t.abs() + 1 for name, t in place_qkv(impl, (1, 1, 1, 2, 3, 4, 4)).items()}
+    last = (0, 0, -1)
     for options in ({}, {"causal": True}, {"length": 3}, {"length": "keys"}):
-        assert attention(**tensors, alpha=-1e4, impl=impl, **options)[0, 0, -1].isposinf().all()
-        assert not attention(**tensors, alpha=1e4, impl=impl, **options)[0, 0, -1].any()
+        for alpha in (1e4, 1e300):
+            assert attention(**tensors, alpha=-alpha, impl=impl, **options)[last].isposinf().all()
+            assert not attention(**tensors, alpha=alpha, impl=impl, **options)[last].any()
+
+
+@pytest.mark.parametrize("alpha", [-1e300, -0.3, 0.5, 2.0, 1e300])
+@pytest.mark.parametrize("impl", IMPLEMENTATIONS)
+def test_no_exponent_changes_a_query_that_sees_one_key(impl, alpha):
+    tensors = place_qkv(impl, (1, 1, 1, 4, 3, 4, 4))
+    call = partial(attention, **tensors, window=(0, 0), impl=impl)
+    assert torch.equal(call(alpha=alpha), call(alpha=0.0))
 
 
 @pytest.mark.parametrize("activation", ["relu", "relu2", "identity"])

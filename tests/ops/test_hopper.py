@@ -32,15 +32,15 @@ DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 every_shape = pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 
 
-def make_problem(shape, dtype, activation="relu", causal=False):
+def make_problem(shape, dtype, activation="relu", causal=False, alpha=1.0):
     q, k, v = make_qkv(shape, dtype).values()
-    terms = Terms(activation, right=0 if causal else None)
+    terms = Terms(activation, alpha, right=0 if causal else None)
     return Problem.dense(q, k, v, None, None, None, terms)
 
 
-def assert_served(shape, dtype, activation, causal):
+def assert_served(shape, dtype, activation, causal, alpha=1.0):
     """The kernels for Hopper, not the portable ones, compute this."""
-    problem = make_problem(shape, dtype, activation, causal)
+    problem = make_problem(shape, dtype, activation, causal, alpha)
     do = problem.q.new_ones(*problem.q.shape[:3], problem.v.shape[3])
     assert hopper.forward_kernels(problem)
     assert hopper.backward_kernels(problem, do)
@@ -138,6 +138,15 @@ def test_length_matches_reference(options):
     assert_exact("triton", torch.bfloat16, make_inputs(SHAPES["ragged"]), **options)
 
 
+@pytest.mark.parametrize("alpha", [-0.3, 0.5, 1.7])
+@pytest.mark.parametrize("activation", ["relu", "silu"])
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+def test_power_of_visible_keys_matches_reference(dtype, activation, alpha):
+    shape, options = SHAPES["blind-rows"], {"activation": activation, "alpha": alpha}
+    assert_served(shape, dtype, causal=True, **options)
+    assert_exact("triton", dtype, make_inputs(shape), causal=True, **options)
+
+
 # with a head dim for which signs are stored
 SIGNED_SHAPES = {
     "ragged": SHAPES["ragged"],
@@ -179,6 +188,8 @@ def test_signs_match_reference(shape, causal, dtype, count_signed):
         {"scale": 0.3, "bias": -0.5},
         {"scale": -0.2, "bias": 0.5, "causal": True},
         {"alpha": 0.0, "causal": True},
+        {"alpha": 0.5, "causal": True},
+        {"alpha": 0.7, "causal": True},
         {"length": "keys", "causal": True},
     ],
     ids=str,

@@ -25,18 +25,20 @@ from triton import knobs
 
 from flashpoint.ops.triton.hopper import GLUON_VERSIONS
 
-# head dim, right end of the window, activation, and of which kernels
+# head dim, right end of the window, alpha, activation, and of which kernels
 CASES = {
-    "64": (64, None, "relu", "all"),
-    "64-causal": (64, 0, "relu", "all"),
-    "128": (128, None, "relu", "all"),
-    "128-causal": (128, 0, "relu", "all"),
-    "128-signed": (128, None, "relu", "signed"),
-    "128-causal-signed": (128, 0, "relu", "signed"),
-    "64-silu": (64, None, "silu", "forward"),
-    "64-causal-silu": (64, 0, "silu", "forward"),
-    "128-silu": (128, None, "silu", "forward"),
-    "128-causal-silu": (128, 0, "silu", "forward"),
+    "64": (64, None, 1.0, "relu", "all"),
+    "64-causal": (64, 0, 1.0, "relu", "all"),
+    "128": (128, None, 1.0, "relu", "all"),
+    "128-causal": (128, 0, 1.0, "relu", "all"),
+    "128-signed": (128, None, 1.0, "relu", "signed"),
+    "128-causal-signed": (128, 0, 1.0, "relu", "signed"),
+    "128-causal-root": (128, 0, 0.5, "relu", "all"),
+    "128-causal-power-signed": (128, 0, 0.7, "relu", "signed"),
+    "64-silu": (64, None, 1.0, "silu", "forward"),
+    "64-causal-silu": (64, 0, 1.0, "silu", "forward"),
+    "128-silu": (128, None, 1.0, "silu", "forward"),
+    "128-causal-silu": (128, 0, 1.0, "silu", "forward"),
 }
 NUM_KERNELS = {"all": 3, "signed": 2, "forward": 1}
 LOCAL_MEMORY = re.compile(r"(\d+) bytes stack frame")
@@ -73,7 +75,7 @@ class Collector:
         self.launches.append((kernel, arguments))
 
 
-def launches_of(head_dim, right, activation, which):
+def launches_of(head_dim, right, alpha, activation, which):
     """What the launchers would run: kernels and their arguments.
 
     ``which``: all of a plain call, the backward ones that store signs, or the forward one.
@@ -85,7 +87,7 @@ def launches_of(head_dim, right, activation, which):
 
     torch.cuda.get_device_properties = lambda _: SimpleNamespace(multi_processor_count=132)
     q, k, v, do = (torch.empty(2, 4, 512, head_dim, dtype=torch.bfloat16) for _ in range(4))
-    problem = Problem.dense(q, k, v, None, None, None, Terms(activation, right=right))
+    problem = Problem.dense(q, k, v, None, None, None, Terms(activation, alpha, right=right))
     assert hopper_tiles.suits(problem)
     assert hopper_backward.suits(problem, do)
     collector = Collector()

@@ -27,7 +27,9 @@ if not HAS_TRITON:
 import triton
 import triton.language as tl
 
+from flashpoint.ops.spec import Terms
 from flashpoint.ops.triton import decode, problem, replay
+from flashpoint.ops.triton.tiles import over_power
 
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}
 every_dtype = pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
@@ -282,6 +284,7 @@ DECODING = {
     "causal": {"causal": True},
     "window": {"window": (300, 0), "alpha": 0.5},
     "lengths": {"key_lengths": torch.tensor([0, 600]), "activation": "sigmoid"},
+    "power": {"key_lengths": torch.tensor([0, 600]), "causal": True, "alpha": 0.7},
     "bool mask": {"mask": torch.arange(700) % 3 > 0},
     "bias and mask": {"bias": torch.linspace(-1, 1, 700), "mask": torch.rand(2, 1, 1, 700)},
 }
@@ -315,7 +318,96 @@ def test_large_scores_in_fp16_cost_no_digits(impl, activation, size, value):
         assert_within_budget(name, value, exact[name], plain=exact[name].half())
 
 
+# Powers of lengths
+
+
+@triton.jit
+def power_kernel(powers, lengths, alpha, POWER: tl.constexpr, SIZE: tl.constexpr):
+    at = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
+    tl.store(powers + at, over_power(1.0, tl.load(lengths + at), alpha, POWER))
+
+
+@pytest.mark.parametrize("alpha", [-1.3, 0.5, 0.7, 1.0, 1.7, 10 / 3])
+def test_powers_of_lengths_have_their_digits(alpha):
+    """Two exponentials and a few roundings, log2's error and rounding times alpha: in epsilons."""
+    whole = torch.arange(1, 2049)
+    lengths = torch.cat([whole, 2048 * whole - 1, 8191 * whole]).float().to(device_of("triton"))
+    powers = torch.empty_like(lengths)
+    terms = Terms(alpha=alpha, right=0)
+    word, number = problem.Problem.dense(*make_qkv().values(), None, None, None, terms).power(
+        "visible"
+    )
+    power_kernel[(6,)](powers, lengths, number, word, 1024)
+    exact = lengths.double() ** -torch.tensor(alpha).double()  # alpha as fp32 holds it
+    error = (powers.double() / exact - 1.0).abs().max()
+    assert error <= (5.0 + 3.0 * abs(alpha)) * torch.finfo(torch.float32).eps
+
+
 # A second call like the first
+
+
+class Repeating(replay.Recorder):
+    """Records in the interpreter too, where nothing can be replayed."""
+
+    def __init__(self, like):
+        super().__init__(like)
+        self.is_repeatable = True
+
+
+def record(monkeypatch, call, tensors):
+    """What forward and backward leave to be replayed."""
+    monkeypatch.setattr(replay, "Recorder", Repeating)
+    monkeypatch.setattr(replay, "_recordings", {})
+    evaluate(call, **tensors)
+    return list(replay._recordings.values())
+
+
+@pytest.mark.parametrize("alpha", [0.5, 0.7, 1.0])
+@on_triton
+def test_recordings_know_no_lengths(impl, alpha, monkeypatch):
+    tensors = make_qkv((2, 2, 1, 40, 70, 32, 32))
+    call = partial(attention, causal=True, alpha=alpha, impl=impl)
+    recordings = []
+    for numbers in ([70, 20], [3, 0]):
+        lengths = torch.tensor(numbers, device=device_of(impl))
+        recordings.append(record(monkeypatch, partial(call, key_lengths=lengths), tensors))
+    assert [len(recorder.launches) for recorder in recordings[0]] == [1, 2]
+    for first, second in zip(*recordings, strict=True):
+        known = {"q", "k", "v", "do", "lengths"} | set(first.buffers)
+        for a, b in zip(first.launches, second.launches, strict=True):
+            assert (a.grid, a.arguments, a.tensors) == (b.grid, b.arguments, b.tensors)
+            assert {name for _, name in a.tensors} <= known
+
+
+@pytest.mark.parametrize("length", ["keys", "visible"])
+@on_triton
+def test_recordings_know_no_ends_of_sequences(impl, length, monkeypatch):
+    tensors = {name: t[0].transpose(0, 1) for name, t in make_qkv((1, 2, 1, 9, 9, 8, 8)).items()}
+    launches = []
+    for ends in ([0, 4, 9], [0, 9, 9]):
+        cu = torch.tensor(ends, dtype=torch.int32, device=device_of(impl))
+        call = partial(
+            attention_varlen,
+            cu_seqlens_q=cu,
+            cu_seqlens_k=cu,
+            max_seqlen_q=9,
+            max_seqlen_k=9,
+            alpha=0.5,
+            length=length,
+            impl=impl,
+        )
+        recorded = record(monkeypatch, call, tensors)
+        launches.append([launch for recorder in recorded for launch in recorder.launches])
+    assert len(launches[0]) == 3
+    for a, b in zip(*launches, strict=True):
+        assert (a.grid, a.arguments, a.tensors) == (b.grid, b.arguments, b.tensors)
+
+
+@on_triton
+def test_counts_of_a_mask_are_not_recorded(impl, monkeypatch):
+    mask = torch.arange(70, device=device_of(impl)) % 3 > 0
+    call = partial(attention, mask=mask, alpha=0.5, impl=impl)
+    assert not record(monkeypatch, call, make_qkv())
 
 
 @every_dtype
@@ -323,7 +415,8 @@ def test_large_scores_in_fp16_cost_no_digits(impl, activation, size, value):
 def test_second_call_follows_new_values(impl, dtype):
     lengths = torch.tensor([70, 20], device=device_of(impl))
     mask = torch.rand(70, device=device_of(impl)) > 0.3
-    for options in ({}, {"mask": mask, "key_lengths": lengths}):
+    masked = {"mask": mask, "key_lengths": lengths}
+    for options in ({}, {"alpha": 0.5, "key_lengths": lengths}, masked):
         call = partial(attention, impl=impl, causal=True, **options)
         plain = partial(call, impl="reference")
         for seed in (1, 2, 3):
@@ -361,8 +454,9 @@ def test_calls_that_differ_in_a_number_do_not_share_a_result(impl):
 
 @pytest.mark.parametrize("activation", ["relu", "relu2"])
 @pytest.mark.parametrize("hides", ["lengths", "mask", "causal"])
+@pytest.mark.parametrize("alpha", [0.5, 1.0])
 @on_triton
-def test_few_visible_keys_of_many_keep_fp16_gradients_finite(impl, activation, hides):
+def test_few_visible_keys_of_many_keep_fp16_gradients_finite(impl, alpha, activation, hides):
     shape = (1, 1, 1, 16, 4096, 64, 64)
     options = {
         "lengths": {"key_lengths": torch.tensor([4])},
@@ -371,7 +465,7 @@ def test_few_visible_keys_of_many_keep_fp16_gradients_finite(impl, activation, h
     }[hides]
     inputs = make_inputs(shape)
     inputs["do"] = 4 * inputs["do"]
-    assert_exact(impl, torch.float16, inputs, activation=activation, **options)
+    assert_exact(impl, torch.float16, inputs, activation=activation, alpha=alpha, **options)
 
 
 @pytest.mark.parametrize("name", ["bias", "mask"])

@@ -38,7 +38,10 @@ OPTIONS = {
     "causal": {"causal": True},
     "window": {"window": (2, 1), "alpha": 0.5},
     "causal window": {"window": (1, None), "causal": True, "length": "keys"},
+    "causal root": {"causal": True, "alpha": 0.5},
+    "causal power": {"causal": True, "alpha": 1.7},
     "keys": {"length": "keys", "alpha": -0.5, "bias": -0.3},
+    "keys root": {"length": "keys", "alpha": 0.5, "window": (3, 1)},
     "number": {"length": 10, "scale": 0.7},
 }
 

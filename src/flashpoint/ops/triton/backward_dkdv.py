@@ -23,11 +23,12 @@ def add_dkdv(
     q, do, bias, mask, normalizers,
     q_strides, do_strides, bias_strides, mask_strides, norm_strides,
     b, batch, h, j0, q_start, num_queries, num_keys, existing,
-    left, right, scale, bias_number, gain, shrink, shrink_ds,
+    left, right, scale, bias_number, gain, alpha, shrink, shrink_ds,
     WEIGH: tl.constexpr, GRADIENT: tl.constexpr, IS_BUILTIN: tl.constexpr,
     D: tl.constexpr, DV: tl.constexpr,
     HAS_SCALE: tl.constexpr, HAS_BIAS_NUMBER: tl.constexpr, MASK: tl.constexpr, NORM: tl.constexpr,
-    SHRINKS: tl.constexpr, MASKED: tl.constexpr, PACKED: tl.constexpr, TMA: tl.constexpr,
+    POWER: tl.constexpr, SHRINKS: tl.constexpr, MASKED: tl.constexpr, PACKED: tl.constexpr,
+    TMA: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
 ):
     """Add the shares of queries [i_begin, i_end) of one head to dk and dv.
@@ -64,8 +65,8 @@ def add_dkdv(
             w, ds = tl.where(seen, w, 0.0), tl.where(seen, ds, 0.0)
         if NORM != "constant":
             factor = normalizer_of(
-                rows, gain, normalizers, norm_strides, b, h, shift, num_queries, existing,
-                num_keys, left, right, NORM,
+                rows, gain, alpha, normalizers, norm_strides, b, h, shift, num_queries, existing,
+                num_keys, left, right, NORM, POWER,
             )[None, :]
             w *= factor
             ds *= factor
@@ -82,12 +83,12 @@ def backward_dkdv_kernel(
     q, k, v, do, dk, dv,                           # pointers; the first four descriptors where TMA
     bias, mask, normalizers, lengths, cu_q, cu_k,  # pointers or None
     q_strides, k_strides, v_strides, do_strides, bias_strides, mask_strides, norm_strides,
-    Hq, Lq, Lk, left, right, scale, bias_number, gain, shrink, shrink_ds,
+    Hq, Lq, Lk, left, right, scale, bias_number, gain, alpha, shrink, shrink_ds,
     WEIGH: tl.constexpr, GRADIENT: tl.constexpr, IS_BUILTIN: tl.constexpr,
     GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     HAS_SCALE: tl.constexpr, HAS_BIAS_NUMBER: tl.constexpr, MASK: tl.constexpr, NORM: tl.constexpr,
-    SHRINKS: tl.constexpr, ENDS_EARLY: tl.constexpr, ONE_RANGE: tl.constexpr, TMA: tl.constexpr,
-    PARTS: tl.constexpr,
+    POWER: tl.constexpr, SHRINKS: tl.constexpr, ENDS_EARLY: tl.constexpr, ONE_RANGE: tl.constexpr,
+    TMA: tl.constexpr, PARTS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
 ):
     """dk_j = scale * sum_i f_i ds_ij q_i and dv_j = sum_i f_i w_ij do_i for a block of keys.
@@ -134,18 +135,18 @@ def backward_dkdv_kernel(
                 q, do, bias, mask, normalizers,
                 q_strides, do_strides, bias_strides, mask_strides, norm_strides,
                 b, batch, h, j0, q_start, num_queries, num_keys, existing,
-                left, right, scale, bias_number, gain, shrink, shrink_ds,
+                left, right, scale, bias_number, gain, alpha, shrink, shrink_ds,
                 WEIGH, GRADIENT, IS_BUILTIN, D, DV, HAS_SCALE, HAS_BIAS_NUMBER, MASK, NORM,
-                SHRINKS, True, packed, TMA, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV,
+                POWER, SHRINKS, True, packed, TMA, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV,
             )
         dk_acc, dv_acc = add_dkdv(
             dk_acc, dv_acc, k_tile, v_tile, full_begin, full_end,
             q, do, bias, mask, normalizers,
             q_strides, do_strides, bias_strides, mask_strides, norm_strides,
             b, batch, h, j0, q_start, num_queries, num_keys, existing,
-            left, right, scale, bias_number, gain, shrink, shrink_ds,
+            left, right, scale, bias_number, gain, alpha, shrink, shrink_ds,
             WEIGH, GRADIENT, IS_BUILTIN, D, DV, HAS_SCALE, HAS_BIAS_NUMBER, MASK, NORM,
-            SHRINKS, False, packed, TMA, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV,
+            POWER, SHRINKS, False, packed, TMA, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV,
         )
         if not ONE_RANGE:
             dk_acc, dv_acc = add_dkdv(
@@ -153,9 +154,9 @@ def backward_dkdv_kernel(
                 q, do, bias, mask, normalizers,
                 q_strides, do_strides, bias_strides, mask_strides, norm_strides,
                 b, batch, h, j0, q_start, num_queries, num_keys, existing,
-                left, right, scale, bias_number, gain, shrink, shrink_ds,
+                left, right, scale, bias_number, gain, alpha, shrink, shrink_ds,
                 WEIGH, GRADIENT, IS_BUILTIN, D, DV, HAS_SCALE, HAS_BIAS_NUMBER, MASK, NORM,
-                SHRINKS, True, packed, TMA, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV,
+                POWER, SHRINKS, True, packed, TMA, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV,
             )
     factor = gain if NORM == "constant" else 1.0
     dk_acc *= scale * factor / shrink_ds if SHRINKS else scale * factor

@@ -1,4 +1,4 @@
-"""How many keys each query sees, where a mask or an odd exponent asks for the numbers."""
+"""How many keys each query sees where a mask of booleans hides some."""
 
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,7 @@ ROWS, KEYS = 16, 256
 @triton.jit
 def count_kernel(
     counts, mask, lengths, cu_q, cu_k, mask_strides, H, Lq, Lk, left, right,
-    HAS_MASK: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):
     """counts [B, H, Lq]: keys that exist, lie in the query's window and are not masked."""
     num_blocks = tl.cdiv(Lq, BLOCK_M)
@@ -33,29 +33,23 @@ def count_kernel(
         keys = (j0 + tl.arange(0, BLOCK_N))[None, :]
         rows = queries[:, None]
         seen = in_window(rows, keys, num_keys - num_queries, existing, left, right)
-        if HAS_MASK:
-            seen &= load_scored(mask, mask_strides, b, h, rows, keys, num_queries, num_keys) != 0
+        seen &= load_scored(mask, mask_strides, b, h, rows, keys, num_queries, num_keys) != 0
         total += tl.sum(seen.to(tl.int32), 1)
     at = counts + (tl.cast(b, tl.int64) * H + h) * Lq
     tl.store(at + queries, total, mask=queries < Lq)
 
 
-def launch_counts(
-    problem: "Problem", mask: Tensor | None, mask_strides: tuple[int, ...]
-) -> Tensor:
-    """[B or 1, H or 1, Lq] numbers of visible keys; one where all samples or heads share them.
-
-    The mask is the problem's, where it is one of booleans.
-    """
-    varies = problem.ends_early or (mask is not None and mask.shape[0] > 1)
+def launch_counts(problem: "Problem", mask: Tensor, mask_strides: tuple[int, ...]) -> Tensor:
+    """[B or 1, H or 1, Lq] numbers of visible keys; one where all samples or heads share them."""
+    varies = problem.ends_early or mask.shape[0] > 1
     samples = problem.num_samples if varies else 1
-    heads = 1 if mask is None else mask.shape[1]
+    heads = mask.shape[1]
     counts = problem.q.new_empty(samples, heads, problem.num_queries, dtype=torch.int32)
     grid = (triton.cdiv(problem.num_queries, ROWS) * heads * samples,)
     count_kernel[grid](
         counts, mask,
         problem.lengths, problem.cu_q, problem.cu_k, mask_strides,
         heads, problem.num_queries, problem.num_keys, *problem.window,
-        mask is not None, ROWS, KEYS,
+        ROWS, KEYS,
     )
     return counts

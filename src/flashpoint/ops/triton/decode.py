@@ -91,9 +91,9 @@ def decode_kernel(
 
 @triton.jit
 def combine_kernel(
-    parts, o, normalizers, lengths, norm_strides, B, Hq, Lq, Lk, left, right, gain, shrink,
-    num_splits, NORM: tl.constexpr, DV: tl.constexpr, SPLITS: tl.constexpr, BLOCK_DV: tl.constexpr,
-    CHAINED: tl.constexpr,
+    parts, o, normalizers, lengths, norm_strides, B, Hq, Lq, Lk, left, right, gain, alpha, shrink,
+    num_splits, NORM: tl.constexpr, POWER: tl.constexpr, DV: tl.constexpr, SPLITS: tl.constexpr,
+    BLOCK_DV: tl.constexpr, CHAINED: tl.constexpr,
 ):
     """o_i = gain * n_i ** -alpha * sum of its parts, for one query."""
     pid = tl.program_id(0)
@@ -107,8 +107,8 @@ def combine_kernel(
     at = parts + (tl.cast(split, tl.int64) * (B * Hq * Lq) + pid) * DV
     part = tl.load(at + dv, mask=(split < num_splits) & (dv < DV), other=0.0)
     factor = normalizer_of(
-        i + tl.zeros([1], tl.int32), gain, normalizers, norm_strides, b, h, Lk - Lq, Lq, existing,
-        Lk, left, right, NORM,
+        i + tl.zeros([1], tl.int32), gain, alpha, normalizers, norm_strides, b, h, Lk - Lq, Lq,
+        existing, Lk, left, right, NORM, POWER,
     )
     total = tl.sum(part, 0) * (factor / shrink)
     column = tl.arange(0, BLOCK_DV)

@@ -70,11 +70,11 @@ def forward_kernel(
     bias, mask, normalizers, lengths, cu_q, cu_k,  # pointers or None
     q_strides, k_strides, v_strides, bias_strides, mask_strides, norm_strides,
     Hq, Lq, Lk, left, right,                       # Lq, Lk: the longest sequence's where packed
-    scale, bias_number, gain, shrink,
+    scale, bias_number, gain, alpha, shrink,
     WEIGH: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     HAS_SCALE: tl.constexpr, HAS_BIAS_NUMBER: tl.constexpr, MASK: tl.constexpr, NORM: tl.constexpr,
-    SHRINKS: tl.constexpr, ENDS_EARLY: tl.constexpr, ONE_RANGE: tl.constexpr, TMA: tl.constexpr,
-    PARTS: tl.constexpr,
+    POWER: tl.constexpr, SHRINKS: tl.constexpr, ENDS_EARLY: tl.constexpr, ONE_RANGE: tl.constexpr,
+    TMA: tl.constexpr, PARTS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
 ):
     """o_i = gain * n_i ** -alpha * sum_j m_ij h(scale * q_i . k_j + b_ij) v_j.
@@ -129,8 +129,8 @@ def forward_kernel(
             BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV,
         )
     factor = normalizer_of(
-        i0 + tl.arange(0, BLOCK_M), gain, normalizers, norm_strides, b, h, shift, num_queries,
-        existing, num_keys, left, right, NORM,
+        i0 + tl.arange(0, BLOCK_M), gain, alpha, normalizers, norm_strides, b, h, shift,
+        num_queries, existing, num_keys, left, right, NORM, POWER,
     )
     acc *= (factor / shrink if SHRINKS else factor)[:, None]
     store_rows(o, acc, batch, h, row, end, Hq, Lq, DV, BLOCK_M, BLOCK_DV, PARTS)

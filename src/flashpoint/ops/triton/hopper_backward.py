@@ -58,6 +58,7 @@ from flashpoint.ops.triton.hopper_tiles import suits as suits_forward
 from flashpoint.ops.triton.hopper_weights import find_blocks
 from flashpoint.ops.triton.problem import Problem, block_of, is_regular
 from flashpoint.ops.triton.replay import Recorder, only
+from flashpoint.ops.triton.tiles import over_power
 
 SLOTS = gl.constexpr(2)  # tiles whose rows are in shared memory: this one's and the next one's
 
@@ -128,14 +129,14 @@ def store_rows(values, buffer, rows, at):
 def consume(
     descriptors, buffers, barriers, words, sizes, numbers,
     WEIGH: gl.constexpr, GRADIENT: gl.constexpr, FINISHES: gl.constexpr, IS_RELU: gl.constexpr,
-    LIFTS: gl.constexpr, NORM: gl.constexpr, CAUSAL: gl.constexpr, SIDE: gl.constexpr,
+    LIFTS: gl.constexpr, POWER: gl.constexpr, CAUSAL: gl.constexpr, SIDE: gl.constexpr,
     SIGNED: gl.constexpr, CONSUMER: gl.constexpr,
 ):
     """Warpgroup CONSUMER: rows [CONSUMER * ROWS, (CONSUMER + 1) * ROWS) of every tile."""
     a_rows, b_rows, c_rows, d_rows, da_rows, db_rows = descriptors
     a_buffers, b_buffers, c_buffers, d_buffers = buffers
     rows_full, rows_empty, c_full, c_empty, d_full, d_empty = barriers
-    scale, bias_number, lift_w, lift_ds, tail_w, tail_ds = numbers
+    scale, bias_number, alpha, lift_w, lift_ds, tail_w, tail_ds = numbers
     first_head, num_heads, H, group, row_tiles, num_rows, num_columns = sizes
     BLOCK: gl.constexpr = c_rows.block_shape[2]
     BLOCK_D: gl.constexpr = c_rows.block_shape[3]
@@ -185,7 +186,7 @@ def consume(
             else:
                 da, db = take_head(
                     tile_blocks, own_blocks, number, rows, da, db, own_words, limits, sizes,
-                    numbers, buffers, barriers, WEIGH, GRADIENT, FINISHES, IS_RELU, LIFTS, NORM,
+                    numbers, buffers, barriers, WEIGH, GRADIENT, FINISHES, IS_RELU, LIFTS, POWER,
                     CAUSAL, SIDE, SIGNED, S_LAYOUT, W_LAYOUT,
                 )
                 if SIGNED:
@@ -195,10 +196,10 @@ def consume(
         at = [batch, head, first_row, 0]
         if SIDE == "keys":
             store_rows(db * tail_w, b_buffer, db_rows, at)
-        elif NORM == "visible":
+        elif POWER != "none":
             seen = gl.maximum(limits, 1).to(gl.float32)
             seen = gl.convert_layout(seen, gl.SliceLayout(1, D_LAYOUT), assert_trivial=True)
-            da /= seen[:, None]
+            da = over_power(da, seen[:, None], alpha, POWER)
         store_rows(da * tail_ds, a_buffer, da_rows, at)
     tma.store_wait(0)
 
@@ -207,7 +208,7 @@ def consume(
 def work(
     descriptors, buffers, barriers, words, sizes, numbers,
     WEIGH: gl.constexpr, GRADIENT: gl.constexpr, FINISHES: gl.constexpr, IS_RELU: gl.constexpr,
-    LIFTS: gl.constexpr, NORM: gl.constexpr, CAUSAL: gl.constexpr, SIDE: gl.constexpr,
+    LIFTS: gl.constexpr, POWER: gl.constexpr, CAUSAL: gl.constexpr, SIDE: gl.constexpr,
     SIGNED: gl.constexpr, WARPGROUP: gl.constexpr,
 ):
     """Consumers are warpgroups 0 to NUM_CONSUMERS - 1, the producer is the one after them."""
@@ -215,7 +216,7 @@ def work(
     if WARPGROUP < NUM_CONSUMERS:
         consume(
             descriptors, buffers, barriers, words, sizes, numbers,
-            WEIGH, GRADIENT, FINISHES, IS_RELU, LIFTS, NORM, CAUSAL, SIDE, SIGNED, WARPGROUP,
+            WEIGH, GRADIENT, FINISHES, IS_RELU, LIFTS, POWER, CAUSAL, SIDE, SIGNED, WARPGROUP,
         )
     else:
         HAS_B: gl.constexpr = SIDE == "keys" or not SIGNED
@@ -229,9 +230,9 @@ def hopper_backward_kernel(
     q, k, v, do, dq, dk, dv,                       # descriptors, those of other sides None
     words,                                         # pointer to signs; None if not SIGNED
     first_head, num_heads, H, group, row_tiles, num_rows, num_columns,  # heads are the rows'
-    scale, bias_number, lift_w, lift_ds, tail_w, tail_ds,
+    scale, bias_number, alpha, lift_w, lift_ds, tail_w, tail_ds,
     WEIGH: gl.constexpr, GRADIENT: gl.constexpr, FINISHES: gl.constexpr, IS_RELU: gl.constexpr,
-    LIFTS: gl.constexpr, NORM: gl.constexpr, CAUSAL: gl.constexpr, SIDE: gl.constexpr,
+    LIFTS: gl.constexpr, POWER: gl.constexpr, CAUSAL: gl.constexpr, SIDE: gl.constexpr,
     SIGNED: gl.constexpr,
     NUM_CONSUMERS: gl.constexpr, STAGES: gl.constexpr, CONSUMER_REGISTERS: gl.constexpr,
 ):
@@ -261,14 +262,14 @@ def hopper_backward_kernel(
     buffers = (a_buffers, b_buffers, c_buffers, d_buffers)
     barriers = (rows_full, rows_empty, c_full, c_empty, d_full, d_empty)
     sizes = (first_head, num_heads, H, group, row_tiles, num_rows, num_columns)
-    numbers = (scale, bias_number, lift_w, lift_ds, tail_w, tail_ds)
+    numbers = (scale, bias_number, alpha, lift_w, lift_ds, tail_w, tail_ds)
     gl.warp_specialize(
         [
             (
                 work,
                 (
                     descriptors, buffers, barriers, words, sizes, numbers, WEIGH, GRADIENT,
-                    FINISHES, IS_RELU, LIFTS, NORM, CAUSAL, SIDE, SIGNED, warpgroup,
+                    FINISHES, IS_RELU, LIFTS, POWER, CAUSAL, SIDE, SIGNED, warpgroup,
                 ),
             )
             for warpgroup in (0, 1, 2, 3, 4)[:NUM_CONSUMERS + 1]
@@ -319,7 +320,7 @@ def launch_hopper_backward(
         return arguments | tails | {"lift_w": lift_w, "lift_ds": lift_ds}
 
     of_queries = of_keys = with_lifts(arguments["shrink"], arguments["shrink_ds"])
-    if arguments["NORM"] == "visible" and arguments["SHRINKS"]:
+    if arguments["POWER"] != "none" and arguments["SHRINKS"]:
         moved = 2.0 ** problem.moved_exponent()[0]  # still to come, with the gain
         of_keys = with_lifts(*(moved * lift for lift in problem.row_shrinks()))
     processors = torch.cuda.get_device_properties(do.device).multi_processor_count

@@ -32,7 +32,7 @@ def start_transposed(left, right, LAYOUT: gl.constexpr):
 def take_block(
     block, number, rows, da, db, words, limits, sizes, numbers, buffers, barriers,
     WEIGH: gl.constexpr, GRADIENT: gl.constexpr, FINISHES: gl.constexpr, IS_RELU: gl.constexpr,
-    LIFTS: gl.constexpr, NORM: gl.constexpr, SIDE: gl.constexpr, SIGNED: gl.constexpr,
+    LIFTS: gl.constexpr, POWER: gl.constexpr, SIDE: gl.constexpr, SIGNED: gl.constexpr,
     MASKED: gl.constexpr, S_LAYOUT: gl.constexpr, W_LAYOUT: gl.constexpr,
 ):
     """One column block: S, dW | W, dS | da, db. The other warpgroup fills the gaps."""
@@ -55,14 +55,14 @@ def take_block(
     scores = warpgroup_mma_wait(1, deps=[scores])
     weights, signs = weigh(
         scores, limits, first, sizes, numbers,
-        WEIGH, FINISHES, IS_RELU, LIFTS, NORM, SIDE, MASKED, DTYPE,
+        WEIGH, FINISHES, IS_RELU, LIFTS, POWER, SIDE, MASKED, DTYPE,
     )
     if SIGNED:
         signs = store_signs(signs, words + block * count_block_words(num_rows))
     dweights = warpgroup_mma_wait(0, deps=[dweights])
     dscores = differentiate(
         dweights, signs, limits, first, sizes, numbers,
-        GRADIENT, IS_RELU, LIFTS, NORM, SIDE, SIGNED, MASKED, DTYPE,
+        GRADIENT, IS_RELU, LIFTS, POWER, SIDE, SIGNED, MASKED, DTYPE,
     )
     dscores = gl.convert_layout(dscores, W_LAYOUT, assert_trivial=True)
     da = warpgroup_mma(dscores, c, da, is_async=True)
@@ -92,7 +92,7 @@ def take_head(
     tile_blocks, own_blocks, number, rows, da, db, words, limits, sizes, numbers,
     buffers, barriers,
     WEIGH: gl.constexpr, GRADIENT: gl.constexpr, FINISHES: gl.constexpr, IS_RELU: gl.constexpr,
-    LIFTS: gl.constexpr, NORM: gl.constexpr, CAUSAL: gl.constexpr, SIDE: gl.constexpr,
+    LIFTS: gl.constexpr, POWER: gl.constexpr, CAUSAL: gl.constexpr, SIDE: gl.constexpr,
     SIGNED: gl.constexpr, S_LAYOUT: gl.constexpr, W_LAYOUT: gl.constexpr,
 ):
     """All column blocks of one head; number: that of the tile's first block."""
@@ -106,7 +106,7 @@ def take_head(
             block = first + step if SIDE == "keys" else last - 1 - step
             da, db = take_block(
                 block, number + skipped + step, rows, da, db, words, limits, sizes, numbers,
-                buffers, barriers, WEIGH, GRADIENT, FINISHES, IS_RELU, LIFTS, NORM, SIDE, SIGNED,
+                buffers, barriers, WEIGH, GRADIENT, FINISHES, IS_RELU, LIFTS, POWER, SIDE, SIGNED,
                 True, S_LAYOUT, W_LAYOUT,
             )
         start = skipped + masked
@@ -114,7 +114,7 @@ def take_head(
         block = tile_first + step if SIDE == "keys" else tile_last - 1 - step
         da, db = take_block(
             block, number + step, rows, da, db, words, limits, sizes, numbers,
-            buffers, barriers, WEIGH, GRADIENT, FINISHES, IS_RELU, LIFTS, NORM, SIDE, SIGNED,
+            buffers, barriers, WEIGH, GRADIENT, FINISHES, IS_RELU, LIFTS, POWER, SIDE, SIGNED,
             False, S_LAYOUT, W_LAYOUT,
         )
     return da, db
@@ -126,7 +126,7 @@ def take_block_by_signs(
     LIFTS: gl.constexpr, S_LAYOUT: gl.constexpr, W_LAYOUT: gl.constexpr,
 ):
     """One block of keys by its signs: dW | dS | da; gives da and the signs of the next block."""
-    scale, bias_number, lift_w, lift_ds, tail_w, tail_ds = numbers
+    scale, bias_number, alpha, lift_w, lift_ds, tail_w, tail_ds = numbers
     a_buffers, b_buffers, c_buffers, d_buffers = buffers
     rows_full, rows_empty, c_full, c_empty, d_full, d_empty = barriers
     STAGES: gl.constexpr = c_buffers.shape[0]

@@ -52,6 +52,7 @@ from flashpoint.ops.triton.hopper_tiles import (
 )
 from flashpoint.ops.triton.problem import Problem, block_of
 from flashpoint.ops.triton.replay import Recorder, only
+from flashpoint.ops.triton.tiles import over_power
 
 
 @gluon.jit
@@ -208,9 +209,9 @@ def add_blocks(
 
 @gluon.jit
 def consume(
-    descriptors, buffers, barriers, sizes, norms, gain, scale, bias_number, shrink,
+    descriptors, buffers, barriers, sizes, norms, gain, alpha, scale, bias_number, shrink,
     WEIGH: gl.constexpr, HAS_SCALE: gl.constexpr, HAS_BIAS_NUMBER: gl.constexpr,
-    SHRINKS: gl.constexpr, FORM: gl.constexpr, CAUSAL: gl.constexpr, NORM: gl.constexpr,
+    SHRINKS: gl.constexpr, FORM: gl.constexpr, CAUSAL: gl.constexpr, POWER: gl.constexpr,
     Q_NORM: gl.constexpr, D: gl.constexpr,
     SCHEDULE: gl.constexpr, Q_IN_REGISTERS: gl.constexpr, CONSUMER: gl.constexpr,
 ):
@@ -297,12 +298,11 @@ def consume(
         block += tile_blocks
 
         factor = gain / shrink if SHRINKS else gain
-        if NORM == "visible":
+        if POWER != "none":
             seen = gl.maximum(limits, 1).to(gl.float32)
             seen = gl.convert_layout(seen, gl.SliceLayout(1, O_LAYOUT), assert_trivial=True)
-            acc *= (factor / seen)[:, None]
-        else:
-            acc *= factor
+            factor = over_power(factor, seen, alpha, POWER)[:, None]
+        acc *= factor
         tma.store_wait(0)  # the last tile's store has read o_buffer
         o_buffer.reshape([ROWS, BLOCK_D]).store(acc.to(DTYPE))
         fence_async_shared()
@@ -313,9 +313,9 @@ def consume(
 
 @gluon.jit
 def work(
-    descriptors, buffers, barriers, k_ready, sizes, norms, gain, scale, bias_number, shrink,
+    descriptors, buffers, barriers, k_ready, sizes, norms, gain, alpha, scale, bias_number, shrink,
     WEIGH: gl.constexpr, HAS_SCALE: gl.constexpr, HAS_BIAS_NUMBER: gl.constexpr,
-    SHRINKS: gl.constexpr, FORM: gl.constexpr, CAUSAL: gl.constexpr, NORM: gl.constexpr,
+    SHRINKS: gl.constexpr, FORM: gl.constexpr, CAUSAL: gl.constexpr, POWER: gl.constexpr,
     Q_NORM: gl.constexpr, K_NORM: gl.constexpr, D: gl.constexpr,
     SCHEDULE: gl.constexpr, Q_IN_REGISTERS: gl.constexpr, WARPGROUP: gl.constexpr,
 ):
@@ -328,8 +328,8 @@ def work(
     if WARPGROUP < NUM_CONSUMERS:
         ready = (q_full, q_empty, k_ready, k_empty, v_full, v_empty, turns)
         consume(
-            descriptors, buffers, ready, sizes, norms, gain, scale, bias_number, shrink,
-            WEIGH, HAS_SCALE, HAS_BIAS_NUMBER, SHRINKS, FORM, CAUSAL, NORM, Q_NORM, D,
+            descriptors, buffers, ready, sizes, norms, gain, alpha, scale, bias_number, shrink,
+            WEIGH, HAS_SCALE, HAS_BIAS_NUMBER, SHRINKS, FORM, CAUSAL, POWER, Q_NORM, D,
             SCHEDULE, Q_IN_REGISTERS, WARPGROUP,
         )
     elif WARPGROUP == NUM_CONSUMERS and K_NORM != "none":
@@ -344,14 +344,14 @@ def work(
 def hopper_forward_kernel(
     q, k, v, o,                                    # descriptors, blocks [1, 1, rows, BLOCK_D]
     q_gain, k_gain,                                # pointers or None
-    B, Hq, group, row_tiles, Lq, Lk, q_eps, k_eps, gain, scale, bias_number, shrink,
+    B, Hq, group, row_tiles, Lq, Lk, q_eps, k_eps, gain, alpha, scale, bias_number, shrink,
     WEIGH: gl.constexpr, HAS_SCALE: gl.constexpr, HAS_BIAS_NUMBER: gl.constexpr,
-    SHRINKS: gl.constexpr, FORM: gl.constexpr, CAUSAL: gl.constexpr, NORM: gl.constexpr,
+    SHRINKS: gl.constexpr, FORM: gl.constexpr, CAUSAL: gl.constexpr, POWER: gl.constexpr,
     NUM_CONSUMERS: gl.constexpr, STAGES: gl.constexpr, SCHEDULE: gl.constexpr,
     Q_IN_REGISTERS: gl.constexpr, CONSUMER_REGISTERS: gl.constexpr,
     Q_NORM: gl.constexpr, K_NORM: gl.constexpr, D: gl.constexpr,
 ):
-    """o_i = gain / n_i * sum_j h(scale * q_i . k_j + b) v_j, for any grid: tiles are dealt out."""
+    """o_i = gain * n_i ** -alpha * sum_j h(scale * q_i . k_j + b) v_j; for any grid."""
     DTYPE: gl.constexpr = q.dtype
     q_buffers = gl.allocate_shared_memory(DTYPE, [NUM_CONSUMERS] + q.block_shape, q.layout)
     o_buffers = gl.allocate_shared_memory(DTYPE, [NUM_CONSUMERS] + o.block_shape, o.layout)
@@ -381,8 +381,8 @@ def hopper_forward_kernel(
                 work,
                 (
                     descriptors, buffers, barriers, k_ready, sizes, norms,
-                    gain, scale, bias_number, shrink, WEIGH,
-                    HAS_SCALE, HAS_BIAS_NUMBER, SHRINKS, FORM, CAUSAL, NORM,
+                    gain, alpha, scale, bias_number, shrink, WEIGH,
+                    HAS_SCALE, HAS_BIAS_NUMBER, SHRINKS, FORM, CAUSAL, POWER,
                     Q_NORM, K_NORM, D, SCHEDULE, Q_IN_REGISTERS, warpgroup,
                 ),
             )

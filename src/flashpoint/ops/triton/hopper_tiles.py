@@ -117,7 +117,7 @@ def suits(problem: Problem) -> bool:
     ends = is_builtin(terms.activation) or terms.right == 0 or problem.num_keys % MOST_KEYS == 0
     return (
         plain and window and ends and problem.q.dtype in DTYPES and dims in ({64}, {128})
-        and problem.is_regular and problem.norm()[0] != "given"
+        and problem.is_regular
     )
 
 

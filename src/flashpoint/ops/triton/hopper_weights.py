@@ -64,25 +64,38 @@ def hide(values, limits, first, SIDE: gl.constexpr):
 
 
 @gluon.jit
+def invert_power(n, alpha, POWER: gl.constexpr):
+    """n ** -alpha for n >= 1 as ``tiles.over_power`` explains it, with digits for 16 bits."""
+    if POWER == "inverse":
+        instruction: gl.constexpr = "rcp.approx.ftz.f32 $0, $1;"
+    elif POWER == "root":
+        instruction: gl.constexpr = "rsqrt.approx.ftz.f32 $0, $1;"
+    else:
+        instruction: gl.constexpr = "lg2.approx.ftz.f32 $0, $1;"
+    value = gl.inline_asm_elementwise(instruction, "=r,r", [n], gl.float32, False, 1)
+    if POWER == "any":
+        value = gl.exp2(-alpha * value)
+    return value
+
+
+@gluon.jit
 def lift(
-    values, first, sizes, factor,
-    SIDE: gl.constexpr, NORM: gl.constexpr, LIFTS: gl.constexpr, MASKED: gl.constexpr,
+    values, first, sizes, factor, alpha,
+    SIDE: gl.constexpr, POWER: gl.constexpr, LIFTS: gl.constexpr, MASKED: gl.constexpr,
 ):
-    """values times factor (where LIFTS) and, for keys, over the number of keys a column sees.
+    """values times factor (where LIFTS) and, for keys, n ** -alpha of the n keys a column sees.
 
     Columns that are not MASKED see a key. Those behind the last one meet zeros: any number does.
     """
-    if NORM == "visible" and SIDE == "keys":
+    if POWER != "none" and SIDE == "keys":
         first_head, num_heads, H, group, row_tiles, num_rows, num_columns = sizes
         first += 1 + num_rows - num_columns
         near, far = spread(first, values)
         seen = near.to(gl.float32) + far.to(gl.float32)
         if MASKED:
             seen = gl.maximum(seen, 1.0)
-        inverse = gl.inline_asm_elementwise(
-            "rcp.approx.ftz.f32 $0, $1;", "=r,r", [seen], gl.float32, False, 1
-        )
-        values *= (inverse * factor if LIFTS else inverse)[None, :]
+        norm = invert_power(seen, alpha, POWER)
+        values *= (norm * factor if LIFTS else norm)[None, :]
     elif LIFTS:
         values *= factor
     return values
@@ -111,10 +124,10 @@ def gate(dweights, weights):
 def weigh(
     scores, limits, first, sizes, numbers,
     WEIGH: gl.constexpr, FINISHES: gl.constexpr, IS_RELU: gl.constexpr, LIFTS: gl.constexpr,
-    NORM: gl.constexpr, SIDE: gl.constexpr, MASKED: gl.constexpr, DTYPE: gl.constexpr,
+    POWER: gl.constexpr, SIDE: gl.constexpr, MASKED: gl.constexpr, DTYPE: gl.constexpr,
 ):
     """W as DTYPE, and what h' is computed from: the scores, or for relu any number of its sign."""
-    scale, bias_number, lift_w, lift_ds, tail_w, tail_ds = numbers
+    scale, bias_number, alpha, lift_w, lift_ds, tail_w, tail_ds = numbers
     if FINISHES:
         scores = scores * scale + bias_number
     if IS_RELU:
@@ -124,7 +137,8 @@ def weigh(
             weights = clip(scores, DTYPE)
             signs = weights
         else:
-            weights = clip(lift(scores, first, sizes, lift_w, SIDE, NORM, LIFTS, MASKED), DTYPE)
+            weights = lift(scores, first, sizes, lift_w, alpha, SIDE, POWER, LIFTS, MASKED)
+            weights = clip(weights, DTYPE)
             # a small weight may be lost in fp16, not in bf16
             signs = clip(scores, DTYPE) if LIFTS else weights
     else:
@@ -132,24 +146,24 @@ def weigh(
         weights = WEIGH(scores)
         if MASKED:
             weights = hide(weights, limits, first, SIDE)
-        weights = lift(weights, first, sizes, lift_w, SIDE, NORM, LIFTS, MASKED).to(DTYPE)
+        weights = lift(weights, first, sizes, lift_w, alpha, SIDE, POWER, LIFTS, MASKED).to(DTYPE)
     return weights, signs
 
 
 @gluon.jit
 def differentiate(
     dweights, signs, limits, first, sizes, numbers,
-    GRADIENT: gl.constexpr, IS_RELU: gl.constexpr, LIFTS: gl.constexpr, NORM: gl.constexpr,
+    GRADIENT: gl.constexpr, IS_RELU: gl.constexpr, LIFTS: gl.constexpr, POWER: gl.constexpr,
     SIDE: gl.constexpr, SIGNED: gl.constexpr, MASKED: gl.constexpr, DTYPE: gl.constexpr,
 ):
     """dS as DTYPE; signs: where SIGNED, those of ``hopper_signs``."""
-    scale, bias_number, lift_w, lift_ds, tail_w, tail_ds = numbers
+    scale, bias_number, alpha, lift_w, lift_ds, tail_w, tail_ds = numbers
     if IS_RELU:
-        dscores = lift(dweights, first, sizes, lift_ds, SIDE, NORM, LIFTS, MASKED)
+        dscores = lift(dweights, first, sizes, lift_ds, alpha, SIDE, POWER, LIFTS, MASKED)
         dscores = gate_by_signs(dscores, signs, SIDE, DTYPE) if SIGNED else gate(dscores, signs)
     else:
         dscores = GRADIENT(signs, dweights)
         if MASKED:
             dscores = hide(dscores, limits, first, SIDE)
-        dscores = lift(dscores, first, sizes, lift_ds, SIDE, NORM, LIFTS, MASKED).to(DTYPE)
+        dscores = lift(dscores, first, sizes, lift_ds, alpha, SIDE, POWER, LIFTS, MASKED).to(DTYPE)
     return dscores

@@ -17,6 +17,8 @@ MOST_KEYS_BY_POINTERS = 256  # descriptors cost the host 25 us a launch, more th
 FARTHEST = 2**30  # a window beyond any sequence, and within 32 bits with a position added
 LARGEST_LIFT = 16.0
 SMALLEST_SHRINK = -8  # exponent of two by which fp16 weights are kept away from overflow
+POWERS = {1.0: "inverse", 0.5: "root"}  # exponents that kernels know by a word
+LARGEST_ALPHA = 1024.0  # 2 ** -alpha is 0 in fp32 far before it
 
 
 class Problem(NamedTuple):
@@ -133,25 +135,32 @@ class Problem(NamedTuple):
         return not (window or self.ends_early) and is_builtin(self.terms.activation)
 
     def norm(self) -> tuple[str, float, Tensor | None]:
-        """How queries get gain * n_i ** -alpha: the kernels' word for it, a factor, a tensor."""
+        """How queries get gain * n_i ** -alpha: the kernels' word for it, a factor, a tensor.
+
+        Only a mask of booleans must be counted, and a tensor be made; all else kernels know.
+        """
         terms = self.terms
         if terms.alpha == 0.0:
             return "constant", self.gain, None
         has_bool_mask = self.mask is not None and self.mask.dtype == torch.uint8
         counts_keys = terms.length == "keys" and not self.is_packed
-        sees_all = terms.length == "keys" or not has_bool_mask
         window = terms.left is not None or terms.right is not None
         if counts_keys or not (has_bool_mask or window or self.ends_early):
             return "constant", self.gain * length_power(self.num_keys, terms.alpha), None
-        if terms.alpha == 1.0 and sees_all:
+        if terms.length == "keys" or not has_bool_mask:
             return terms.length, self.gain, None
-        if terms.length == "keys":
-            assert self.cu_k is not None
-            counts = self.cu_k.diff().view(-1, 1, 1).expand(-1, 1, self.num_queries)
-        else:
-            mask = self.mask if has_bool_mask else None
-            counts = launch_counts(self, mask, _broadcast_strides(mask))
+        assert self.mask is not None
+        counts = launch_counts(self, self.mask, _broadcast_strides(self.mask))
         return "given", 1.0, self.gain * counts.clamp(min=1).float() ** -terms.alpha
+
+    def power(self, norm: str) -> tuple[str, float | None]:
+        """How kernels make n_i ** -alpha for such a norm: their word, alpha where none says it."""
+        alpha = self.terms.alpha
+        if norm in ("constant", "given"):
+            return "none", None
+        if alpha in POWERS:
+            return POWERS[alpha], None
+        return "any", min(max(alpha, -LARGEST_ALPHA), LARGEST_ALPHA)
 
     def shrinks(self) -> tuple[float, float]:
         """Powers of two that keep fp16 weights, and their gradients ds, in range before the end.
@@ -204,6 +213,7 @@ class Problem(NamedTuple):
         """What every kernel takes, by name; tensors that depend on tiles are not among it."""
         terms = self.terms
         norm, gain, normalizers = self.norm()
+        power, alpha = self.power(norm)
         weigh, _ = in_kernels(terms.activation)
         shrink, shrink_ds = self.shrinks()
         return {
@@ -224,6 +234,7 @@ class Problem(NamedTuple):
             "scale": self.scale,
             "bias_number": terms.bias,
             "gain": gain,
+            "alpha": alpha,
             "shrink": shrink,
             "shrink_ds": shrink_ds,
             "WEIGH": weigh,
@@ -234,6 +245,7 @@ class Problem(NamedTuple):
             "HAS_BIAS_NUMBER": terms.bias != 0.0,
             "MASK": _mask_kind(self.mask),
             "NORM": norm,
+            "POWER": power,
             "SHRINKS": self.q.dtype == torch.float16,
             "ENDS_EARLY": self.ends_early,
             "BLOCK_D": block_of(self.q.shape[3]),

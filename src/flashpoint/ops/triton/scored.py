@@ -33,10 +33,10 @@ def gradient_tile(
     q, k, v, do, bias, mask, normalizers,
     q_strides, k_strides, v_strides, do_strides, bias_strides, mask_strides, norm_strides,
     b, batch, h, kv_head, i0, j0, q_start, k_start, num_queries, num_keys, existing,
-    left, right, scale, bias_number, gain,
+    left, right, scale, bias_number, gain, alpha,
     WEIGH: tl.constexpr, GRADIENT: tl.constexpr, IS_BUILTIN: tl.constexpr, IS_BIAS: tl.constexpr,
     D: tl.constexpr, DV: tl.constexpr, HAS_SCALE: tl.constexpr, HAS_BIAS_NUMBER: tl.constexpr,
-    MASK: tl.constexpr, NORM: tl.constexpr, TMA: tl.constexpr,
+    MASK: tl.constexpr, NORM: tl.constexpr, POWER: tl.constexpr, TMA: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
 ):
     """One head's share of a block: [BLOCK_M, BLOCK_N]."""
@@ -66,8 +66,8 @@ def gradient_tile(
             dw *= m.to(tl.float32)
     tile = gradient_of_scores(s, dw, GRADIENT, IS_BUILTIN) if IS_BIAS else dw * WEIGH(s)
     factor = normalizer_of(
-        rows, gain, normalizers, norm_strides, b, h, shift, num_queries, existing, num_keys,
-        left, right, NORM,
+        rows, gain, alpha, normalizers, norm_strides, b, h, shift, num_queries, existing, num_keys,
+        left, right, NORM, POWER,
     )
     return tl.where(seen, tile * factor[:, None], 0.0)
 
@@ -77,12 +77,12 @@ def backward_scored_kernel(
     q, k, v, do, grad,
     bias, mask, normalizers, lengths, cu_q, cu_k,
     q_strides, k_strides, v_strides, do_strides, bias_strides, mask_strides, norm_strides,
-    B, Hq, Lq, Lk, left, right, scale, bias_number, gain,
+    B, Hq, Lq, Lk, left, right, scale, bias_number, gain, alpha,
     grad_B, grad_H, grad_Lq, grad_Lk,              # the sums' sizes, 1 where they broadcast
     WEIGH: tl.constexpr, GRADIENT: tl.constexpr, IS_BUILTIN: tl.constexpr, IS_BIAS: tl.constexpr,
     GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     HAS_SCALE: tl.constexpr, HAS_BIAS_NUMBER: tl.constexpr, MASK: tl.constexpr, NORM: tl.constexpr,
-    TMA: tl.constexpr,
+    POWER: tl.constexpr, TMA: tl.constexpr,
     ALL_QUERIES: tl.constexpr, ALL_KEYS: tl.constexpr,  # sum over this axis
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
 ):
@@ -116,9 +116,9 @@ def backward_scored_kernel(
                         q, k, v, do, bias, mask, normalizers, q_strides, k_strides, v_strides,
                         do_strides, bias_strides, mask_strides, norm_strides,
                         b, batch, h, h // GROUP, i0, j0, q_start, k_start, num_queries, num_keys,
-                        existing, left, right, scale, bias_number, gain,
+                        existing, left, right, scale, bias_number, gain, alpha,
                         WEIGH, GRADIENT, IS_BUILTIN, IS_BIAS, D, DV, HAS_SCALE, HAS_BIAS_NUMBER,
-                        MASK, NORM, TMA, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV,
+                        MASK, NORM, POWER, TMA, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV,
                     )
     if ALL_QUERIES:
         acc = tl.sum(acc, 0, keep_dims=True)

@@ -126,11 +126,26 @@ def queries_of_block(j0, j1, shift, Lq, left, right, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def over_power(x, n, alpha, POWER: tl.constexpr):
+    """x * n ** -alpha for n >= 1; POWER: "inverse" is alpha 1, "root" 0.5, "any" reads alpha."""
+    if POWER == "inverse":
+        return x / n
+    elif POWER == "root":
+        return x * tl.rsqrt(n)
+    else:
+        # by log2(n) = whole + rest and alpha = near + far: the product of the large parts is exact
+        whole = tl.floor(tl.log2(n))
+        rest = tl.log2(n * tl.exp2(-whole))
+        near = tl.floor(alpha * 256.0) / 256.0
+        return x * tl.exp2(-near * whole) * tl.exp2(-(alpha * rest + (alpha - near) * whole))
+
+
+@triton.jit
 def normalizer_of(
-    rows, gain, normalizers, strides, b, h, shift, Lq, existing, num_keys, left, right,
-    NORM: tl.constexpr,
+    rows, gain, alpha, normalizers, strides, b, h, shift, Lq, existing, num_keys, left, right,
+    NORM: tl.constexpr, POWER: tl.constexpr,
 ):
-    """gain * n_i ** -alpha of some queries: given, or gain / n_i, or the same gain for all."""
+    """gain * n_i ** -alpha of some queries: given, or from n_i, or the same gain for all."""
     factor = tl.zeros_like(rows).to(tl.float32) + gain
     if NORM == "given":
         at = normalizers + tl.cast(b, tl.int64) * strides[0] + tl.cast(h, tl.int64) * strides[1]
@@ -141,9 +156,9 @@ def normalizer_of(
             first = tl.maximum(rows + shift - left, 0)
         if right is not None:
             last = tl.minimum(rows + shift + right + 1, existing)
-        factor = factor / tl.maximum(last - first, 1).to(tl.float32)
+        factor = over_power(factor, tl.maximum(last - first, 1).to(tl.float32), alpha, POWER)
     elif NORM == "keys":  # of a packed sequence
-        factor = factor / tl.maximum(num_keys, 1).to(tl.float32)
+        factor = over_power(factor, tl.maximum(num_keys, 1).to(tl.float32), alpha, POWER)
     return factor
 
 
