@@ -35,7 +35,11 @@ def make_options(shape):
         "causal-window": {"causal": True, "window": (9, 4), "alpha": 0.5},
         "lengths": {"key_lengths": torch.arange(B) * (Lk // 2)},
         "causal-lengths": {"key_lengths": torch.full((B,), Lk // 2 + 1), "causal": True},
-        "root-lengths": {"key_lengths": torch.arange(B) * (Lk // 2), "causal": True, "alpha": 0.5},
+        "root-lengths": {
+            "key_lengths": Lk - 1 - torch.arange(B) * (Lk // 2),
+            "causal": True,
+            "alpha": 0.5,
+        },
         "power-window": {"window": (20, None), "alpha": -0.3},
         "power-bias": {"bias": 2 * rand(Lk) - 1, "causal": True, "alpha": 1.7},
         "bias-number": {"bias": -0.75, "length": 40},

@@ -64,18 +64,21 @@ def hide(values, limits, first, SIDE: gl.constexpr):
 
 
 @gluon.jit
+def approximate(FUNCTION: gl.constexpr, x):
+    """A special function by its one instruction."""
+    instruction: gl.constexpr = FUNCTION + ".approx.ftz.f32 $0, $1;"
+    return gl.inline_asm_elementwise(instruction, "=r,r", [x], gl.float32, False, 1)
+
+
+@gluon.jit
 def invert_power(n, alpha, POWER: gl.constexpr):
     """n ** -alpha for n >= 1 as ``tiles.over_power`` explains it, with digits for 16 bits."""
     if POWER == "inverse":
-        instruction: gl.constexpr = "rcp.approx.ftz.f32 $0, $1;"
+        return approximate("rcp", n)
     elif POWER == "root":
-        instruction: gl.constexpr = "rsqrt.approx.ftz.f32 $0, $1;"
+        return approximate("rsqrt", n)
     else:
-        instruction: gl.constexpr = "lg2.approx.ftz.f32 $0, $1;"
-    value = gl.inline_asm_elementwise(instruction, "=r,r", [n], gl.float32, False, 1)
-    if POWER == "any":
-        value = gl.exp2(-alpha * value)
-    return value
+        return approximate("ex2", -alpha * approximate("lg2", n))
 
 
 @gluon.jit

@@ -134,8 +134,9 @@ def over_power(x, n, alpha, POWER: tl.constexpr):
         return x * tl.rsqrt(n)
     else:
         # by log2(n) = whole + rest and alpha = near + far: the product of the large parts is exact
-        whole = tl.floor(tl.log2(n))
-        rest = tl.log2(n * tl.exp2(-whole))
+        bits = n.to(tl.int32, bitcast=True)
+        whole = ((bits >> 23) - 127).to(tl.float32)
+        rest = tl.log2((bits & 0x7FFFFF | 0x3F800000).to(tl.float32, bitcast=True))
         near = tl.floor(alpha * 256.0) / 256.0
         return x * tl.exp2(-near * whole) * tl.exp2(-(alpha * rest + (alpha - near) * whole))
 
