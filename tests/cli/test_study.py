@@ -86,6 +86,7 @@ def test_show_has_claim_axes_data_and_cost(study):
     said = study("show", "tiny", "--scale", "smoke", "--seeds", "2").stdout
     for part in ("Whoever looks longer sees more.", "relu, few, add", "digits", "5 trials"):
         assert part in said
+    assert "departures  Not as there: all is tiny." in said
     rows = [line.split() for line in said.splitlines()]
     assert ["relu", "2", "21.4", "M"] in rows
     assert ["few", "2", "7.14", "M"] in rows

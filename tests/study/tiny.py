@@ -68,6 +68,7 @@ STUDY = Study(
     claim="Whoever looks longer sees more.",
     plan=plan,
     findings=findings,
+    departures="Not as there: all is tiny.",
 )
 
 

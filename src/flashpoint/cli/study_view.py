@@ -192,6 +192,8 @@ def draw_plan(
     facts = Table.grid(padding=(0, 2))
     facts.add_row(Text("source", style="dim"), study.source)
     facts.add_row(Text("claim", style="dim"), Text(study.claim))
+    if study.departures:
+        facts.add_row(Text("departures", style="dim"), Text(study.departures))
     for name, values in axes.items():
         facts.add_row(Text(name, style="dim"), ", ".join(map(str, values)))
     places = dict.fromkeys(need.place for need in needs_of(trials))

@@ -104,6 +104,8 @@ class Study:
         claim: what the paper says, or what one would expect, in a sentence or two.
         plan: the trials, in the order in which they should run; the same ones for equal settings.
         findings: figures, tables and verdicts from outcomes, some of which may be missing.
+        departures: in which scales are not as the paper has it, and why; empty: sizes and data
+            alone.
     """
 
     name: str
@@ -112,3 +114,4 @@ class Study:
     claim: str
     plan: Callable[[Settings], tuple[Trial, ...]]
     findings: Callable[[Sequence[Outcome]], Findings]
+    departures: str = ""

@@ -10,6 +10,7 @@ from study.studies.outcomes import PAPER, SMALL, SMOKE
 
 from flashpoint.study.plan import Measurement, Training
 from flashpoint.study.registry import STUDIES
+from flashpoint.study.settings import changed
 from flashpoint.training import config_file
 from flashpoint.training.text import TextConfig
 from flashpoint.training.vision import VisionConfig
@@ -19,6 +20,8 @@ ISSUE = (
     *("document-length", "variance", "learned-length", "longer-than-trained", "retrieval"),
     "speed",
 )
+VARIES = ("seed", "model.attention", "data.length", "data.resolutions")
+"""What trials of the study of lengths may differ in."""
 SCALES = {"smoke": SMOKE, "small": SMALL, "paper": PAPER}
 every_study = pytest.mark.parametrize("name", ISSUE)
 every_scale = pytest.mark.parametrize("settings", SCALES.values(), ids=SCALES)
@@ -120,6 +123,39 @@ def test_text_twins_differ_in_attention_and_penalty_only():
     for other in others:
         changed = config_file.differences(one, other)
         assert set(changed) <= {"model.attention", "penalty"}
+
+
+def test_text_at_small_is_one_recipe_with_samples_of_many_lengths():
+    resolutions, others = {}, []
+    for trial in STUDIES["document-length"].plan(SMALL):
+        config = trial.work.config
+        length = config["data"]["length"]
+        assert length == trial.factors["length"]
+        resolutions[length] = config["data"]["resolutions"]
+        others.append(changed(config, dict.fromkeys(VARIES)))
+    assert resolutions == {256: 4, 512: 5, 1024: 6}
+    assert all(length >> (count - 1) == 32 for length, count in resolutions.items())
+    assert all(other == others[0] for other in others)
+
+
+def test_gamma_starts_elsewhere_at_small_only():
+    def starts(settings):
+        plan = STUDIES["relu-attention"].plan(settings)
+        return {t.factors["attention"]: t.work.config["model"]["attention"] for t in plan}
+
+    small = starts(SMALL)
+    assert small["relu, factor"] == small["relu, factor and penalty"]
+    assert 2**0.5 / small["relu, factor"]["gain_start"] == pytest.approx(8.0)
+    assert small["relu, factor, gamma from 1"] == "relu"
+    for settings in (SMOKE, PAPER):
+        assert len(starts(settings)) == 4
+        assert starts(settings)["relu, factor"] == "relu"
+
+
+def test_text_at_the_paper_s_scale_has_one_length_a_run():
+    for name in ("memory-slots", "relu-attention", "document-length"):
+        for trial in STUDIES[name].plan(PAPER):
+            assert "resolutions" not in trial.work.config["data"]
 
 
 def test_paper_scale_has_the_paper_s_sizes_and_recipe():

@@ -1,7 +1,6 @@
 """Does ReLUFormer gain on softmax as documents grow? (paper 2)"""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from flashpoint.report.findings import Chart, Findings, Series, Verdict
 from flashpoint.study.outcome import Outcome
@@ -17,7 +16,14 @@ from flashpoint.study.reading import (
     state_notes,
     trial_table,
 )
-from flashpoint.study.settings import text, trial
+from flashpoint.study.settings import (
+    SMALL_CORPUS,
+    SMALL_GAMMA,
+    cut_to,
+    relu_of_text,
+    text,
+    trial,
+)
 from flashpoint.study.studies.relu_attention import translation
 from flashpoint.study.verdict import bootstrap, judge
 
@@ -27,36 +33,28 @@ SHORT, LONG = 256, 512
 """Tokens up to which the paper finds no difference, and from which a gain."""
 MARGIN = 0.5
 PAPER_GAIN = 1.15
+DEPARTURES = f"{SMALL_CORPUS} {SMALL_GAMMA}"
 
 _LENGTHS: Mapping[Scale, tuple[int, ...]] = {
     "smoke": (16, 32),
-    "small": (128, 256, 512, 1024),
+    "small": (256, 512, 1024),
     "paper": (128, 256, 512, 1024, 2048),
-}
-_CHANGES: Mapping[Scale, Mapping[str, Any]] = {
-    "smoke": {},
-    "small": {"steps": 1500},
-    "paper": {},
 }
 
 
 def plan(settings: Settings) -> tuple[Trial, ...]:
-    """Twins for every length that documents are cut to."""
+    """Twins for every length that documents are cut to; the longest take longest and begin."""
+    specs = {"relu": relu_of_text(settings), "softmax": "softmax"}
     return tuple(
         trial(
             {"attention": attention, "length": length, "seed": seed},
             text(
-                settings,
-                seed,
-                {
-                    **_CHANGES[settings.scale],
-                    **{"model.attention": attention, "data.length": length},
-                },
+                settings, seed, {"model.attention": specs[attention], **cut_to(settings, length)}
             ),
             [translation(settings.scale)],
         )
         for seed in range(settings.seeds)
-        for length in _LENGTHS[settings.scale]
+        for length in reversed(_LENGTHS[settings.scale])
         for attention in ATTENTIONS
     )
 
@@ -74,7 +72,7 @@ def findings(outcomes: Sequence[Outcome]) -> Findings:
                 (BLEU, "translation.document_bleu", "loss", "token_accuracy", "seconds"),
             )
         ],
-        notes=state_notes(outcomes),
+        notes=[DEPARTURES, *state_notes(outcomes)],
     )
 
 
@@ -191,4 +189,5 @@ STUDY = Study(
     "1024.",
     plan=plan,
     findings=findings,
+    departures=DEPARTURES,
 )

@@ -9,25 +9,28 @@ from flashpoint.report.findings import Chart, Findings, Verdict
 from flashpoint.study.outcome import Outcome
 from flashpoint.study.plan import Evaluation, Scale, Settings, Study, Trial
 from flashpoint.study.reading import levels, line, numbers, state_notes, trial_table
-from flashpoint.study.settings import pointwise, text, trial
+from flashpoint.study.settings import (
+    SMALL_CORPUS,
+    SMALL_GAMMA,
+    pointwise,
+    relu_of_text,
+    text,
+    trial,
+)
 from flashpoint.study.verdict import judge
 
 VANILLA = "softmax"
 BARE = "relu, no factor"
+FROM_ONE = "relu, factor, gamma from 1"
 FACTOR = "relu, factor"
 WHOLE = "relu, factor and penalty"
-KINDS: Mapping[str, Mapping[str, Any]] = {
-    VANILLA: {"model.attention": "softmax"},
-    BARE: {"model.attention": pointwise(alpha=0.0), "penalty": 0.0},
-    FACTOR: {"model.attention": "relu", "penalty": 0.0},
-    WHOLE: {"model.attention": "relu", "penalty": 0.1},
-}
 PAPER_BLEU = {VANILLA: 34.22, FACTOR: 33.19, WHOLE: 34.56}
 MARGIN = 0.5
+DEPARTURES = f"{SMALL_CORPUS} {SMALL_GAMMA} A row of its own has gamma from 1."
 
 _CHANGES: Mapping[Scale, Mapping[str, Any]] = {
     "smoke": {},
-    "small": {"steps": 2500},
+    "small": {"steps": 3000},
     "paper": {"model.name": "reluformer_iwslt", "model.dropout": 0.3},
 }
 
@@ -39,7 +42,7 @@ def translation(scale: Scale) -> Evaluation:
 
 
 def plan(settings: Settings) -> tuple[Trial, ...]:
-    """The vanilla model and three steps towards ReLUFormer."""
+    """The vanilla model and the steps towards ReLUFormer."""
     return tuple(
         trial(
             {"attention": kind, "seed": seed},
@@ -47,12 +50,25 @@ def plan(settings: Settings) -> tuple[Trial, ...]:
             [translation(settings.scale)],
         )
         for seed in range(settings.seeds)
-        for kind, changes in KINDS.items()
+        for kind, changes in _kinds(settings).items()
     )
 
 
+def _kinds(settings: Settings) -> Mapping[str, Mapping[str, Any]]:
+    """What differs; the paper's own start of gamma is a step of its own where ours is another."""
+    ours, paper = relu_of_text(settings), "relu"
+    from_one = {FROM_ONE: {"model.attention": paper, "penalty": 0.0}}
+    return {
+        VANILLA: {"model.attention": "softmax"},
+        BARE: {"model.attention": pointwise(alpha=0.0), "penalty": 0.0},
+        **({} if ours == paper else from_one),
+        FACTOR: {"model.attention": ours, "penalty": 0.0},
+        WHOLE: {"model.attention": ours, "penalty": 0.1},
+    }
+
+
 def findings(outcomes: Sequence[Outcome]) -> Findings:
-    """BLEU and loss of the four, beside the paper's BLEU."""
+    """BLEU and loss of all, beside the paper's BLEU."""
     bleu, loss = "translation.bleu", "loss"
     return Findings(
         verdicts=_verdicts(outcomes),
@@ -72,6 +88,7 @@ def findings(outcomes: Sequence[Outcome]) -> Findings:
             "The paper, on IWSLT14 De-En: "
             + ", ".join(f"{kind} {value:g}" for kind, value in PAPER_BLEU.items())
             + "; without the factor it does not converge.",
+            DEPARTURES,
             *state_notes(outcomes),
         ],
     )
@@ -81,7 +98,7 @@ def _verdicts(outcomes: Sequence[Outcome]) -> list[Verdict]:
     def bleu(kind: str) -> list[float]:
         return numbers(outcomes, "translation.bleu", attention=kind)
 
-    return [
+    verdicts = [
         judge(
             "Without the factor relu attention does not converge: less than half of the BLEU that "
             "it has with it.",
@@ -110,6 +127,16 @@ def _verdicts(outcomes: Sequence[Outcome]) -> list[Verdict]:
             unit="BLEU, ReLUFormer less softmax",
         ),
     ]
+    if FROM_ONE not in levels(outcomes, "attention"):
+        return verdicts
+    start = judge(
+        "Ours, not the paper's: the factor alone is better with a gamma that starts at 8 than at "
+        "1.",
+        [bleu(FACTOR), bleu(FROM_ONE)],
+        (0.0, float("inf")),
+        unit="BLEU, gamma from 8 less gamma from 1",
+    )
+    return [*verdicts, start]
 
 
 def _ratio(bare: np.ndarray, factor: np.ndarray) -> np.ndarray:
@@ -141,4 +168,5 @@ STUDY = Study(
     "it past softmax.",
     plan=plan,
     findings=findings,
+    departures=DEPARTURES,
 )

@@ -38,8 +38,8 @@ _CHANGES: Mapping[Scale, Mapping[str, Any]] = {
     "small": {
         **{"model.width": 128, "model.num_heads": 2, "model.mlp_dim": 256, "model.dropout": 0.0},
         **{"model.encoder_depth": 2, "model.decoder_depth": 2, "data.length": 128},
-        **{"steps": 6000, "optimizer.lr": 3e-3, "label_smoothing": 0.0},
-        "data.pieces.vocabulary_size": NUM_PIECES,
+        **{"data.resolutions": 1, "data.pieces.vocabulary_size": NUM_PIECES},
+        **{"steps": 6000, "batch_size": 8192, "label_smoothing": 0.0},
     },
     "paper": {
         **{"model.name": "reluformer_base", "model.dropout": 0.0, "data.length": 320},
