@@ -17,6 +17,8 @@ SPECS = {
     "learned": AttentionSpec(activation="softplus", **LEARNED, alpha_start=0.5, bias_start=0.3),
     "per head": AttentionSpec(**dict.fromkeys(LEARNED, "learned_per_head"), gain_start=2),
     "learned, number": AttentionSpec(alpha="learned", alpha_start=0.6, length=5),
+    "gain": AttentionSpec(alpha=0.5, gain="learned", gain_start=0.2),
+    "gain per head": AttentionSpec(alpha=0.5, gain="learned_per_head", gain_start=-2),
     "softmax": AttentionSpec(activation="softmax"),
 }
 

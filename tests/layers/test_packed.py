@@ -73,7 +73,7 @@ def test_other_norms_keep_a_layer_from_packing(make_norm):
     assert "attention_qkvpacked" not in names
     with torch.no_grad():
         q, k, v = layer.project(x)
-        assert torch.equal(layer(x), layer.project_back(x, layer.mix(q, k, v)))
+        assert torch.equal(layer(x), layer.finish(x, q, k, v))
 
 
 def test_layer_that_trains_keeps_its_norms_apart_on_a_cpu():

@@ -12,7 +12,7 @@ from flashpoint import attention
 from flashpoint.errors import UnsupportedError
 from flashpoint.layers.attention import Attention
 from flashpoint.layers.spec import AttentionSpec
-from flashpoint.models.penalty import FLOOR, RowSums, attention_penalty, r_log_r, row_sums
+from flashpoint.models.penalty import FLOOR, RowSums, penalise, r_log_r, row_means, row_sums
 
 implementations = pytest.mark.parametrize("impl", IMPLEMENTATIONS)
 
@@ -51,6 +51,11 @@ def make_qk(lq=LQ, lk=LK, kv_heads=H, seed=1, size=1.0):
     generator = torch.Generator().manual_seed(seed)
     shapes = ((B, H, lq, D), (B, kv_heads, lk, D))
     return [size * torch.randn(s, generator=generator, dtype=torch.float64) for s in shapes]
+
+
+def attention_penalty(layer, q, k, *, query_lengths=None, **options):
+    """The penalty of one layer."""
+    return penalise(layer, [row_means(layer, q, k, **options)], query_lengths)
 
 
 def dense_penalty(layer, q, k, *, causal=False, key_lengths=None, query_lengths=None):
@@ -147,11 +152,11 @@ def test_r_log_r_is_its_formula(impl):
 def test_sums_are_mass_and_entropy():
     layer, (q, k) = make_layer(SPECS["gamma learned"]), make_qk(lk=30)
     weights = layer.double().weights(q, k).double()
-    sums = row_sums(layer, q, k)
-    torch.testing.assert_close(sums.mass[..., 0], weights.sum(-1), rtol=1e-5, atol=1e-6)
+    sums = row_sums(layer, [row_means(layer, q, k)])
+    torch.testing.assert_close(sums.mass[0, ..., 0], weights.sum(-1), rtol=1e-5, atol=1e-6)
     share = weights / weights.sum(-1, keepdim=True)
     entropy = -torch.special.xlogy(share, share).sum(-1)
-    torch.testing.assert_close(sums.entropy()[..., 0], entropy, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(sums.entropy()[0, ..., 0], entropy, rtol=1e-5, atol=1e-5)
 
 
 def test_equal_weights_of_sum_one_cost_their_entropy_only():

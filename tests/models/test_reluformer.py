@@ -13,7 +13,7 @@ from flashpoint.errors import InputError, UnsupportedError
 from flashpoint.layers.attention import Attention
 from flashpoint.layers.memory import KeyValueMemory
 from flashpoint.layers.spec import AttentionSpec
-from flashpoint.models.penalty import attention_penalty
+from flashpoint.models.penalty import penalise, row_means
 from flashpoint.models.reluformer import (
     RELU_ATTENTION,
     Block,
@@ -197,7 +197,7 @@ def penalties_by_hand(model, source, target, source_lengths, target_lengths):
         q, k, _ = module.project(inputs[0], context)
         is_encoder = any(module is block.attn for block in model.encoder)
         lengths = source_lengths if is_encoder else target_lengths
-        found.append(attention_penalty(module, q, k, **options, query_lengths=lengths))
+        found.append(penalise(module, [row_means(module, q, k, **options)], lengths))
 
     layers = [module for module in model.modules() if isinstance(module, Attention)]
     hooks = [layer.register_forward_pre_hook(hook, with_kwargs=True) for layer in layers]
@@ -210,6 +210,9 @@ def penalties_by_hand(model, source, target, source_lengths, target_lengths):
 @pytest.mark.parametrize("pre_norm", [True, False])
 def test_penalty_is_the_mean_over_all_attention(pre_norm):
     model = make(pre_norm=pre_norm).double()
+    layers = [module for module in model.modules() if isinstance(module, Attention)]
+    for number, layer in enumerate(layers, start=1):
+        layer.gain.data *= number  # no two alike
     tensors = (make_tokens(3, 9), make_tokens(3, 7, seed=2))
     lengths = {
         "source_lengths": torch.tensor([9, 4, 0]),

@@ -135,7 +135,7 @@ class Attention(nn.Module):
         cross-attention only the first call projects the context.
         """
         if cache is mask is context is None and self._packs(x):
-            return self.project_back(x, self._mix_packed(x, causal, key_lengths))
+            return self._project_back(x, self._mix_packed(x, causal, key_lengths))
         if cache is None:
             q, k, v = self.project(x, context)
         elif mask is not None:
@@ -147,7 +147,20 @@ class Attention(nn.Module):
         else:
             q, k, v = self.project(x)
             k, v, causal, key_lengths = self._recall(cache, k, v, causal, key_lengths)
-        return self.project_back(x, self.mix(q, k, v, mask, causal, key_lengths))
+        return self.finish(x, q, k, v, mask, causal, key_lengths)
+
+    def finish(
+        self,
+        x: Float[Tensor, "B Lq E"],
+        q: Float[Tensor, "B H Lq D"],
+        k: Float[Tensor, "B Hkv Lk D"],
+        v: Float[Tensor, "B Hkv Lk D"],
+        mask: Tensor | None = None,
+        causal: bool = False,
+        key_lengths: Int[Tensor, " B"] | None = None,
+    ) -> Float[Tensor, "B Lq E"]:
+        """The layer's output from what ``project`` gave; x opens the gate, if there is one."""
+        return self._project_back(x, self._mix(q, k, v, mask, causal, key_lengths))
 
     def mix(
         self,
@@ -159,6 +172,19 @@ class Attention(nn.Module):
         key_lengths: Int[Tensor, " B"] | None = None,
     ) -> Float[Tensor, "B H Lq D"]:
         """The sum of values by their weights: what stands between ``project`` and ``proj``."""
+        o = self._mix(q, k, v, mask, causal, key_lengths)
+        return o if self._outer_gain is None else (o * self._outer_gain).to(o.dtype)
+
+    def _mix(
+        self,
+        q: Float[Tensor, "B H Lq D"],
+        k: Float[Tensor, "B Hkv Lk D"],
+        v: Float[Tensor, "B Hkv Lk D"],
+        mask: Tensor | None,
+        causal: bool,
+        key_lengths: Int[Tensor, " B"] | None,
+    ) -> Float[Tensor, "B H Lq D"]:
+        """``mix`` but for a gain that proj can take."""
         visibility = Visibility.of(q, k, mask, causal, key_lengths)
         if self.spec.activation == SOFTMAX:
             check_softmax_mask(mask)
@@ -186,7 +212,7 @@ class Attention(nn.Module):
     def _mix_packed(
         self, x: Float[Tensor, "B L E"], causal: bool, key_lengths: Int[Tensor, " B"] | None
     ) -> Float[Tensor, "B H L D"]:
-        """``mix`` of ``project``, with heads side by side in memory as the projections want."""
+        """``_mix`` of ``project``, with heads side by side in memory as the projections want."""
         qkv = self.qkv(x).unflatten(-1, (3, self.num_heads, self.head_dim))  # [B, L, 3, H, D]
         norms = {"q_norm": head_norm_of(self.q_norm), "k_norm": head_norm_of(self.k_norm)}
 
@@ -196,14 +222,19 @@ class Attention(nn.Module):
         visibility = Visibility(x.shape[1], x.shape[1], x.device, None, causal, key_lengths)
         return self._attend_pointwise(attend, visibility)
 
-    def project_back(
+    def _project_back(
         self, x: Float[Tensor, "B Lq E"], o: Float[Tensor, "B H Lq D"]
     ) -> Float[Tensor, "B Lq E"]:
-        """The layer's output from that of its heads: x opens the gate, if there is one."""
+        """The gate, and proj with the gain in its kernel: a few numbers instead of all tokens'."""
         o = o.transpose(1, 2).flatten(2)  # [B, Lq, E]
         if self.gate is not None:
             o = o * _activate_gate(self.gate(x), self.gate_kind)
-        return self.proj(o)
+        gain = self._outer_gain
+        if gain is None:
+            return self.proj(o)
+        kernel = self.proj.weight.unflatten(1, (-1, self.head_dim))  # [E, H, D]
+        kernel = kernel * (gain.flatten(1) if isinstance(gain, Tensor) else gain)
+        return F.linear(o, kernel.flatten(1), self.proj.bias)
 
     def _recall(
         self, cache: KeyValueCache, k: Tensor, v: Tensor, causal: bool, lengths: Tensor | None
@@ -312,14 +343,20 @@ class Attention(nn.Module):
             key_lengths=visibility.key_lengths,
         )
 
-    def factor(self, visibility: Visibility) -> Any:
-        """gain * n_i ** -alpha: a number, or a tensor that broadcasts to [B, H, Lq, 1]."""
-        return self._gain() * _power(self._length(visibility), -self._alpha())
+    def factor_terms(self) -> tuple[Any, Any]:
+        """gain and alpha: numbers, or copies [#H, 1, 1] that outlive a sharded layer's call."""
+        terms = (self._gain(), self._alpha())
+        gain, alpha = (term.clone() if isinstance(term, Tensor) else term for term in terms)
+        return gain, alpha
+
+    def factor(self, visibility: Visibility, gain: Any, alpha: Any) -> Any:
+        """gain * n_i ** -alpha: a number, or a tensor that broadcasts to [..., B, H, Lq, 1]."""
+        return gain * _power(self._length(visibility), -alpha)
 
     def _attend_pointwise(
         self, attend: Callable[..., Tensor], visibility: Visibility
     ) -> Float[Tensor, "B H Lq D"]:
-        """One call of the operator, then what is not a number there: learned alpha, and gain."""
+        """One call of the operator, then a learned alpha, which is not a number there."""
         spec = self.spec
         n = self._length(visibility) if self._needs_length else 1.0
         o = attend(
@@ -332,7 +369,13 @@ class Attention(nn.Module):
         )
         if self.alpha is not None:  # a fixed exponent of 1 keeps the output within fp16's range
             return (o * (self._gain() * _power(n, 1.0 - self._alpha()))).to(o.dtype)
-        return o if spec.gain == 1.0 else (o * self._gain()).to(o.dtype)
+        return o
+
+    @property
+    def _outer_gain(self) -> Any:
+        """The gain where it is still to be multiplied by; None where there is none."""
+        is_done = self.alpha is not None or self.spec.gain == 1.0
+        return None if is_done else self._gain()
 
     @property
     def _needs_length(self) -> bool:

@@ -19,7 +19,8 @@ row whose R_i is under FLOOR counts as 0. Above FLOOR both are exact. A row whos
 negative costs 1 - log FLOOR and, as relu has it, no gradient.
 """
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -40,8 +41,25 @@ _TINY = 2.0**-100  # under it the logarithm stays, on every device
 _made: dict[str, Activation] = {}
 
 
+class RowMeans(NamedTuple):
+    """What one attention gives to the penalty.
+
+    Attributes:
+        raw, raw_log: means of r = relu(score) and of r log r over the keys that a query sees,
+            [B, H, Lq, 1].
+        gain, alpha: of its factor, as ``Attention.factor_terms`` gives them.
+        visibility: who sees whom.
+    """
+
+    raw: Tensor
+    raw_log: Tensor
+    gain: Any
+    alpha: Any
+    visibility: Visibility
+
+
 class RowSums(NamedTuple):
-    """Sums over the keys that a query sees, [B, H, Lq, 1], in fp32 or more.
+    """Sums over the keys that a query sees, [N, B, H, Lq, 1] of N layers, in fp32 or more.
 
     Attributes:
         counts: n, how many keys that are; broadcasts.
@@ -55,97 +73,107 @@ class RowSums(NamedTuple):
     raw_log: Tensor
     mass: Tensor
 
-    def entropy(self) -> Float[Tensor, "B H Lq 1"]:
+    def entropy(self) -> Float[Tensor, "N B H Lq 1"]:
         """H, in nats; 0 where there is almost no mass."""
         divisor = self.raw.clamp(min=FLOOR)
         return (divisor.log() - self.raw_log / divisor).where(self.raw >= FLOOR, 0)
 
-    def penalty(self) -> Float[Tensor, "B H Lq 1"]:
+    def penalty(self) -> Float[Tensor, "N B H Lq 1"]:
         """Both terms."""
         log_mass = self.mass.clamp(min=FLOOR).log() + (self.mass / FLOOR).clamp(max=1.0) - 1.0
         excess = self.entropy() - SHARE * self.counts.clamp(min=1).log()
         return log_mass.abs() + F.relu(excess)
 
 
-def attend_and_penalise(
+def attend_and_measure(
     layer: Attention,
     x: Float[Tensor, "B Lq E"],
     context: Float[Tensor, "B Lk C"] | None = None,
     *,
     causal: bool = False,
     key_lengths: Int[Tensor, " B"] | None = None,
-    query_lengths: Int[Tensor, " B"] | None = None,
-) -> tuple[Float[Tensor, "B Lq E"], Float[Tensor, ""]]:
-    """The layer's output, and its penalty from the same queries and keys."""
+) -> tuple[Float[Tensor, "B Lq E"], RowMeans]:
+    """The layer's output, and what ``penalise`` needs of the same queries and keys."""
     q, k, v = layer.project(x, context)
-    o = layer.mix(q, k, v, causal=causal, key_lengths=key_lengths)
-    penalty = attention_penalty(
-        layer, q, k, causal=causal, key_lengths=key_lengths, query_lengths=query_lengths
-    )
-    return layer.project_back(x, o), penalty
+    y = layer.finish(x, q, k, v, causal=causal, key_lengths=key_lengths)
+    return y, row_means(layer, q, k, causal=causal, key_lengths=key_lengths)
 
 
-def attention_penalty(
+def row_means(
     layer: Attention,
     q: Float[Tensor, "B H Lq D"],
     k: Float[Tensor, "B Hkv Lk D"],
     *,
     causal: bool = False,
     key_lengths: Int[Tensor, " B"] | None = None,
-    query_lengths: Int[Tensor, " B"] | None = None,
-) -> Float[Tensor, ""]:
-    """The penalty of one layer: the mean over its heads and valid queries.
-
-    A query is valid if it exists, by ``query_lengths``, and sees a key.
+) -> RowMeans:
+    """What the penalty needs of every row, by two calls of the fused operator.
 
     Args:
         layer: has relu attention.
         q, k: as ``layer.project`` gives them.
         causal, key_lengths: as for ``flashpoint.attention``.
-        query_lengths: how many queries of each sample exist. None: all.
-
-    Example:
-        >>> layer = Attention(64, 4)
-        >>> q, k, v = layer.project(torch.randn(2, 10, 64))
-        >>> attention_penalty(layer, q, k, causal=True).shape
-        torch.Size([])
     """
-    sums = row_sums(layer, q, k, causal=causal, key_lengths=key_lengths)
-    valid = sums.counts > 0
-    if query_lengths is not None:
-        rows = torch.arange(q.shape[2], device=q.device).view(1, 1, -1, 1)
-        valid = valid & (rows < query_lengths.view(-1, 1, 1, 1))
-    penalties = sums.penalty()
-    valid = valid.expand_as(penalties)
-    return penalties.where(valid, 0).sum() / valid.sum().clamp(min=1)
-
-
-def row_sums(
-    layer: Attention,
-    q: Float[Tensor, "B H Lq D"],
-    k: Float[Tensor, "B Hkv Lk D"],
-    *,
-    causal: bool = False,
-    key_lengths: Int[Tensor, " B"] | None = None,
-) -> RowSums:
-    """What the penalty needs of every row, by two calls of the fused operator."""
     if layer.spec.activation != "relu":
         raise UnsupportedError(
             f"the penalty is defined for relu attention, this layer has "
             f"{layer.spec.activation!r}. Train it without."
         )
     visibility = Visibility.of(q, k, None, causal, key_lengths)
-    dtype = torch.promote_types(q.dtype, torch.float32)
+    raw, raw_log = (layer.mean_weight(q, k, visibility, h) for h in ("relu", r_log_r()))
+    return RowMeans(raw, raw_log, *layer.factor_terms(), visibility)
+
+
+def penalise(
+    layer: Attention,
+    rows: Sequence[RowMeans],
+    query_lengths: Int[Tensor, " B"] | None = None,
+) -> Float[Tensor, ""]:
+    """The mean penalty of layers whose queries see alike: over heads and valid queries.
+
+    A query is valid if it exists, by ``query_lengths``, and sees a key. All layers are computed
+    at once, since one's numbers are too few for a GPU to be busy.
+
+    Args:
+        layer: any of them; they share its spec.
+        rows: of each.
+        query_lengths: how many queries of each sample exist. None: all.
+
+    Example:
+        >>> layer = Attention(64, 4)
+        >>> q, k, v = layer.project(torch.randn(2, 10, 64))
+        >>> penalise(layer, [row_means(layer, q, k, causal=True)]).shape
+        torch.Size([])
+    """
+    sums = row_sums(layer, rows)
+    valid = sums.counts > 0
+    if query_lengths is not None:
+        row = torch.arange(sums.raw.shape[-2], device=valid.device).view(1, 1, -1, 1)
+        valid = valid & (row < query_lengths.view(-1, 1, 1, 1))
+    penalties = sums.penalty()
+    valid = valid.expand_as(penalties)
+    return penalties.where(valid, 0).sum() / valid.sum().clamp(min=1)
+
+
+def row_sums(layer: Attention, rows: Sequence[RowMeans]) -> RowSums:
+    """The sums of layers whose queries see alike, from their means."""
+    visibility = rows[0].visibility
+    means = torch.stack([part for row in rows for part in (row.raw, row.raw_log)])
+    means = means.to(torch.promote_types(means.dtype, torch.float32))
     counts = visibility.counts()
     if not isinstance(counts, Tensor):
-        counts = q.new_full((1, 1, 1, 1), counts, dtype=dtype)
-    counts = counts.to(dtype)
-    # Means stay within fp16's range, and so do their gradients.
-    raw, raw_log = (
-        counts * layer.mean_weight(q, k, visibility, activation).to(dtype)
-        for activation in ("relu", r_log_r())
-    )
-    return RowSums(counts, raw, raw_log, (layer.factor(visibility) * raw).abs())
+        counts = means.new_full((1, 1, 1, 1), counts)
+    counts = counts.to(means.dtype)
+    # Sums leave fp16's range; means stay within it, and so do their gradients.
+    raw, raw_log = (counts * means).unflatten(0, (-1, 2)).unbind(1)  # [N, B, H, Lq, 1]
+    terms = zip(*((row.gain, row.alpha) for row in rows), strict=True)
+    gain, alpha = (_stacked(term) for term in terms)
+    return RowSums(counts, raw, raw_log, (layer.factor(visibility, gain, alpha) * raw).abs())
+
+
+def _stacked(terms: Sequence[Any]) -> Any:
+    """[N, 1, #H, 1, 1] of learned ones; layers of one spec share what is a number."""
+    return torch.stack([t[None] for t in terms]) if isinstance(terms[0], Tensor) else terms[0]
 
 
 def r_log_r() -> Activation:

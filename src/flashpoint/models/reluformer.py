@@ -22,6 +22,7 @@ weights to drop, so that attention has none of its own, in either twin.
 """
 
 import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -35,7 +36,7 @@ from flashpoint.layers.attention import Attention
 from flashpoint.layers.cache import KeyValueCache
 from flashpoint.layers.memory import KeyValueMemory
 from flashpoint.layers.spec import SOFTMAX, AttentionSpec
-from flashpoint.models.penalty import attend_and_penalise, r_log_r
+from flashpoint.models.penalty import RowMeans, attend_and_measure, penalise, r_log_r
 from flashpoint.ops.check import check_flag, check_number
 from flashpoint.ops.spec import BUILTIN
 
@@ -136,24 +137,24 @@ class Block(nn.Module):
         lengths: Int[Tensor, " B"] | None = None,
         source_lengths: Int[Tensor, " B"] | None = None,
         with_penalty: bool = False,
-    ) -> tuple[Float[Tensor, "B L E"], list[Float[Tensor, ""]]]:
-        """Tokens, and the penalty of each attention if asked for.
+    ) -> tuple[Float[Tensor, "B L E"], list[RowMeans]]:
+        """Tokens, and what the penalty needs of each attention if asked for.
 
         Args:
             x: the tokens; a decoder's see none behind them.
             encoded: the source, for a decoder.
             lengths, source_lengths: how many tokens of x and of the source exist.
-            with_penalty: whether penalties are computed.
+            with_penalty: whether there is to be a penalty.
         """
         # Causality already hides a target's padding from what lies before it.
         keys = None if self.is_decoder else lengths
-        sight = Sight(self.is_decoder, keys, lengths, with_penalty)
-        x, penalties = self._attend(self.norm1, self.attn, x, None, sight)
+        sight = Sight(self.is_decoder, keys, with_penalty)
+        x, rows = self._attend(self.norm1, self.attn, x, None, sight)
         if self.is_decoder:
-            sight = Sight(False, source_lengths, lengths, with_penalty)
+            sight = Sight(False, source_lengths, with_penalty)
             x, more = self._attend(self.norm2, self.cross, x, encoded, sight)
-            penalties = penalties + more
-        return self._add(self.norm3, x, self.memory(self._read(self.norm3, x))), penalties
+            rows = rows + more
+        return self._add(self.norm3, x, self.memory(self._read(self.norm3, x))), rows
 
     def step(
         self,
@@ -174,21 +175,14 @@ class Block(nn.Module):
 
     def _attend(
         self, norm: nn.Module, layer: Attention, x: Tensor, context: Tensor | None, sight: "Sight"
-    ) -> tuple[Tensor, list[Tensor]]:
+    ) -> tuple[Tensor, list[RowMeans]]:
         read = self._read(norm, x)
-        causal, key_lengths, query_lengths, is_penalised = sight
+        causal, key_lengths, is_penalised = sight
         if not is_penalised:
             y = layer(read, context, causal=causal, key_lengths=key_lengths)
             return self._add(norm, x, y), []
-        y, penalty = attend_and_penalise(
-            layer,
-            read,
-            context,
-            causal=causal,
-            key_lengths=key_lengths,
-            query_lengths=query_lengths,
-        )
-        return self._add(norm, x, y), [penalty]
+        y, rows = attend_and_measure(layer, read, context, causal=causal, key_lengths=key_lengths)
+        return self._add(norm, x, y), [rows]
 
     def _read(self, norm: nn.Module, x: Tensor) -> Tensor:
         return norm(x) if self.is_pre_norm else x
@@ -203,7 +197,6 @@ class Sight(NamedTuple):
 
     causal: bool
     key_lengths: Tensor | None
-    query_lengths: Tensor | None
     is_penalised: bool
 
 
@@ -302,8 +295,9 @@ class ReLUFormer(nn.Module):
                 fp32. Its weight is the caller's. softmax has none: 0.
         """
         penalised = with_penalty and self.config.attention.activation != SOFTMAX
-        x, penalties = self._encode(source, source_lengths, penalised)
-        encoded, x = x, self._embed(target, self.target_embed)
+        encoded, of_encoder = self._encode(source, source_lengths, penalised)
+        x = self._embed(target, self.target_embed)
+        of_decoder: list[list[RowMeans]] = []
         for block in self.decoder:
             x, more = block(
                 x,
@@ -312,12 +306,24 @@ class ReLUFormer(nn.Module):
                 source_lengths=source_lengths,
                 with_penalty=penalised,
             )
-            penalties = penalties + more
+            of_decoder.append(more)
         logits = self._read_out(x)
         if not with_penalty:
             return logits
-        zero = logits.new_zeros((), dtype=torch.float32)
-        return logits, torch.stack(penalties).mean() if penalties else zero
+        if not penalised:
+            return logits, logits.new_zeros((), dtype=torch.float32)
+        own, cross = zip(*of_decoder, strict=True)
+        kinds = ((of_encoder, source_lengths), (own, target_lengths), (cross, target_lengths))
+        return logits, self._mean_penalty(kinds)
+
+    def _mean_penalty(
+        self, kinds: Iterable[tuple[Sequence[RowMeans], Tensor | None]]
+    ) -> Float[Tensor, ""]:
+        """Over all attention, from that of each kind and the lengths of its queries."""
+        block = self.encoder[0]
+        assert isinstance(block, Block)
+        sums = [len(rows) * penalise(block.attn, rows, lengths) for rows, lengths in kinds]
+        return torch.stack(sums).sum() / (len(self.encoder) + 2 * len(self.decoder))
 
     def encode(
         self, source: Int[Tensor, "B Ls"], source_lengths: Int[Tensor, " B"] | None = None
@@ -327,13 +333,13 @@ class ReLUFormer(nn.Module):
 
     def _encode(
         self, source: Tensor, lengths: Tensor | None, with_penalty: bool
-    ) -> tuple[Tensor, list[Tensor]]:
+    ) -> tuple[Tensor, list[RowMeans]]:
         x = self._embed(source, None)
-        penalties: list[Tensor] = []
+        rows: list[RowMeans] = []
         for block in self.encoder:
             x, more = block(x, lengths=lengths, with_penalty=with_penalty)
-            penalties = penalties + more
-        return self.encoder_norm(x), penalties
+            rows = rows + more
+        return self.encoder_norm(x), rows
 
     def start_decoding(
         self, source: Int[Tensor, "B Ls"], source_lengths: Int[Tensor, " B"] | None = None
