@@ -211,6 +211,39 @@ def test_learned_number_starts_where_told(name, word, size):
     assert name in layer.state_dict()
 
 
+def test_gain_leaves_proj_to_whoever_took_its_place():
+    """A learned gain goes into proj's matrix in training, but not past hooks and adapters."""
+
+    class Adapter(nn.Module):
+        def __init__(self, base):
+            super().__init__()
+            self.base, self.weight, self.bias = base, base.weight, base.bias
+
+        def forward(self, x):
+            return self.base(x) + 1.0
+
+    torch.manual_seed(0)
+    layer = Attention(8, 2, AttentionSpec(gain="learned_per_head", gain_start=3.0))
+    x = torch.randn(2, 5, 8)
+    plain = layer(x)
+    torch.testing.assert_close(layer.eval()(x), plain)
+    with torch.no_grad():
+        torch.testing.assert_close(layer(x), plain.detach())
+    seen = []
+    handle = layer.proj.register_forward_hook(lambda *_: seen.append(1))
+    torch.testing.assert_close(layer(x), plain)
+    assert seen == [1]
+    handle.remove()
+    layer.proj = Adapter(layer.proj)
+    torch.testing.assert_close(layer(x), plain + 1.0)
+
+
+def test_gain_may_be_wider_than_its_layer():
+    layer = Attention(8, 2, AttentionSpec(gain="learned")).bfloat16()
+    layer.gain.data = layer.gain.data.float()
+    assert layer(torch.randn(2, 5, 8).bfloat16()).dtype == torch.bfloat16
+
+
 @pytest.mark.parametrize("other", [SPECS["softmax"], SPECS["sigmoid"]])
 def test_twins_have_the_same_parameters(other):
     shapes = [

@@ -308,7 +308,8 @@ NORMS = {
     "unknown kind": (("batch",), "kind='batch' is unknown", "Known: layer, rms"),
     "misspelt kind": (("layr",), "'layr'", "Did you mean 'layer'"),
     "gain is a list": (("rms", [1.0]), "gain must be a tensor or None", "[1.0]"),
-    "eps is 0": (("rms", None, 0), "eps must be positive", "Got 0"),
+    "eps is 0": (("rms", None, 0), "eps must be at least 1.2e-38", "Got 0"),
+    "eps is 0 in fp32": (("rms", None, 1e-50), "eps must be at least 1.2e-38", "Got 1e-50"),
     "eps is a word": (("layer", None, "small"), "eps must be a number", "'small'"),
     "eps is nan": (("layer", None, nan), "eps must be finite", "nan"),
 }

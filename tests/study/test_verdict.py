@@ -41,6 +41,14 @@ def test_interval_has_its_level(num_groups, seeds):
     assert 0.91 <= np.mean(covered) <= 0.98
 
 
+@pytest.mark.parametrize("spreads", [(1.0, 0.05), (1.0, 0.3), (0.1, 0.1, 1.0, 0.1)])
+def test_groups_that_spread_unlike_keep_the_level(spreads):
+    rng = np.random.default_rng(2)
+    draws = rng.normal(size=(400, len(spreads), 3)) * np.array(spreads)[:, None]
+    found = [bootstrap(groups, lambda a, *others: a - sum(others)) for groups in draws]
+    assert 0.91 <= np.mean([one.low <= 0 <= one.high for one in found]) <= 0.98
+
+
 def test_single_seeds_have_no_spread():
     assert bootstrap([[3.0], [1.0]]) == (2.0, 2.0, 2.0)
 

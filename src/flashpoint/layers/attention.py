@@ -194,8 +194,8 @@ class Attention(nn.Module):
     def _packs(self, x: Tensor) -> bool:
         """Whether a plain call is one of ``attention_qkvpacked``, the layer's norms included.
 
-        Not on a GPU, where no kernel has the norms inside yet, nor where a CPU would have to make
-        them again for the gradient.
+        Not on a GPU, until kernels with norms are measured in whole models, nor where a CPU would
+        have to make the norms again for the gradient.
         """
         norms = (self.q_norm, self.k_norm)
         has_norm = not all(isinstance(norm, nn.Identity) for norm in norms)
@@ -225,16 +225,29 @@ class Attention(nn.Module):
     def _project_back(
         self, x: Float[Tensor, "B Lq E"], o: Float[Tensor, "B H Lq D"]
     ) -> Float[Tensor, "B Lq E"]:
-        """The gate, and proj with the gain in its kernel: a few numbers instead of all tokens'."""
+        """The gain, the gate, and proj."""
+        gain = self._outer_gain
+        in_proj = gain if isinstance(gain, Tensor) and self._proj_takes_gain else None
+        if gain is not None and in_proj is None:
+            o = (o * gain).to(o.dtype)
         o = o.transpose(1, 2).flatten(2)  # [B, Lq, E]
         if self.gate is not None:
             o = o * _activate_gate(self.gate(x), self.gate_kind)
-        gain = self._outer_gain
-        if gain is None:
+        if in_proj is None:
             return self.proj(o)
-        kernel = self.proj.weight.unflatten(1, (-1, self.head_dim))  # [E, H, D]
-        kernel = kernel * (gain.flatten(1) if isinstance(gain, Tensor) else gain)
-        return F.linear(o, kernel.flatten(1), self.proj.bias)
+        weight = self.proj.weight
+        kernel = weight.unflatten(1, (-1, self.head_dim)) * in_proj.flatten(1)  # [E, H, D]
+        return F.linear(o, kernel.flatten(1).to(weight.dtype), self.proj.bias)
+
+    @property
+    def _proj_takes_gain(self) -> bool:
+        """Whether a learned gain goes into proj's matrix: in training, instead of into all tokens.
+
+        Not where something else took proj's place, or hooks want it to be called.
+        """
+        proj = self.proj
+        hooks = (proj._forward_hooks, proj._forward_pre_hooks, proj._backward_hooks)
+        return torch.is_grad_enabled() and type(proj) is nn.Linear and not any(hooks)
 
     def _recall(
         self, cache: KeyValueCache, k: Tensor, v: Tensor, causal: bool, lengths: Tensor | None

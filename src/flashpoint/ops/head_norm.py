@@ -14,6 +14,7 @@ from flashpoint.ops.check import check_number
 NormKind = Literal["layer", "rms"]
 
 NORM_KINDS = ("layer", "rms")
+SMALLEST_EPS = 2.0**-126  # below it fp32 may see 0, and rows of zeros become NaN
 aten = torch.ops.aten
 
 
@@ -39,8 +40,8 @@ class HeadNorm:
         check_choice("kind", self.kind, NORM_KINDS)
         if self.gain is not None and not isinstance(self.gain, Tensor):
             raise InputError(f"gain must be a tensor or None. Got {describe(self.gain)}.")
-        if check_number("eps", self.eps) <= 0.0:
-            raise InputError(f"eps must be positive. Got {self.eps}.")
+        if check_number("eps", self.eps) < SMALLEST_EPS:
+            raise InputError(f"eps must be at least {SMALLEST_EPS:.2g}. Got {self.eps}.")
 
 
 def normalise(

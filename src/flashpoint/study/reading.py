@@ -9,7 +9,7 @@ import numpy as np
 from flashpoint.report.findings import DataTable, Series
 from flashpoint.study.outcome import Outcome, values
 from flashpoint.study.plan import Factor
-from flashpoint.study.verdict import bootstrap
+from flashpoint.study.verdict import LEAST_SEEDS, bootstrap
 
 PERCENT = 100.0
 MAX_REASONS = 5
@@ -58,7 +58,7 @@ def line(
     is_dashed: bool = False,
     has_line: bool = True,
 ) -> Series:
-    """Means with their intervals; places without values are left out.
+    """Means, from three seeds on with their intervals; places without values are left out.
 
     Args:
         name: of the line.
@@ -66,7 +66,7 @@ def line(
         is_dashed, has_line: as ``Series`` takes them.
     """
     there = [(x, by_seed) for x, by_seed in points if by_seed]
-    found = [bootstrap([by_seed]) if len(by_seed) > 1 else None for _, by_seed in there]
+    found = [bootstrap([by_seed]) if len(by_seed) >= LEAST_SEEDS else None for _, by_seed in there]
     return Series(
         name=name,
         x=[x for x, _ in there],  # pyright: ignore[reportArgumentType]  one kind in one line

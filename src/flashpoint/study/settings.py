@@ -25,7 +25,7 @@ SMALL_CORPUS = (
     "tokens: on so few documents, long samples alone do not teach which words belong together."
 )
 SMALL_GAMMA = (
-    "Relu's gamma starts at 8, not at the lemma's 1: that one wants values of mean zero, and "
+    "At small relu's gamma starts at 8, not at the lemma's 1: that wants values of mean zero, and "
     "what all tokens of a text share is multiplied by a row's sum, about sqrt(n / pi), 13 at 512."
 )
 

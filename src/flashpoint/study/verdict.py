@@ -7,9 +7,9 @@ none of it does, else "undecided"; and "undecided" where a group has fewer than 
 
 A plain bootstrap of three seeds is too narrow: its draws have (n - 1) / n of the variance, and
 know that from two differences only. So deviations of a group's mean are widened by
-sqrt(n / (n - 1)), and by sqrt(f / chi2_f), where f counts the seeds of all groups but one of each:
-of normal numbers that makes Student's t. From three seeds on 93 to 95% of intervals then hold the
-truth; of the plain ones, 79%.
+sqrt(n / (n - 1)), and by sqrt(f / chi2_f) with Welch's f degrees of freedom: of normal numbers
+that makes Student's t. From three seeds on 93 to 97% of intervals then hold the truth, groups that
+spread unlike included; of the plain ones, 79%.
 """
 
 import math
@@ -51,7 +51,7 @@ def bootstrap(
     compute = quantity or (np.subtract if len(groups) == 2 else lambda mean: mean)
     numbers = [np.asarray(group, dtype=np.float64) for group in groups]
     means = [group.mean(keepdims=True) for group in numbers]
-    freedom = sum(len(group) - 1 for group in numbers)
+    freedom = _freedom(numbers)
     widening = np.sqrt(freedom / rng.chisquare(freedom, RESAMPLES)) if freedom else 1.0
     drawn = [
         mean + widening * _deviations(group, rng)
@@ -59,6 +59,16 @@ def bootstrap(
     ]
     low, high = np.quantile(compute(*drawn), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return Interval(float(compute(*means)[0]), float(low), float(high))
+
+
+def _freedom(groups: Sequence[np.ndarray]) -> float:
+    """Welch's: that of the noisiest group alone up to that of all, as their spreads are alike."""
+    several = [group for group in groups if len(group) > 1]
+    spreads = np.array([group.var(ddof=1) / len(group) for group in several])
+    if not spreads.any():
+        return 0.0
+    freedoms = np.array([len(group) - 1 for group in several])
+    return float(spreads.sum() ** 2 / (spreads**2 / freedoms).sum())
 
 
 def _deviations(group: np.ndarray, rng: np.random.Generator) -> np.ndarray:

@@ -1,7 +1,7 @@
 """Packed q, k and v on the GPU. By the length of a call and by what kernels serve it:
 
     up to 64 tokens   one kernel, norms inside (``packed_whole``)
-    up to 256         forward on Hopper: K is normalised on the chip (``hopper_norm``)
+    192 to 256        forward on Hopper: K is normalised on the chip (``hopper_norm``)
     else              norms in passes of their own (``packed_heads``), then the general kernels
 
 The general kernels read v where it lies in qkv, and write dq, dk and dv where they lie in dqkv;
