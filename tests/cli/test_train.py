@@ -192,12 +192,13 @@ def test_help_shows_how_to_begin_and_loads_no_torch():
         assert part in done.stdout
 
 
-def test_training_digits_needs_no_torchvision(tmp_path):
+def test_training_digits_needs_no_torchvision_and_loads_no_scikit_learn(tmp_path):
     code = (
         "import sys; sys.modules['torchvision'] = None\n"
         "from pathlib import Path\n"
         "from flashpoint.training import config_file, loop\n"
-        "loop.train(config_file.load(Path(sys.argv[1])), Path(sys.argv[2]))"
+        "loop.train(config_file.load(Path(sys.argv[1])), Path(sys.argv[2]))\n"
+        "assert 'sklearn' not in sys.modules"
     )
     arguments = [str(write_config(tmp_path, "steps=2")), str(tmp_path / "run")]
     done = subprocess.run(

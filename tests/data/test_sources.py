@@ -2,12 +2,14 @@
 
 import os
 import pickle
+from importlib.machinery import ModuleSpec
 
 import numpy as np
 import pytest
 from data.pictures import config, encoded, make_folder, make_shards, number_of, picture
 from PIL import Image
 
+from flashpoint.data import arrays
 from flashpoint.data.decode import to_pixels
 from flashpoint.data.source import BrokenImageError, Subset, pick_split
 from flashpoint.data.sources import open_source, open_sources
@@ -19,11 +21,13 @@ def test_digits_have_a_fixed_stratified_split():
     assert (train.num_samples, validation.num_samples) == (1437, 360)
     assert train.class_names == tuple("0123456789")
     assert np.ptp(validation.label_counts) <= 2
-    everything = np.concatenate([train.images, validation.images]).reshape(1797, -1)
+    parts = [np.c_[x.images.reshape(-1, 64), x.labels] for x in (train, validation)]
+    everything = np.concatenate(parts)
     from sklearn.datasets import load_digits
 
-    scaled = np.rint(load_digits().data * 255 / 16).astype(np.uint8)
-    assert np.array_equal(everything[np.lexsort(everything.T)], scaled[np.lexsort(scaled.T)])
+    theirs = load_digits()
+    rows = np.c_[np.rint(theirs.data * 255 / 16), theirs.target].astype(np.int64)
+    assert np.array_equal(everything[np.lexsort(everything.T)], rows[np.lexsort(rows.T)])
 
 
 def test_digits_images_are_the_array():
@@ -127,8 +131,16 @@ def test_wrong_split_of_digits_is_refused():
 def test_missing_package_is_one_line(monkeypatch):
     import sys
 
-    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+    monkeypatch.setitem(sys.modules, "sklearn", None)
     with pytest.raises(UnsupportedError, match=r"pip install 'flashpoint\[vision\]'"):
+        open_source("digits", "train")
+
+
+def test_digits_that_are_not_in_their_package_are_one_line(monkeypatch, tmp_path):
+    spec = ModuleSpec("sklearn", None, is_package=True)
+    spec.submodule_search_locations.append(str(tmp_path))
+    monkeypatch.setattr(arrays, "find_spec", lambda name: spec)
+    with pytest.raises(UnsupportedError, match=r"data/digits\.csv\.gz cannot be read\. Install"):
         open_source("digits", "train")
 
 

@@ -3,11 +3,12 @@
 import os
 import zipfile
 from collections.abc import Sequence
-from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from flashpoint.data.class_list import rename_classes
 from flashpoint.data.decode import require_pillow
@@ -65,22 +66,36 @@ def open_digits(split: str, class_list: Path | None = None) -> ArraySource:
     Sorted by class, every fifth sample is for validation: the split is the same everywhere and
     has every class in its share.
     """
-    try:
-        library = import_module("sklearn.datasets")
-    except ImportError as error:
-        raise UnsupportedError(
-            "digits needs scikit-learn. Install it: pip install 'flashpoint[vision]'."
-        ) from error
     chosen = pick_split(("train", "validation"), split, "digits")
-    bunch: Any = library.load_digits()
-    labels = bunch.target.astype(np.int64)
+    pixels, labels = _read_digits()
     held_out = np.zeros(len(labels), dtype=bool)
     held_out[np.argsort(labels, kind="stable")[::DIGITS_FOLD]] = True
     kept = held_out if chosen == "validation" else ~held_out
-    images = np.rint(bunch.images[kept, ..., None] * (255.0 / 16.0)).astype(np.uint8)
+    images = np.rint(pixels[kept] * (255.0 / 16.0)).astype(np.uint8)
     class_names = [str(digit) for digit in range(10)]
     place = f"digits:{chosen}"
     return ArraySource("digits", class_names, labels[kept], images, place, class_list)
+
+
+def _read_digits() -> tuple[NDArray[np.float64], Integers]:
+    """Pixels from 0 to 16, [N, 8, 8, 1], and labels.
+
+    They are read from scikit-learn's file: to load all of it takes longer than a small run.
+    """
+    found = find_spec("sklearn")
+    if found is None or not found.submodule_search_locations:
+        raise UnsupportedError(
+            "digits needs scikit-learn. Install it: pip install 'flashpoint[vision]'."
+        )
+    file = Path(found.submodule_search_locations[0], "datasets", "data", "digits.csv.gz")
+    try:
+        table = np.loadtxt(file, delimiter=",")  # 64 pixels and a label
+    except OSError as error:
+        raise UnsupportedError(
+            f"digits are not where scikit-learn had them: {file} cannot be read. Install another "
+            "version: pip install 'scikit-learn<2'."
+        ) from error
+    return table[:, :-1].reshape(-1, 8, 8, 1), table[:, -1].astype(np.int64)
 
 
 def open_prepared(
