@@ -1,16 +1,15 @@
 """Without a GPU, Triton's kernels are tested in its interpreter, which is chosen before import."""
 
 import os
-from importlib.util import find_spec
 
 import torch
 
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
-from implementations import is_left_out
+from implementations import HAS_TRITON, is_left_out
 
-collect_ignore_glob = [] if find_spec("triton") else ["*/ops/triton/*"]
+collect_ignore_glob = [] if HAS_TRITON else ["*/ops/triton/*"]
 
 
 def pytest_addoption(parser):
@@ -19,6 +18,8 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
+    if HAS_TRITON and os.environ.get("TRITON_INTERPRET") == "1":
+        _patch_language_once()
     config.addinivalue_line("markers", "interpreted(keep): cases that Triton's interpreter runs")
     config.addinivalue_line("markers", "usual_tiles: Triton's tiles as they are, not quick ones")
     config.addinivalue_line("markers", "on_gpu(keep): cases that Triton's kernels run on a GPU")
@@ -33,3 +34,22 @@ def pytest_collection_modifyitems(config, items):
     chosen = set(kept)
     config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
     items[:] = kept
+
+
+def _patch_language_once():
+    """Keep Triton's interpreter from patching its language again in every call inside a kernel.
+
+    That took it more than half of its time. A module that is patched has no builtin of Triton's.
+    """
+    import triton.language as tl
+    from triton.runtime import interpreter
+
+    patch = interpreter._patch_lang
+
+    def patch_once(function):
+        modules = [x for x in (tl, tl.core) if x in function.__globals__.values()]
+        if any(tl.core.is_builtin(module.load) for module in modules):
+            return patch(function)
+        return interpreter._LangPatchScope()  # nothing to undo
+
+    interpreter._patch_lang = patch_once
