@@ -55,6 +55,14 @@ def placed(impl: str, values: dict[str, Any]) -> dict[str, Any]:
     return {name: place(x) for name, x in values.items()}
 
 
+def compiler_of(impl: str) -> str:
+    """Who compiles a call in the tests, by all of torch.compile or all but its code.
+
+    Around our operators there is little code, of plain PyTorch a minute's C++.
+    """
+    return "aot_eager" if impl == "reference" else "inductor"
+
+
 def operator(impl: str, name: str) -> Any:
     """``torch.ops.flashpoint.<name>`` for the implementation's tensors."""
     if is_interpreted(impl):

@@ -6,7 +6,7 @@ import sys
 import pytest
 import torch
 import torch.nn.functional as F
-from implementations import FAST, IMPLEMENTATIONS, device_of, operator, serves
+from implementations import FAST, IMPLEMENTATIONS, compiler_of, device_of, operator, serves
 from torch.autograd import forward_ad
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
@@ -92,11 +92,22 @@ def test_compile_takes_the_whole_graph_with_dynamic_shapes(impl):
         return o + attention(q, k, v, length="keys", window=(3, None), impl=impl)
 
     torch._dynamo.reset()
-    compiled = torch.compile(call, fullgraph=True, dynamic=True)
+    compiled = torch.compile(call, fullgraph=True, dynamic=True, backend=compiler_of(impl))
     for shape in ((2, 3, 17, 8), (1, 2, 33, 16), (4, 1, 5, 8)):
         inputs = qkv(impl, *shape)
         got, expected = (loss_and_gradients(f, inputs) for f in (compiled, call))
         torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_inductor_compiles_the_reference():
+    def call(q, k, v):
+        return attention(q, k, v, causal=True, activation="gelu", impl="reference")
+
+    torch._dynamo.reset()
+    inputs = qkv("reference", 2, 3, 17, 8)
+    compiled = torch.compile(call, fullgraph=True, dynamic=True)
+    got, expected = (loss_and_gradients(f, inputs) for f in (compiled, call))
+    torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
 
 
 @every_impl
@@ -105,7 +116,7 @@ def test_compiled_varlen_takes_the_whole_graph(impl):
         return attention_varlen(q, k, v, ends, ends, 8, 8, causal=True, impl=impl)
 
     torch._dynamo.reset()
-    compiled = torch.compile(call, fullgraph=True, dynamic=True)
+    compiled = torch.compile(call, fullgraph=True, dynamic=True, backend=compiler_of(impl))
     for ends in ([0, 3, 9], [0, 1, 8, 11, 15]):
         ends = torch.tensor(ends, device=device_of(impl))
         size = (int(ends[-1]), 2, 8)

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from implementations import FAST, IMPLEMENTATIONS, device_of, operator, serves
+from implementations import FAST, IMPLEMENTATIONS, compiler_of, device_of, operator, serves
 from torch.autograd import forward_ad
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
@@ -84,7 +84,7 @@ def test_compile_takes_the_whole_graph_with_dynamic_shapes(impl):
         return causal(qkv, q_gain, k_gain) + attention_qkvpacked(qkv, length="keys", impl=impl)
 
     torch._dynamo.reset()
-    compiled = torch.compile(call, fullgraph=True, dynamic=True)
+    compiled = torch.compile(call, fullgraph=True, dynamic=True, backend=compiler_of(impl))
     for shape in ((2, 17, 3, 8), (1, 33, 2, 16), (4, 5, 1, 8)):
         inputs = leaves(impl, *shape)
         got, expected = (loss_and_gradients(f, inputs) for f in (compiled, call))
