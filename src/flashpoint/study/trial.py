@@ -120,7 +120,8 @@ def _forget_earlier_trials() -> None:
 
     import torch
 
-    torch.compiler.reset()
+    if "torch._dynamo" in sys.modules:  # else nothing is compiled, and to load it takes a second
+        torch.compiler.reset()
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
