@@ -25,7 +25,8 @@ def run(tmp_path_factory):
         patch.setenv("FLASHPOINT_CACHE", str(tmp_path_factory.mktemp("cache")))
         corpus = write_corpus(tmp_path_factory.mktemp("corpus"))
         folder = tmp_path_factory.mktemp("runs") / "text"
-        changes = ("steps=40", "evaluate_every=20", "schedule.warmup_steps=5")
+        # enough to say something about every line
+        changes = ("steps=80", "evaluate_every=40", "schedule.warmup_steps=5")
         loop.train(text_config(corpus, *changes), folder)
     return folder
 
