@@ -194,8 +194,7 @@ class Attention(nn.Module):
     def _packs(self, x: Tensor) -> bool:
         """Whether a plain call is one of ``attention_qkvpacked``, the layer's norms included.
 
-        Not on a GPU, until kernels with norms are measured in whole models, nor where a CPU would
-        have to make the norms again for the gradient.
+        Not where a CPU would have to make the norms again for the gradient.
         """
         norms = (self.q_norm, self.k_norm)
         has_norm = not all(isinstance(norm, nn.Identity) for norm in norms)
@@ -204,8 +203,7 @@ class Attention(nn.Module):
             and self.spec.activation != SOFTMAX
             and not self.is_cross
             and self.num_kv_heads == self.num_heads
-            and not x.is_cuda
-            and not (has_norm and torch.is_grad_enabled())
+            and (x.is_cuda or not (has_norm and torch.is_grad_enabled()))
             and all(is_head_norm(norm, self.head_dim) for norm in norms)
         )
 
