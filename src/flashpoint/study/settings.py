@@ -106,7 +106,7 @@ _TEXT: Mapping[Scale, Config] = {
             **{"length": 512, "join": False, "resolutions": 5},
             "pieces": {"vocabulary_size": 8192},
         },
-        "steps": 2500,
+        "steps": 2000,
         "batch_size": 16_384,
         "optimizer": {"lr": 3e-3},
         "schedule": {"kind": "cosine", "warmup_share": 0.1, "warmup_steps": 0},

@@ -44,38 +44,10 @@ def launch_backward(
         *tensors, do = inputs.values()
         grads = _grads(recorder, q, k, v)
         problem = Problem.dense(*tensors, terms)
-        return [*grads, *_launch(problem, recorder, do, grads, 0, need_dbias, need_dmask)]
+        return [*grads, *differentiate(problem, recorder, do, grads, 0, need_dbias, need_dmask)]
 
     options = (*terms, need_dbias, need_dmask)
     return run_recorded("backward", inputs, options, ("dq", "dk", "dv"), first_call)
-
-
-def launch_backward_together(
-    do: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    bias: Tensor | None,
-    mask: Tensor | None,
-    key_lengths: Tensor | None,
-    terms: Terms,
-    need_dbias: bool,
-    need_dmask: bool,
-) -> list[Tensor]:
-    """The same of q, k and v in one shape, with dq, dk and dv as one dqkv [B, L, 3, H, D]."""
-    inputs = prepare(q=q, k=k, v=v, bias=bias, mask=mask, lengths=key_lengths, do=do)
-    B, H, L, D = q.shape
-
-    def first_call(recorder: Recorder) -> list[Tensor]:
-        *tensors, do = inputs.values()
-        dqkv = recorder.empty("dqkv", (B, L, 3, H, D), q.dtype)
-        recorder.name_parts("dqkv", ("dq", "dk", "dv"))
-        grads = [x.transpose(1, 2) for x in dqkv.unbind(2)]
-        problem = Problem.dense(*tensors, terms)
-        return [dqkv, *_launch(problem, recorder, do, grads, 3, need_dbias, need_dmask)]
-
-    options = (*terms, need_dbias, need_dmask)
-    return run_recorded("backward_together", inputs, options, ("dqkv",), first_call)
 
 
 def launch_backward_varlen(
@@ -103,7 +75,7 @@ def launch_backward_varlen(
         grads = _grads(recorder, q, k, v)
         problem = Problem.packed(*tensors, *longest, terms)
         do = do.transpose(0, 1).unsqueeze(0)
-        return [*grads, *_launch(problem, recorder, do, grads, 1, need_dbias, need_dmask)]
+        return [*grads, *differentiate(problem, recorder, do, grads, 1, need_dbias, need_dmask)]
 
     options = (*longest, *terms, need_dbias, need_dmask)
     return run_recorded("backward_varlen", inputs, options, ("dq", "dk", "dv"), first_call)
@@ -114,7 +86,7 @@ def _grads(recorder: Recorder, q: Tensor, k: Tensor, v: Tensor) -> list[Tensor]:
     return [recorder.empty(name, x.shape, q.dtype) for name, x in named.items()]
 
 
-def _launch(
+def differentiate(
     problem: Problem,
     recorder: Recorder,
     do: Tensor,

@@ -144,20 +144,14 @@ def launch_forward(
     mask: Tensor | None,
     key_lengths: Tensor | None,
     terms: Terms,
-    *,
-    heads_last: bool = False,
 ) -> Tensor:
-    """[B, Hq, Lq, Dv] from q [B, Hq, Lq, D], k [B, Hkv, Lk, D], v [B, Hkv, Lk, Dv].
-
-    With ``heads_last`` the result is [B, Lq, Hq, Dv].
-    """
+    """[B, Hq, Lq, Dv] from q [B, Hq, Lq, D], k [B, Hkv, Lk, D], v [B, Hkv, Lk, Dv]."""
     inputs = prepare(q=q, k=k, v=v, bias=bias, mask=mask, lengths=key_lengths)
 
     def first_call(recorder: Recorder) -> list[Tensor]:
-        return [_launch(Problem.dense(*inputs.values(), terms), recorder, heads_last)]
+        return [attend(Problem.dense(*inputs.values(), terms), recorder, heads_last=False)]
 
-    name = "forward_heads_last" if heads_last else "forward"
-    return run_recorded(name, inputs, terms, ("o",), first_call)[0]
+    return run_recorded("forward", inputs, terms, ("o",), first_call)[0]
 
 
 def launch_forward_varlen(
@@ -179,12 +173,13 @@ def launch_forward_varlen(
 
     def first_call(recorder: Recorder) -> list[Tensor]:
         problem = Problem.packed(*inputs.values(), *longest, terms)
-        return [_launch(problem, recorder, heads_last=True)]
+        return [attend(problem, recorder, heads_last=True)]
 
     return run_recorded("forward_varlen", inputs, (*longest, *terms), ("o",), first_call)[0]
 
 
-def _launch(problem: Problem, recorder: Recorder, heads_last: bool) -> Tensor:
+def attend(problem: Problem, recorder: Recorder, heads_last: bool) -> Tensor:
+    """The result, by the kernel that serves the call."""
     B, H, L, _ = problem.q.shape
     shape = (B, L, H) if heads_last else (B, H, L)
     shape = shape[1:] if problem.is_packed else shape

@@ -19,7 +19,8 @@ Barriers are those of ``hopper_tiles``; c and d have their own, and the producer
 c_0, d_0, c_1, d_1, ... No circle of waits: a consumer that waits for c_t or d_t has released all
 before them. Rows have two slots per warpgroup, the same two barriers with one arrival each, and
 the tile's number in place of t. Gradients leave through their rows' slots, which are released at
-the start of the next tile, once the stores have read them.
+the start of the next tile, once the stores have read them. With a norm the rows before it, x, lie
+in slots of their own, and da passes through the norm on its way out (``hopper_norm``).
 
 Every tile starts at the diagonal, so that its first loop, over masked blocks, runs at least once
 and the compiler knows it. That is not for speed: where the first of two loops may run zero times,
@@ -41,6 +42,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from flashpoint.ops.triton.activations import is_builtin
 from flashpoint.ops.triton.hopper_blocks import take_head, take_head_by_signs
+from flashpoint.ops.triton.hopper_norm import normalise_gradient
 from flashpoint.ops.triton.hopper_signs import (
     count_head_words,
     count_words,
@@ -48,6 +50,7 @@ from flashpoint.ops.triton.hopper_signs import (
     split_heads,
 )
 from flashpoint.ops.triton.hopper_tiles import (
+    NO_NORMS,
     REGISTERS,
     count_turns,
     describe,
@@ -75,12 +78,13 @@ def load_block(block, at, buffers, full, empty, number):
 
 @gluon.jit
 def produce(
-    descriptors, buffers, barriers, sizes,
-    CAUSAL: gl.constexpr, SIDE: gl.constexpr, HAS_B: gl.constexpr,
+    descriptors, buffers, barriers, sizes, norm,
+    CAUSAL: gl.constexpr, SIDE: gl.constexpr, HAS_B: gl.constexpr, HAS_X: gl.constexpr,
 ):
     """Producer warp: per tile the rows of every consumer, then c_0, d_0, c_1, d_1, ..."""
     a, b, c, d, da, db = descriptors
     a_buffers, b_buffers, c_buffers, d_buffers = buffers
+    x, x_buffers, gain, dgain, eps = norm
     rows_full, rows_empty, c_full, c_empty, d_full, d_empty = barriers
     first_head, num_heads, H, group, row_tiles, num_rows, num_columns = sizes
     BLOCK: gl.constexpr = c.block_shape[2]
@@ -96,11 +100,13 @@ def produce(
             slot = turn % SLOTS * NUM_CONSUMERS + consumer
             full = rows_full.index(slot)
             mbarrier.wait(rows_empty.index(slot), (turn // SLOTS & 1) ^ 1)
-            mbarrier.expect(full, a.block_type.nbytes + (b.block_type.nbytes if HAS_B else 0))
+            mbarrier.expect(full, a.block_type.nbytes * (1 + HAS_B + HAS_X))
             at = [batch, head, first_row + consumer * ROWS, 0]
             tma.async_copy_global_to_shared(a, at, full, a_buffers.index(slot))
             if HAS_B:
                 tma.async_copy_global_to_shared(b, at, full, b_buffers.index(slot))
+            if HAS_X:
+                tma.async_copy_global_to_shared(x, at, full, x_buffers.index(slot))
         last_row = first_row + BLOCK_ROWS - 1
         first, last, masked = find_blocks(first_row, last_row, sizes, BLOCK, SIDE, CAUSAL)
         column_head = head // group
@@ -126,16 +132,30 @@ def store_rows(values, buffer, rows, at):
 
 
 @gluon.jit
+def leave_norm(da, share, slot, num_rows, norm, NORM: gl.constexpr, D: gl.constexpr):
+    """da [ROWS, D], of x-hat, becomes that of x; its part of dgain is added to the share."""
+    if NORM != "none":
+        x_rows, x_buffers, gain, dgain, eps = norm
+        x = x_buffers.index(slot).reshape(da.shape).load(da.type.layout)
+        exists = gl.arange(0, da.shape[0], gl.SliceLayout(1, da.type.layout)) < num_rows
+        da, own = normalise_gradient(da, x, exists, gain, eps, NORM, D)
+        if dgain is not None:
+            share += own
+    return da, share
+
+
+@gluon.jit
 def consume(
-    descriptors, buffers, barriers, words, sizes, numbers,
+    descriptors, buffers, barriers, words, sizes, numbers, norm,
     WEIGH: gl.constexpr, GRADIENT: gl.constexpr, FINISHES: gl.constexpr, IS_RELU: gl.constexpr,
     LIFTS: gl.constexpr, POWER: gl.constexpr, CAUSAL: gl.constexpr, SIDE: gl.constexpr,
-    SIGNED: gl.constexpr, CONSUMER: gl.constexpr,
+    SIGNED: gl.constexpr, NORM: gl.constexpr, D: gl.constexpr, CONSUMER: gl.constexpr,
 ):
     """Warpgroup CONSUMER: rows [CONSUMER * ROWS, (CONSUMER + 1) * ROWS) of every tile."""
     a_rows, b_rows, c_rows, d_rows, da_rows, db_rows = descriptors
     a_buffers, b_buffers, c_buffers, d_buffers = buffers
     rows_full, rows_empty, c_full, c_empty, d_full, d_empty = barriers
+    x_rows, x_buffers, gain, dgain, eps = norm
     scale, bias_number, alpha, lift_w, lift_ds, tail_w, tail_ds = numbers
     first_head, num_heads, H, group, row_tiles, num_rows, num_columns = sizes
     BLOCK: gl.constexpr = c_rows.block_shape[2]
@@ -146,6 +166,7 @@ def consume(
     S_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK, 16])
     D_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_D, 16])
     W_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, D_LAYOUT, 2)
+    share = gl.full([BLOCK_D], 0.0, gl.float32, gl.SliceLayout(0, D_LAYOUT))  # of dgain
     number = 0
     for turn in range(count_turns(num_heads * row_tiles, CAUSAL)):
         place, row_tile = locate_tile(turn, num_heads, row_tiles, CAUSAL, SIDE == "queries")
@@ -200,47 +221,58 @@ def consume(
             seen = gl.maximum(limits, 1).to(gl.float32)
             seen = gl.convert_layout(seen, gl.SliceLayout(1, D_LAYOUT), assert_trivial=True)
             da = over_power(da, seen[:, None], alpha, POWER)
-        store_rows(da * tail_ds, a_buffer, da_rows, at)
+        da *= tail_ds
+        da, share = leave_norm(da, share, slot, num_rows - first_row, norm, NORM, D)
+        store_rows(da, a_buffer, da_rows, at)
     tma.store_wait(0)
+    if dgain is not None:
+        d = gl.arange(0, BLOCK_D, gl.SliceLayout(0, D_LAYOUT))
+        row = gl.program_id(0) * NUM_CONSUMERS + CONSUMER
+        gl.store(dgain + row * D + d, share, mask=d < D)
 
 
 @gluon.jit
 def work(
-    descriptors, buffers, barriers, words, sizes, numbers,
+    descriptors, buffers, barriers, words, sizes, numbers, norm,
     WEIGH: gl.constexpr, GRADIENT: gl.constexpr, FINISHES: gl.constexpr, IS_RELU: gl.constexpr,
     LIFTS: gl.constexpr, POWER: gl.constexpr, CAUSAL: gl.constexpr, SIDE: gl.constexpr,
-    SIGNED: gl.constexpr, WARPGROUP: gl.constexpr,
+    SIGNED: gl.constexpr, NORM: gl.constexpr, D: gl.constexpr, WARPGROUP: gl.constexpr,
 ):
     """Consumers are warpgroups 0 to NUM_CONSUMERS - 1, the producer is the one after them."""
     NUM_CONSUMERS: gl.constexpr = buffers[0].shape[0] // SLOTS
     if WARPGROUP < NUM_CONSUMERS:
         consume(
-            descriptors, buffers, barriers, words, sizes, numbers,
-            WEIGH, GRADIENT, FINISHES, IS_RELU, LIFTS, POWER, CAUSAL, SIDE, SIGNED, WARPGROUP,
+            descriptors, buffers, barriers, words, sizes, numbers, norm, WEIGH, GRADIENT,
+            FINISHES, IS_RELU, LIFTS, POWER, CAUSAL, SIDE, SIGNED, NORM, D, WARPGROUP,
         )
     else:
         HAS_B: gl.constexpr = SIDE == "keys" or not SIGNED
-        produce(descriptors, buffers, barriers, sizes, CAUSAL, SIDE, HAS_B)
+        HAS_X: gl.constexpr = NORM != "none"
+        produce(descriptors, buffers, barriers, sizes, norm, CAUSAL, SIDE, HAS_B, HAS_X)
 
 
 @gluon.jit(do_not_specialize=[
     "first_head", "num_heads", "H", "group", "row_tiles", "num_rows", "num_columns",
 ])
 def hopper_backward_kernel(
-    q, k, v, do, dq, dk, dv,                       # descriptors, those of other sides None
+    q, k, v, do, dq, dk, dv, q_raw, k_raw,         # descriptors, those of other sides None
     words,                                         # pointer to signs; None if not SIGNED
+    q_gain, k_gain, dq_gain, dk_gain,              # pointers or None
     first_head, num_heads, H, group, row_tiles, num_rows, num_columns,  # heads are the rows'
-    scale, bias_number, alpha, lift_w, lift_ds, tail_w, tail_ds,
+    scale, bias_number, alpha, lift_w, lift_ds, tail_w, tail_ds, q_eps, k_eps,
     WEIGH: gl.constexpr, GRADIENT: gl.constexpr, FINISHES: gl.constexpr, IS_RELU: gl.constexpr,
     LIFTS: gl.constexpr, POWER: gl.constexpr, CAUSAL: gl.constexpr, SIDE: gl.constexpr,
-    SIGNED: gl.constexpr,
+    SIGNED: gl.constexpr, Q_NORM: gl.constexpr, K_NORM: gl.constexpr, D: gl.constexpr,
     NUM_CONSUMERS: gl.constexpr, STAGES: gl.constexpr, CONSUMER_REGISTERS: gl.constexpr,
 ):
     """dq, or dk and dv: sums of lift_ds dS and lift_w W times tails; any grid, tiles are dealt.
 
-    Of all samples' heads, num_heads from first_head on; words are those of these alone.
+    Of all samples' heads, num_heads from first_head on; words are those of these alone. With norms
+    q and k are q-hat and k-hat, dq and dk those of q_raw and k_raw, and each consumer of a program
+    leaves its share in a row of dq_gain and dk_gain.
     """
     NUM_SLOTS: gl.constexpr = SLOTS * NUM_CONSUMERS
+    NORM: gl.constexpr = K_NORM if SIDE == "keys" else Q_NORM
     if SIDE == "keys":
         descriptors = (k, v, q, do, dk, dv)
     elif SIGNED:
@@ -252,6 +284,13 @@ def hopper_backward_kernel(
     b_buffers = a_buffers
     if SIDE == "keys" or not SIGNED:
         b_buffers = gl.allocate_shared_memory(b.dtype, [NUM_SLOTS] + b.block_shape, b.layout)
+    x_buffers = a_buffers
+    if NORM != "none":
+        x_buffers = gl.allocate_shared_memory(a.dtype, [NUM_SLOTS] + a.block_shape, a.layout)
+    if SIDE == "keys":
+        norm = (k_raw, x_buffers, k_gain, dk_gain, k_eps)
+    else:
+        norm = (q_raw, x_buffers, q_gain, dq_gain, q_eps)
     c_buffers = gl.allocate_shared_memory(c.dtype, [STAGES] + c.block_shape, c.layout)
     d_buffers = gl.allocate_shared_memory(d.dtype, [STAGES] + d.block_shape, d.layout)
     rows_full, rows_empty = make_barriers(NUM_SLOTS, 1), make_barriers(NUM_SLOTS, 1)
@@ -268,8 +307,8 @@ def hopper_backward_kernel(
             (
                 work,
                 (
-                    descriptors, buffers, barriers, words, sizes, numbers, WEIGH, GRADIENT,
-                    FINISHES, IS_RELU, LIFTS, POWER, CAUSAL, SIDE, SIGNED, warpgroup,
+                    descriptors, buffers, barriers, words, sizes, numbers, norm, WEIGH, GRADIENT,
+                    FINISHES, IS_RELU, LIFTS, POWER, CAUSAL, SIDE, SIGNED, NORM, D, warpgroup,
                 ),
             )
             for warpgroup in (0, 1, 2, 3, 4)[:NUM_CONSUMERS + 1]
@@ -301,6 +340,7 @@ SIGNED_CONFIGS = {
 }
 SIGNED_ROWS = {False: 1, True: 2048}  # queries and keys from which on they pay, by causality
 MOST_WORDS = 2**24  # of signs at a time: 64 MB
+NORMED_DIM = 64  # BLOCK_D of calls with norms: registers hold x, da and what comes of them
 
 
 def suits(problem: Problem, do: Tensor) -> bool:
@@ -308,11 +348,21 @@ def suits(problem: Problem, do: Tensor) -> bool:
     return is_builtin(problem.terms.activation) and is_regular(do) and suits_forward(problem)
 
 
+def takes_norms(problem: Problem) -> bool:
+    """True where gradients of a call can pass through the norms of q and k here."""
+    return block_of(problem.q.shape[3]) == NORMED_DIM
+
+
 def launch_hopper_backward(
     problem: Problem, recorder: Recorder, do: Tensor, grads: list[Tensor],
-    arguments: dict[str, Any],
-) -> None:
-    """Write dq, dk and dv to grads."""
+    arguments: dict[str, Any], norms: dict[str, Any] = NO_NORMS,
+) -> dict[str, Tensor]:
+    """Write dq, dk and dv to grads; gives shares of the gains' gradients by name, if any.
+
+    With norms the problem is that of q-hat and k-hat, and the norms' "q_raw" and "k_raw" are q
+    and k.
+    """
+    arguments = arguments | norms
     gain, scale = arguments["gain"], arguments["scale"]
 
     def with_lifts(lift_w: float, lift_ds: float) -> dict[str, Any]:
@@ -330,11 +380,13 @@ def launch_hopper_backward(
     if per_launch:
         size = per_launch * problem.group * count_words(problem.num_queries, problem.num_keys)
         words = recorder.empty("words", [size], torch.int32)
+    shares: dict[str, Tensor] = {}
     for first in range(0, heads, per_launch or heads):
         some = range(first, min(first + (per_launch or heads), heads))
         rest = (words, processors, problem, recorder, do, grads)
-        _launch_side("keys", some, *rest, of_keys)
-        _launch_side("queries", some, *rest, of_queries)
+        shares |= _launch_side("keys", some, *rest, of_keys)
+        shares |= _launch_side("queries", some, *rest, of_queries)
+    return shares
 
 
 def count_signed_heads(problem: Problem, processors: int) -> int:
@@ -354,7 +406,7 @@ def _launch_side(
     side: str, heads: range, words: Tensor | None, processors: int,
     problem: Problem, recorder: Recorder, do: Tensor, grads: list[Tensor],
     arguments: dict[str, Any],
-) -> None:
+) -> dict[str, Tensor]:
     """One kernel for some key heads of all samples', or for the query heads that share them."""
     causal = problem.terms.right is not None
     is_relu = problem.terms.activation == "relu"
@@ -368,9 +420,17 @@ def _launch_side(
     rows, columns = (problem.k, problem.q) if of_keys else (problem.q, problem.k)
     rows_of = {True: ROWS, False: block}
     row_tiles = -(-rows.shape[2] // (ROWS * NUM_CONSUMERS))
-    tiles = row_tiles * len(heads) * members
+    programs = min(row_tiles * len(heads) * members, processors)
+    name = "k" if of_keys else "q"
+    shares: dict[str, Tensor] = {}
+    if arguments[f"{name}_gain"] is not None:
+        shape = (programs * NUM_CONSUMERS, problem.q.shape[3])
+        shares[f"d{name}_gain"] = recorder.empty(f"d{name}_gain", shape, torch.float32)
+    raws = {"q_raw": None, "k_raw": None, "dq_gain": None, "dk_gain": None} | shares
+    if arguments[f"{name.upper()}_NORM"] != "none":
+        raws[f"{name}_raw"] = describe(arguments[f"{name}_raw"], ROWS)
     recorder.launch(
-        hopper_backward_kernel, min(tiles, processors), only(hopper_backward_kernel, arguments) | {
+        hopper_backward_kernel, programs, only(hopper_backward_kernel, arguments) | raws | {
             "q": describe(problem.q, rows_of[not of_keys]) if needs_q else None,
             "k": describe(problem.k, rows_of[of_keys]),
             "v": describe(problem.v, rows_of[of_keys]),
@@ -387,3 +447,4 @@ def _launch_side(
             "NUM_CONSUMERS": NUM_CONSUMERS, "STAGES": stages,
             "CONSUMER_REGISTERS": REGISTERS[NUM_CONSUMERS], "num_warps": 4,
         })
+    return shares

@@ -119,11 +119,11 @@ def normalise_keys(
     for turn in range(count_turns(B * H * row_tiles, CAUSAL)):
         batch_head, row_tile = locate_tile(turn, B * H, row_tiles, CAUSAL, True)
         last_row = gl.minimum((row_tile + 1) * BLOCK_ROWS, Lq) - 1
-        for _ in range(count_blocks(last_row, sizes, BLOCK_KEYS, CAUSAL)):
+        for step in range(count_blocks(last_row, sizes, BLOCK_KEYS, CAUSAL)):
             stage = block % STAGES
             mbarrier.wait(k_full.index(stage), block // STAGES & 1)
             buffer = k_buffers.index(stage).reshape([BLOCK_KEYS, k_buffers.shape[4]])
-            normalise_buffer(buffer, k_gain, k_eps, K_NORM, D)
+            normalise_buffer(buffer, Lk - step * BLOCK_KEYS, k_gain, k_eps, K_NORM, D)
             mbarrier.arrive(k_ready.index(stage), count=1)
             block += 1
 
@@ -252,7 +252,7 @@ def consume(
 
         mbarrier.wait(q_full.index(CONSUMER), turn & 1)
         if Q_NORM != "none":
-            normalise_buffer(q_buffer, q_gain, q_eps, Q_NORM, D)
+            normalise_buffer(q_buffer, Lq - first_row, q_gain, q_eps, Q_NORM, D)
         q = q_buffer
         if Q_IN_REGISTERS:
             q = q_buffer.load(gl.DotOperandLayout(0, S_LAYOUT, 2))

@@ -2,21 +2,21 @@
 
     up to 64 tokens   one kernel, norms inside (``packed_whole``)
     192 to 256        forward on Hopper: K is normalised on the chip (``hopper_norm``)
-    else              norms in passes of their own (``packed_heads``), then the general kernels
+    else              norms in a pass of their own (``packed_heads``), then the general kernels
 
-The general kernels read v where it lies in qkv, and write dq, dk and dv where they lie in dqkv;
-norms take these two back in place. Nothing but the inputs is kept for backward.
+The general kernels read v where it lies in qkv, and write dq, dk and dv where they lie in dqkv.
+Those for Hopper take dq and dk through the norms as they write them, else another pass does so in
+place. Nothing but the inputs is kept for backward.
 """
 
+import torch
 from torch import Tensor
 
 from flashpoint.ops.spec import NormTerms, Terms
-from flashpoint.ops.triton import hopper, packed_whole
-from flashpoint.ops.triton.backward import launch_backward_together
-from flashpoint.ops.triton.forward import launch_forward
+from flashpoint.ops.triton import backward, forward, hopper, packed_whole
 from flashpoint.ops.triton.packed_call import PackedCall
 from flashpoint.ops.triton.packed_heads import denormalise_heads, normalise_heads
-from flashpoint.ops.triton.problem import prepare
+from flashpoint.ops.triton.problem import Problem, prepare
 from flashpoint.ops.triton.replay import Recorder, run_recorded
 
 ON_CHIP = range(192, 257)  # tokens for which it pays to normalise K there: measured on an H200
@@ -35,13 +35,30 @@ def launch_packed_forward(
 ) -> Tensor:
     """[B, L, H, D] from qkv [B, L, 3, H, D]."""
     call = PackedCall(qkv, q_gain, k_gain, norm, terms)
-    scored = (bias, mask, key_lengths)
-    if scored == (None, None, None):
-        if packed_whole.suits(call):
-            return packed_whole.launch_whole(call)
-        if _stays_on_chip(call):
-            return _launch_on_chip(call)
-    return _launch_apart(call, *scored)
+    is_plain = bias is mask is key_lengths is None
+    if is_plain and packed_whole.suits(call):
+        return packed_whole.launch_whole(call)
+    inputs = prepare(
+        qkv=qkv, q_gain=q_gain, k_gain=k_gain, bias=bias, mask=mask, lengths=key_lengths
+    )
+
+    def first_call(recorder: Recorder) -> list[Tensor]:
+        *own, bias, mask, lengths = inputs.values()
+        call = PackedCall(*own, norm, terms)
+        recorder.name_parts("qkv", ("q", "k", "v"))
+        kernels = hopper.forward_kernels(call.problem()) if is_plain else None
+        if kernels is not None and _stays_on_chip(call):
+            B, L, _, H, D = qkv.shape
+            o = recorder.empty("o", (B, L, H, D), qkv.dtype)
+            kernels.launch_hopper_forward(
+                call.problem(), recorder, o.transpose(1, 2), call.norms()
+            )
+            return [o]
+        problem = _normalised(call, bias, mask, lengths, recorder)
+        return [forward.attend(problem, recorder, heads_last=True)]
+
+    options = (*norm, *terms)
+    return run_recorded("packed", inputs, options, ("o",), first_call)[0]
 
 
 def launch_packed_backward(
@@ -59,60 +76,64 @@ def launch_packed_backward(
 ) -> list[Tensor]:
     """dqkv, the gradients of the gains there are, then dbias and dmask if needed."""
     call = PackedCall(qkv, q_gain, k_gain, norm, terms)
-    scored = (bias, mask, key_lengths)
-    if scored == (None, None, None) and packed_whole.suits(call):
+    if bias is mask is key_lengths is None and packed_whole.suits(call):
         return packed_whole.launch_whole_backward(call, do)
-    heads, needs = _heads(call, key_lengths), (need_dbias, need_dmask)
-    dqkv, *others = launch_backward_together(do.transpose(1, 2), *heads, *scored, terms, *needs)
-    dq, dk, _ = dqkv.unbind(2)
-    q, k, _ = qkv.unbind(2)
-    of_gains = denormalise_heads(dq, q, q_gain, None, norm.q_kind, norm.q_eps)
-    of_gains += denormalise_heads(dk, k, k_gain, key_lengths, norm.k_kind, norm.k_eps)
-    return [dqkv, *of_gains, *others]
+    inputs = prepare(
+        qkv=qkv, q_gain=q_gain, k_gain=k_gain, bias=bias, mask=mask, lengths=key_lengths, do=do
+    )
+    kinds = {"dq_gain": norm.q_kind, "dk_gain": norm.k_kind}
+    gains = {"dq_gain": q_gain, "dk_gain": k_gain}
+    gains = {name: gain for name, gain in gains.items() if gain is not None}
+    shared = [name for name in gains if kinds[name] != "none" and qkv.numel() > 0]
+
+    def first_call(recorder: Recorder) -> list[Tensor]:
+        *own, bias, mask, lengths, do = inputs.values()
+        assert do is not None
+        call = PackedCall(*own, norm, terms)
+        recorder.name_parts("qkv", ("q", "k", "v"))
+        problem = _normalised(call, bias, mask, lengths, recorder)
+        dqkv = recorder.empty("dqkv", qkv.shape, qkv.dtype)
+        recorder.name_parts("dqkv", ("dq", "dk", "dv"))
+        grads = [x.transpose(1, 2) for x in dqkv.unbind(2)]
+        do = do.transpose(1, 2)
+        kernels = None if problem.is_empty else hopper.backward_kernels(problem, do)
+        scored: list[Tensor] = []
+        if kernels is not None and kernels.takes_norms(problem):
+            arguments = backward.gradient_arguments(problem)
+            shares = kernels.launch_hopper_backward(
+                problem, recorder, do, grads, arguments, call.norms() | call.raws()
+            )
+        else:
+            needs = (need_dbias, need_dmask)
+            scored = backward.differentiate(problem, recorder, do, grads, 3, *needs)
+            shares = denormalise_heads(call, dqkv, lengths, recorder)
+        return [dqkv, *(shares[name] for name in shared), *scored]
+
+    options = (*norm, *terms, need_dbias, need_dmask)
+    outputs = ("dqkv", *shared)
+    dqkv, *rest = run_recorded("packed_backward", inputs, options, outputs, first_call)
+    shares = dict(zip(shared, rest, strict=False))
+    of_gains = [
+        shares[name].sum(0).to(gain.dtype) if name in shares else torch.zeros_like(gain)
+        for name, gain in gains.items()
+    ]
+    return [dqkv, *of_gains, *rest[len(shared):]]
 
 
-def _heads(call: PackedCall, key_lengths: Tensor | None) -> list[Tensor]:
-    """q-hat, k-hat and v as [B, H, L, D]."""
-    q, k, v = call.qkv.unbind(2)
-    norm = call.norm
-    q = normalise_heads(q, call.q_gain, None, norm.q_kind, norm.q_eps)
-    k = normalise_heads(k, call.k_gain, key_lengths, norm.k_kind, norm.k_eps)
-    return [x.transpose(1, 2) for x in (q, k, v)]
-
-
-def _launch_apart(
-    call: PackedCall, bias: Tensor | None, mask: Tensor | None, key_lengths: Tensor | None
-) -> Tensor:
-    """Norms, then the general kernels."""
-    heads = _heads(call, key_lengths)
-    return launch_forward(*heads, bias, mask, key_lengths, call.terms, heads_last=True)
+def _normalised(
+    call: PackedCall,
+    bias: Tensor | None,
+    mask: Tensor | None,
+    lengths: Tensor | None,
+    recorder: Recorder,
+) -> Problem:
+    """The call as the general kernels take it, of q-hat and k-hat."""
+    q, k = normalise_heads(call, lengths, recorder)
+    heads = (x.transpose(1, 2) for x in (q, k, call.qkv[:, :, 2]))
+    return Problem.dense(*heads, bias, mask, lengths, call.terms)
 
 
 def _stays_on_chip(call: PackedCall) -> bool:
-    """True where the forward kernel for Hopper, if it serves, is to normalise K itself."""
-    return (
-        call.norm.k_kind != "none"
-        and call.qkv.shape[1] in ON_CHIP
-        and call.qkv.shape[4] <= ON_CHIP_DIM
-        and hopper.serves(call.qkv.device)
-    )
-
-
-def _launch_on_chip(call: PackedCall) -> Tensor:
-    inputs = prepare(qkv=call.qkv, q_gain=call.q_gain, k_gain=call.k_gain)
-    B, L, _, H, D = call.qkv.shape
-
-    def first_call(recorder: Recorder) -> list[Tensor]:
-        own = PackedCall(*inputs.values(), call.norm, call.terms)
-        problem = own.problem()
-        kernels = hopper.forward_kernels(problem)
-        if kernels is None:
-            recorder.is_repeatable = False
-            return [_launch_apart(call, None, None, None)]
-        o = recorder.empty("o", (B, L, H, D), call.qkv.dtype)
-        recorder.name_parts("qkv", ("q", "k", "v"))
-        kernels.launch_hopper_forward(problem, recorder, o.transpose(1, 2), own.norms())
-        return [o]
-
-    options = (*call.norm, *call.terms)
-    return run_recorded("packed_on_chip", inputs, options, ("o",), first_call)[0]
+    """True where the forward kernel for Hopper is to normalise K itself."""
+    _, L, _, _, D = call.qkv.shape
+    return call.norm.k_kind != "none" and L in ON_CHIP and D <= ON_CHIP_DIM

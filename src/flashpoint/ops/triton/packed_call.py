@@ -35,6 +35,11 @@ class PackedCall(NamedTuple):
             "Q_NORM": norm.q_kind, "K_NORM": norm.k_kind,
         }
 
+    def raws(self) -> dict[str, Tensor]:
+        """q and k before their norms as kernels of backward take them: [B, H, L, D]."""
+        q, k, _ = (x.transpose(1, 2) for x in self.qkv.unbind(2))
+        return {"q_raw": q, "k_raw": k}
+
     def arguments(self) -> dict[str, Any]:
         """What kernels over qkv itself take, by name."""
         B, L, _, H, _ = self.qkv.shape

@@ -1,27 +1,31 @@
 """Norms of packed q and k in passes of their own: x-hat to memory, and gradients back in place.
 
-For calls whose kernels take q-hat and k-hat as they take q and k. q and k are parts of qkv, in any
-strides; rows are those of all tokens and heads, one after another as these lie.
+For kernels that take q-hat and k-hat as they take q and k. One launch serves both, the first half
+of its programs q and the second half k. Rows are those of all tokens and heads, one after another
+as these lie.
 """
+
+from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from flashpoint.ops.triton.packed_call import PackedCall
 from flashpoint.ops.triton.packed_norm import normalise, normalise_gradient
-from flashpoint.ops.triton.problem import block_of, prepare
-from flashpoint.ops.triton.replay import Recorder, run_recorded
+from flashpoint.ops.triton.problem import block_of
+from flashpoint.ops.triton.replay import Recorder, only
 from flashpoint.ops.triton.tuning import gpu_of
 
 TILE = 4096  # numbers of a program at a time
-PER_PROCESSOR = 8  # programs of the backward pass, each of which leaves a share of dgain
+PER_PROCESSOR = 8  # programs of the backward pass for each of q and k
 
 
 @triton.jit
 def find_rows(block, lengths, H, L, num_rows, ROWS: tl.constexpr):
     """Number, sample, token and head of a block's rows, and which of these rows exist."""
-    row = tl.cast(block, tl.int64) * ROWS + tl.arange(0, ROWS)
+    row = block * ROWS + tl.arange(0, ROWS)
     token, h = row // H, row % H
     b, i = token // L, token % L
     exists = row < num_rows
@@ -34,38 +38,63 @@ def find_rows(block, lengths, H, L, num_rows, ROWS: tl.constexpr):
 def offsets_of(b, i, h, strides, BLOCK_D: tl.constexpr):
     """Of rows in [B, L, H, D]: [ROWS, BLOCK_D]."""
     d = tl.arange(0, BLOCK_D)
-    return (b * strides[0] + i * strides[1] + h * strides[2])[:, None] + d[None, :] * strides[3]
+    at = b.to(tl.int64) * strides[0] + i.to(tl.int64) * strides[1] + h.to(tl.int64) * strides[2]
+    return at[:, None] + d[None, :] * strides[3]
+
+
+@triton.jit
+def normalise_block(
+    block, x, hat, gain, lengths, strides, H, L, num_rows, eps,
+    KIND: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr, BLOCK_D: tl.constexpr,
+):
+    """x-hat, dense, of a block of x's rows; zeros where no key exists."""
+    row, b, i, h, exists = find_rows(block, lengths, H, L, num_rows, ROWS)
+    d = tl.arange(0, BLOCK_D)[None, :]
+    at = offsets_of(b, i, h, strides, BLOCK_D)
+    tile = tl.load(x + at, mask=exists[:, None] & (d < D), other=0.0)
+    tile = normalise(tile, exists, gain, eps, KIND, D)
+    there = row.to(tl.int64)[:, None] * D + d
+    tl.store(hat + there, tile, mask=(row < num_rows)[:, None] & (d < D))
 
 
 @triton.jit
 def normalise_heads_kernel(
-    x, hat, gain, lengths,                         # pointers; the last two may be None
-    x_strides, H, L, num_rows, eps,
-    KIND: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr, BLOCK_D: tl.constexpr,
+    q, k, q_hat, k_hat, q_gain, k_gain, lengths,   # pointers; those of no norm are not read
+    strides, H, L, num_rows, q_eps, k_eps,
+    Q_NORM: tl.constexpr, K_NORM: tl.constexpr, D: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK_D: tl.constexpr,
 ):
-    """x-hat, dense, of x [B, L, H, D]; zeros where no key exists."""
-    row, b, i, h, exists = find_rows(tl.program_id(0), lengths, H, L, num_rows, ROWS)
-    d = tl.arange(0, BLOCK_D)[None, :]
-    at = offsets_of(b, i, h, x_strides, BLOCK_D)
-    tile = tl.load(x + at, mask=exists[:, None] & (d < D), other=0.0)
-    tile = normalise(tile, exists, gain, eps, KIND, D)
-    tl.store(hat + row[:, None] * D + d, tile, mask=(row < num_rows)[:, None] & (d < D))
+    """q-hat and k-hat of those of q and k [B, L, H, D] that have a norm."""
+    block, blocks = tl.program_id(0), tl.cdiv(num_rows, ROWS)
+    if Q_NORM == "none":
+        block += blocks
+    if block < blocks:
+        if Q_NORM != "none":
+            normalise_block(
+                block, q, q_hat, q_gain, None, strides, H, L, num_rows, q_eps,
+                Q_NORM, D, ROWS, BLOCK_D,
+            )
+    else:
+        if K_NORM != "none":
+            normalise_block(
+                block - blocks, k, k_hat, k_gain, lengths, strides, H, L, num_rows, k_eps,
+                K_NORM, D, ROWS, BLOCK_D,
+            )
 
 
 @triton.jit
-def denormalise_heads_kernel(
-    dx, x, gain, dgain, lengths,                   # pointers; the last three may be None
-    dx_strides, x_strides, H, L, num_rows, eps,
+def denormalise_rows(
+    first, step, dx, x, gain, dgain, lengths, dx_strides, strides, H, L, num_rows, eps,
     KIND: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr, BLOCK_D: tl.constexpr,
 ):
-    """dx [B, L, H, D], of x-hat, becomes that of x; shares go to dgain [programs, D]."""
+    """Every step-th block of dx, from the first on; their share goes to a row of dgain."""
     share = tl.zeros([BLOCK_D], tl.float32)
     d = tl.arange(0, BLOCK_D)
-    for block in tl.range(tl.program_id(0), tl.cdiv(num_rows, ROWS), tl.num_programs(0)):
+    inside = (d < D)[None, :]
+    for block in tl.range(first, tl.cdiv(num_rows, ROWS), step):
         row, b, i, h, exists = find_rows(block, lengths, H, L, num_rows, ROWS)
-        inside = (d < D)[None, :]
         there = offsets_of(b, i, h, dx_strides, BLOCK_D)
-        at = offsets_of(b, i, h, x_strides, BLOCK_D)
+        at = offsets_of(b, i, h, strides, BLOCK_D)
         dhat = tl.load(dx + there, mask=exists[:, None] & inside, other=0.0).to(tl.float32)
         tile = tl.load(x + at, mask=exists[:, None] & inside, other=0.0)
         made, own = normalise_gradient(dhat, tile, exists, gain, eps, KIND, D)
@@ -73,57 +102,92 @@ def denormalise_heads_kernel(
         tl.store(dx + there, made, mask=(row < num_rows)[:, None] & inside)
         share += own
     if dgain is not None:
-        tl.store(dgain + tl.program_id(0) * D + d, share, mask=d < D)
+        tl.store(dgain + first * D + d, share, mask=d < D)
+
+
+@triton.jit
+def denormalise_heads_kernel(
+    dq, dk, q, k, q_gain, k_gain, dq_gain, dk_gain, lengths,  # pointers; the last five may be None
+    dx_strides, strides, H, L, num_rows, q_eps, k_eps, step,
+    Q_NORM: tl.constexpr, K_NORM: tl.constexpr, D: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK_D: tl.constexpr,
+):
+    """dq and dk [B, L, H, D], of q-hat and k-hat, become those of q and k.
+
+    By ``step`` programs each, which leave their shares in dq_gain and dk_gain [step, D].
+    """
+    first = tl.program_id(0)
+    if Q_NORM == "none":
+        first += step
+    if first < step:
+        if Q_NORM != "none":
+            denormalise_rows(
+                first, step, dq, q, q_gain, dq_gain, None, dx_strides, strides, H, L, num_rows,
+                q_eps, Q_NORM, D, ROWS, BLOCK_D,
+            )
+    else:
+        if K_NORM != "none":
+            denormalise_rows(
+                first - step, step, dk, k, k_gain, dk_gain, lengths, dx_strides, strides, H, L,
+                num_rows, k_eps, K_NORM, D, ROWS, BLOCK_D,
+            )
 
 
 def normalise_heads(
-    x: Tensor, gain: Tensor | None, lengths: Tensor | None, kind: str, eps: float
-) -> Tensor:
-    """x-hat of x [B, L, H, D], dense; x itself without a norm."""
-    if kind == "none" or x.numel() == 0:
-        return x
-    inputs = prepare(x=x, gain=gain, lengths=lengths)
-
-    def first_call(recorder: Recorder) -> list[Tensor]:
-        hat = recorder.empty("hat", x.shape, x.dtype)
-        arguments, num_blocks = _arguments(inputs, kind, eps)
-        recorder.launch(normalise_heads_kernel, num_blocks, arguments | {"hat": hat})
-        return [hat]
-
-    return run_recorded("normalise_heads", inputs, (kind, eps), ("hat",), first_call)[0]
+    call: PackedCall, lengths: Tensor | None, recorder: Recorder
+) -> tuple[Tensor, Tensor]:
+    """q-hat and k-hat [B, L, H, D], dense; q or k itself without a norm."""
+    q, k, _ = call.qkv.unbind(2)
+    hats = {"q": q, "k": k}
+    kinds = {"q": call.norm.q_kind, "k": call.norm.k_kind}
+    normed = [name for name, kind in kinds.items() if kind != "none"]
+    if not normed or call.qkv.numel() == 0:
+        return q, k
+    for name in normed:
+        hats[name] = recorder.empty(f"{name}_hat", q.shape, q.dtype)
+    arguments, num_blocks = _arguments(call, lengths)
+    arguments |= {"q_hat": hats["q"], "k_hat": hats["k"]}
+    kernel = normalise_heads_kernel
+    recorder.launch(kernel, num_blocks * len(normed), only(kernel, arguments) | {"num_warps": 4})
+    recorder.rename({name: f"{name}_hat" for name in normed})
+    return hats["q"], hats["k"]
 
 
 def denormalise_heads(
-    dx: Tensor, x: Tensor, gain: Tensor | None, lengths: Tensor | None, kind: str, eps: float
-) -> list[Tensor]:
-    """Turn dx [B, L, H, D] from x-hat's gradient to that of x; gives dgain if there is one."""
-    if kind == "none" or x.numel() == 0:
-        return [] if gain is None else [torch.zeros_like(gain)]
-    inputs = prepare(x=x, dx=dx, gain=gain, lengths=lengths)
-    outputs = () if gain is None else ("dgain",)
+    call: PackedCall, dqkv: Tensor, lengths: Tensor | None, recorder: Recorder
+) -> dict[str, Tensor]:
+    """Turn dq and dk in dqkv from gradients of q-hat and k-hat to those of q and k.
 
-    def first_call(recorder: Recorder) -> list[Tensor]:
-        arguments, num_blocks = _arguments(inputs, kind, eps)
-        programs = min(num_blocks, PER_PROCESSOR * gpu_of(x.device).processors)
-        shares = [recorder.empty(name, (programs, x.shape[3]), torch.float32) for name in outputs]
-        own = {"dgain": shares[0] if shares else None, "dx_strides": dx.stride()}
-        recorder.launch(denormalise_heads_kernel, programs, arguments | own)
-        return shares
+    Gives shares of the gains' gradients, "dq_gain" and "dk_gain" [programs, D], where there are
+    gains.
+    """
+    kinds = (call.norm.q_kind, call.norm.k_kind)
+    num_normed = len(kinds) - kinds.count("none")
+    if not num_normed or dqkv.numel() == 0:
+        return {}
+    arguments, num_blocks = _arguments(call, lengths)
+    step = min(num_blocks, PER_PROCESSOR * gpu_of(dqkv.device).processors)
+    gains = {"dq_gain": call.q_gain, "dk_gain": call.k_gain}
+    shares = {
+        name: recorder.empty(name, (step, dqkv.shape[4]), torch.float32)
+        for name, gain in gains.items() if gain is not None
+    }
+    dq, dk, _ = dqkv.unbind(2)
+    arguments |= {"dq": dq, "dk": dk, "dx_strides": dq.stride(), "step": step}
+    arguments |= {"dq_gain": None, "dk_gain": None} | shares
+    recorder.rename({"q": "q", "k": "k"})
+    kernel = denormalise_heads_kernel
+    recorder.launch(kernel, step * num_normed, only(kernel, arguments) | {"num_warps": 4})
+    return shares
 
-    shares = run_recorded("denormalise_heads", inputs, (kind, eps), outputs, first_call)
-    return [share.sum(0).to(gain.dtype) for share in shares if gain is not None]
 
-
-def _arguments(
-    inputs: dict[str, Tensor | None], kind: str, eps: float
-) -> tuple[dict[str, object], int]:
+def _arguments(call: PackedCall, lengths: Tensor | None) -> tuple[dict[str, Any], int]:
     """What both kernels take, and the number of blocks."""
-    x = inputs["x"]
-    assert x is not None
-    B, L, H, D = x.shape
+    q, k, _ = call.qkv.unbind(2)
+    B, L, H, D = q.shape
     rows = max(1, TILE // block_of(D))
-    arguments = inputs | {
-        "x_strides": x.stride(), "H": H, "L": L, "num_rows": B * L * H, "eps": eps,
-        "KIND": kind, "D": D, "ROWS": rows, "BLOCK_D": block_of(D), "num_warps": 4,
+    arguments = call.norms() | {
+        "q": q, "k": k, "lengths": lengths, "strides": q.stride(), "H": H, "L": L,
+        "num_rows": B * L * H, "D": D, "ROWS": rows, "BLOCK_D": block_of(D),
     }
     return arguments, triton.cdiv(B * L * H, rows)

@@ -61,6 +61,7 @@ class Recorder:
         self.like: Tensor | None = like
         self.buffers: dict[str, tuple[tuple[int, ...], torch.dtype]] = {}
         self.parts: dict[str, tuple[str, ...]] = {}
+        self.renamed: dict[str, str] = {}
         self.launches: list[Launch] = []
         self.is_repeatable = like.is_cuda and not INTERPRETED
 
@@ -74,6 +75,10 @@ class Recorder:
         """Tell that kernels know the parts of [B, L, parts, H, D] by names of their own."""
         self.parts[name] = parts
 
+    def rename(self, names: dict[str, str]) -> None:
+        """Tell that kernels from now on mean other tensors by these names."""
+        self.renamed |= names
+
     def launch(self, kernel: Any, num_programs: int, arguments: dict[str, Any]) -> None:
         """Run a kernel by Triton's own way."""
         compiled = kernel[(num_programs,)](**arguments)
@@ -85,6 +90,7 @@ class Recorder:
         values = [arguments[name] for name in kernel.arg_names]
         tensors, described = [], []
         for at, (name, value) in enumerate(zip(kernel.arg_names, values, strict=True)):
+            name = self.renamed.get(name, name)
             if isinstance(value, Tensor):
                 tensors.append((at, name))
                 values[at] = None

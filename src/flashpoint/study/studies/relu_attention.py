@@ -28,7 +28,7 @@ DEPARTURES = f"{SMALL_CORPUS} {SMALL_GAMMA} There, a row of its own has gamma fr
 
 _CHANGES: Mapping[Scale, Mapping[str, Any]] = {
     "smoke": {},
-    "small": {"steps": 3000},
+    "small": {},
     "paper": {"model.name": "reluformer_iwslt", "model.dropout": 0.3},
 }
 
