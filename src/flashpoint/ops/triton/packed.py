@@ -100,6 +100,7 @@ def launch_packed_backward(
         scored: list[Tensor] = []
         if kernels is not None and kernels.takes_norms(problem):
             arguments = backward.gradient_arguments(problem)
+            recorder.rename({"q_raw": "q", "k_raw": "k"})
             shares = kernels.launch_hopper_backward(
                 problem, recorder, do, grads, arguments, call.norms() | call.raws()
             )

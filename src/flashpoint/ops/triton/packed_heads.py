@@ -59,7 +59,7 @@ def normalise_block(
 
 @triton.jit
 def normalise_heads_kernel(
-    q, k, q_hat, k_hat, q_gain, k_gain, lengths,   # pointers; those of no norm are not read
+    q, k, q_hat, k_hat, q_gain, k_gain, lengths,   # pointers; all but q and k may be None
     strides, H, L, num_rows, q_eps, k_eps,
     Q_NORM: tl.constexpr, K_NORM: tl.constexpr, D: tl.constexpr,
     ROWS: tl.constexpr, BLOCK_D: tl.constexpr,
@@ -138,19 +138,17 @@ def normalise_heads(
 ) -> tuple[Tensor, Tensor]:
     """q-hat and k-hat [B, L, H, D], dense; q or k itself without a norm."""
     q, k, _ = call.qkv.unbind(2)
-    hats = {"q": q, "k": k}
     kinds = {"q": call.norm.q_kind, "k": call.norm.k_kind}
-    normed = [name for name, kind in kinds.items() if kind != "none"]
-    if not normed or call.qkv.numel() == 0:
+    names = {name: f"{name}_hat" for name, kind in kinds.items() if kind != "none"}
+    if not names or call.qkv.numel() == 0:
         return q, k
-    for name in normed:
-        hats[name] = recorder.empty(f"{name}_hat", q.shape, q.dtype)
+    hats = {hat: recorder.empty(hat, q.shape, q.dtype) for hat in names.values()}
     arguments, num_blocks = _arguments(call, lengths)
-    arguments |= {"q_hat": hats["q"], "k_hat": hats["k"]}
+    arguments |= {"q_hat": None, "k_hat": None} | hats
     kernel = normalise_heads_kernel
-    recorder.launch(kernel, num_blocks * len(normed), only(kernel, arguments) | {"num_warps": 4})
-    recorder.rename({name: f"{name}_hat" for name in normed})
-    return hats["q"], hats["k"]
+    recorder.launch(kernel, num_blocks * len(names), only(kernel, arguments) | {"num_warps": 4})
+    recorder.rename(names)
+    return hats.get("q_hat", q), hats.get("k_hat", k)
 
 
 def denormalise_heads(
