@@ -5,13 +5,15 @@ from functools import partial
 import pytest
 import torch
 from implementations import HAS_TRITON, needs_gpu
-from numerics import assert_within_budget, make_qkv
+from numerics import assert_exact, assert_within_budget, make_inputs, make_qkv, run
 from results import assert_same, evaluate
 
 from flashpoint import attention
 
 if not HAS_TRITON:
     pytest.skip("triton is not installed", allow_module_level=True)
+
+import triton
 
 on_a_gpu = pytest.mark.gpu
 
@@ -57,6 +59,33 @@ def test_cuda_graph_replays_forward_and_backward_on_new_inputs():
         graph.replay()
         expected = training_step(fresh, do, causal=True)
         assert all(torch.equal(a, b) for a, b in zip(captured, expected, strict=True))
+
+
+@on_a_gpu
+@needs_gpu
+@pytest.mark.parametrize("tokens", [49, 577], ids=["pointers", "descriptors"])
+def test_replays_follow_tensors_that_move(tokens, monkeypatch):
+    """Past Triton and by its own way: the same bits, and right."""
+    from flashpoint.ops.triton import launcher, replay
+
+    shape = (1, 6, 6, tokens, tokens, 64, 64)
+    monkeypatch.setattr(replay, "_recordings", {})
+    monkeypatch.setattr(launcher, "MOST_MAPS", 3)
+    kept = []  # so that addresses move
+    assert_exact("triton", torch.bfloat16, make_inputs(shape))  # recorded
+    for seed in (1, 2, 3, 1):
+        kept.append(make_inputs(shape, seed))
+        assert_exact("triton", torch.bfloat16, kept[-1])
+        short = run("triton", torch.bfloat16, kept[-1])
+        with monkeypatch.context() as patched:
+            patched.setattr(replay, "is_watched", lambda: True)
+            own = run("triton", torch.bfloat16, kept[-1])
+        kept += [short, own]
+        assert all(torch.equal(short[name], own[name]) for name in own)
+    recorders = list(replay._recordings.values())
+    assert [len(recorder.launches) for recorder in recorders] == [1, 2]
+    if triton.__version__.startswith(launcher.VERSIONS):
+        assert [len(recorder.shortcuts) for recorder in recorders] == [1, 2]
 
 
 @on_a_gpu

@@ -212,6 +212,21 @@ def test_autocast_computes_in_its_dtype_like_sdpa(impl, dtype):
     torch.testing.assert_close(o, expected, rtol=0, atol=0)
 
 
+def test_autocast_of_another_device_changes_nothing():
+    q = torch.randn(1, 2, 5, 8, requires_grad=True)
+    plain = attention(q, q, q)
+    (dq,) = torch.autograd.grad(plain.sum(), q)
+    before = torch.is_autocast_enabled("cuda")
+    torch.set_autocast_enabled("cuda", True)  # as torch.autocast does where there is a GPU
+    try:
+        o = attention(q, q, q)
+        (grad,) = torch.autograd.grad(o.sum(), q)
+    finally:
+        torch.set_autocast_enabled("cuda", before)
+    assert torch.equal(o, plain)
+    assert torch.equal(grad, dq)
+
+
 @every_fast
 def test_operator_itself_follows_autocast(impl):
     q, k, v = qkv(impl, 2, 3, 17, 8)

@@ -9,6 +9,7 @@ bias and mask; then lengths; then options field by field, ``Terms`` last.
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import cache, partial
 from types import NoneType
 from typing import Any, NamedTuple
 
@@ -95,11 +96,14 @@ class Operator:
     Args:
         name: of the operator.
         form: what its calls look like.
-        kernels: by the type of the tensors' device.
+        kernels: what gives them, by the type of the tensors' device.
     """
 
-    def __init__(self, name: str, form: Form, kernels: Mapping[str, Kernels]) -> None:
+    def __init__(
+        self, name: str, form: Form, kernels: Mapping[str, Callable[[], Kernels]]
+    ) -> None:
         self.form, self.kernels = form, kernels
+        self.num_tensors = form.inputs.count("Tensor")
         schemas = {
             name: f"({form.inputs}) -> Tensor",
             f"{name}_backward": f"(Tensor do, {form.inputs}, {_NEEDS}) -> Tensor[]",
@@ -118,7 +122,7 @@ class Operator:
         torch.library.register_fake(f"flashpoint::{name}", form.fake)
         torch.library.register_fake(f"flashpoint::{name}_backward", _fake_backward)
         torch.library.register_autograd(
-            f"flashpoint::{name}", self._differentiate_op, setup_context=_save
+            f"flashpoint::{name}", self._differentiate_op, setup_context=self.save
         )
         torch.library.register_autograd(f"flashpoint::{name}_backward", _refuse)
         register_flop_formula(self.op, get_raw=True)(form.flops)
@@ -128,11 +132,11 @@ class Operator:
         """The result; the terms come last."""
         q = inputs[0]
         watched = is_compiling() or torch._C._len_torch_dispatch_stack() or _get_tracing_state()
-        device = "cpu" if q.is_cpu else q.device.type
+        device = _kind(q)
         known = device in self.kernels and _ORDINARY.issuperset(map(type, inputs[:5]))
         if watched or not known:
             return self.op(*self.form.flatten(inputs))
-        if torch._C._is_any_autocast_enabled():
+        if _is_autocast(device):
             with torch.autocast(device, enabled=False):
                 return self(*inputs)
         if forward_ad._current_level >= 0:
@@ -141,15 +145,22 @@ class Operator:
             return _AttendTransformed.apply(self, *inputs)
         if torch._C._any_requires_grad(*inputs[:5]):
             return _Attend.apply(self, *inputs)
-        return self.kernels[device].run(*inputs)
+        return self.kernels[device]().run(*inputs)
 
-    def run(self, q: Tensor, *rest: Any) -> Tensor:
-        """The result, without a word to autograd."""
-        return self.kernels[q.device.type].run(q, *rest)
+    def run(self, *inputs: Any) -> Tensor:
+        """The result; the kernels get tensors without a word of autograd on them."""
+        num = self.num_tensors
+        tensors = [None if x is None else x.detach() for x in inputs[:num]]
+        return self.kernels[_kind(inputs[0])]().run(*tensors, *inputs[num:])
 
-    def run_backward(self, do: Tensor, *rest: Any) -> list[Tensor]:
-        """The gradients, likewise."""
-        return self.kernels[do.device.type].run_backward(do, *rest)
+    def run_backward(self, *inputs: Any) -> list[Tensor]:
+        """The gradients, where autograd does not look on."""
+        return self.kernels[_kind(inputs[0])]().run_backward(*inputs)
+
+    def save(self, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        """Keep for backward what the caller gave: no weights, no statistics, not the output."""
+        ctx.save_for_backward(*inputs[: self.num_tensors])
+        ctx.others = inputs[self.num_tensors :]
 
     def _run_cast(self, *inputs: Any) -> Tensor:
         """Autocast's part for whoever calls the operator itself."""
@@ -160,7 +171,7 @@ class Operator:
 
     def _run_flat(self, *inputs: Any) -> Tensor:
         with _outside_autocast(inputs[0]):
-            return self.run(*_detached(self.form.gather(inputs)))
+            return self.run(*self.form.gather(inputs))
 
     def _run_backward_flat(self, do: Tensor, *inputs: Any) -> list[Tensor]:
         *rest, need_dbias, need_dmask = inputs
@@ -177,8 +188,10 @@ class _Attend(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, operator: Operator, *inputs: Any) -> Tensor:
         ctx.operator = operator
-        _save(ctx, inputs, None)
-        return operator.run(*_detached(inputs))
+        operator.save(ctx, inputs, None)
+        if inputs[0].is_cuda:  # where kernels want addresses only, and autograd is off here
+            return operator.kernels["cuda"]().run(*inputs)
+        return operator.run(*inputs)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
@@ -190,12 +203,12 @@ class _AttendTransformed(torch.autograd.Function):
 
     @staticmethod
     def forward(operator: Operator, *inputs: Any) -> Tensor:
-        return operator.run(*_detached(inputs))
+        return operator.run(*inputs)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         ctx.operator = inputs[0]
-        _save(ctx, inputs[1:], output)
+        ctx.operator.save(ctx, inputs[1:], output)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
@@ -235,18 +248,28 @@ class _AttendBackward(torch.autograd.Function):
 
 
 def _backward_past_dispatcher(ctx: Any, do: Tensor) -> tuple[Tensor | None, ...]:
-    def run(*inputs: Any) -> Any:
-        with _outside_autocast(inputs[0]):
-            if torch.is_grad_enabled():
-                return _AttendBackward.apply(ctx.operator, *inputs)
-            return ctx.operator.run_backward(*inputs)
-
+    if _is_autocast(kind := _kind(do)):
+        with torch.autocast(kind, enabled=False):
+            return _backward_past_dispatcher(ctx, do)
+    run = ctx.operator.run_backward
+    if torch.is_grad_enabled():
+        run = partial(_AttendBackward.apply, ctx.operator)
     return None, *_differentiate(ctx, do, ctx.needs_input_grad[4:6], run)
 
 
+def _kind(x: Tensor) -> str:
+    """The type of a tensor's device; asking it for the usual two is the shortest way."""
+    return "cuda" if x.is_cuda else "cpu" if x.is_cpu else x.device.type
+
+
+def _is_autocast(kind: str) -> bool:
+    """True where autocast is on for a type of device; mostly it is for none."""
+    return torch._C._is_any_autocast_enabled() and torch.is_autocast_enabled(kind)
+
+
 def _outside_autocast(x: Tensor) -> AbstractContextManager[Any]:
-    enabled = torch._C._is_any_autocast_enabled()
-    return torch.autocast(x.device.type, enabled=False) if enabled else nullcontext()
+    kind = _kind(x)
+    return torch.autocast(kind, enabled=False) if _is_autocast(kind) else nullcontext()
 
 
 def _refuse(ctx: Any, *_: Any) -> None:
@@ -268,26 +291,15 @@ def _refuse_vmap() -> None:
     )
 
 
-def _detached(inputs: Sequence[Any]) -> list[Any]:
-    """The inputs as kernels want them, without a word of autograd on them."""
-    return [x.detach() if isinstance(x, Tensor) else x for x in inputs]
-
-
-def _save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    # What the caller gave: no weights, no statistics, no normalised q and k, not the output.
-    ctx.save_for_backward(*(x if isinstance(x, Tensor) else None for x in inputs))
-    ctx.others = [None if isinstance(x, Tensor) else x for x in inputs]
-
-
 def _differentiate(
     ctx: Any, do: Tensor, needs: tuple[bool, bool], run: Callable[..., Any]
 ) -> tuple[Tensor | None, ...]:
     """One gradient or None for each input; ``needs`` says whether bias and mask want theirs."""
-    saved = zip(ctx.saved_tensors, ctx.others, strict=True)
-    inputs = [other if tensor is None else tensor for tensor, other in saved]
-    grads = iter(run(do, *inputs, *needs))
-    wanted = (*(x is not None for x in inputs[:3]), *needs)
-    return *(next(grads) if want else None for want in wanted), *[None] * (len(inputs) - 5)
+    tensors, others = ctx.saved_tensors, ctx.others
+    grads = iter(run(do, *tensors, *others, *needs))
+    wanted = (*[x is not None for x in tensors[:3]], *needs)
+    rest = len(tensors) + len(others) - len(wanted)
+    return *[next(grads) if want else None for want in wanted], *[None] * rest
 
 
 def _fake(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> Tensor:
@@ -305,48 +317,28 @@ def _fake_backward(do: Tensor, *inputs: Any) -> list[Tensor]:
     return [x.new_empty(x.shape) for x, want in pairs if want and x is not None]
 
 
+@cache
 def _on_gpu() -> Kernels:
     """Triton is imported by the first call that needs it."""
+    from flashpoint.ops.triton.backward import launch_backward
+    from flashpoint.ops.triton.forward import launch_forward
 
-    def run(*inputs: Any) -> Tensor:
-        from flashpoint.ops.triton.forward import launch_forward
-
-        return launch_forward(*inputs)
-
-    def run_backward(*inputs: Any) -> list[Tensor]:
-        from flashpoint.ops.triton.backward import launch_backward
-
-        return launch_backward(*inputs)
-
-    return Kernels(run, run_backward)
+    return Kernels(launch_forward, launch_backward)
 
 
+@cache
 def _on_gpu_varlen() -> Kernels:
-    def run(*inputs: Any) -> Tensor:
-        from flashpoint.ops.triton.forward import launch_forward_varlen
+    from flashpoint.ops.triton.backward import launch_backward_varlen
+    from flashpoint.ops.triton.forward import launch_forward_varlen
 
-        return launch_forward_varlen(*inputs)
-
-    def run_backward(*inputs: Any) -> list[Tensor]:
-        from flashpoint.ops.triton.backward import launch_backward_varlen
-
-        return launch_backward_varlen(*inputs)
-
-    return Kernels(run, run_backward)
+    return Kernels(launch_forward_varlen, launch_backward_varlen)
 
 
+@cache
 def _on_gpu_packed() -> Kernels:
-    def run(*inputs: Any) -> Tensor:
-        from flashpoint.ops.triton.packed import launch_packed_forward
+    from flashpoint.ops.triton.packed import launch_packed_backward, launch_packed_forward
 
-        return launch_packed_forward(*inputs)
-
-    def run_backward(*inputs: Any) -> list[Tensor]:
-        from flashpoint.ops.triton.packed import launch_packed_backward
-
-        return launch_packed_backward(*inputs)
-
-    return Kernels(run, run_backward)
+    return Kernels(launch_packed_forward, launch_packed_backward)
 
 
 _QKV = f"Tensor q, Tensor k, Tensor v, {_SCORED}"
@@ -364,26 +356,28 @@ _PACKED = Form(
     flops_packed_backward,
 )
 
-attend = Operator("attention", _DENSE, {"cpu": Kernels(forward, backward), "cuda": _on_gpu()})
+attend = Operator(
+    "attention", _DENSE, {"cpu": cache(lambda: Kernels(forward, backward)), "cuda": _on_gpu}
+)
 attend_varlen = Operator(
     "attention_varlen",
     _VARLEN,
-    {"cpu": Kernels(forward_varlen, backward_varlen), "cuda": _on_gpu_varlen()},
+    {"cpu": cache(lambda: Kernels(forward_varlen, backward_varlen)), "cuda": _on_gpu_varlen},
 )
 attend_packed = Operator(
     "attention_qkvpacked",
     _PACKED,
-    {"cpu": Kernels(forward_packed, backward_packed), "cuda": _on_gpu_packed()},
+    {"cpu": cache(lambda: Kernels(forward_packed, backward_packed)), "cuda": _on_gpu_packed},
 )
 
 
 # The same with the GPU's kernels for CPU tensors, where Triton interprets them.
 attend_interpreted = attend_varlen_interpreted = attend_packed_interpreted = None
 if INTERPRETED:
-    attend_interpreted = Operator("attention_interpreted", _DENSE, {"cpu": _on_gpu()})
+    attend_interpreted = Operator("attention_interpreted", _DENSE, {"cpu": _on_gpu})
     attend_varlen_interpreted = Operator(
-        "attention_varlen_interpreted", _VARLEN, {"cpu": _on_gpu_varlen()}
+        "attention_varlen_interpreted", _VARLEN, {"cpu": _on_gpu_varlen}
     )
     attend_packed_interpreted = Operator(
-        "attention_qkvpacked_interpreted", _PACKED, {"cpu": _on_gpu_packed()}
+        "attention_qkvpacked_interpreted", _PACKED, {"cpu": _on_gpu_packed}
     )

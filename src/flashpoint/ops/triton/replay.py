@@ -2,16 +2,17 @@
 
 Triton looks at some fifty arguments a launch, and we compute most of them: 150 us, as much as a
 small attention takes on the GPU. A call with the same shapes, strides and terms is replayed from
-what the first one recorded, at half of that.
+what the first one recorded: outputs are made, and addresses handed to the launchers.
 """
 
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from flashpoint.ops.implementations import INTERPRETED
+from flashpoint.ops.triton.launcher import Launch, Shortcut, current_stream, is_watched
 
 MOST_RECORDINGS = 1024  # then all are forgotten: shapes that never come back
 
@@ -19,36 +20,6 @@ MOST_RECORDINGS = 1024  # then all are forgotten: shapes that never come back
 def only(kernel: Any, arguments: dict[str, Any]) -> dict[str, Any]:
     """Those of the arguments that a kernel takes."""
     return {name: arguments[name] for name in kernel.arg_names if name in arguments}
-
-
-class Described(NamedTuple):
-    """What a launch reads of a tensor descriptor."""
-
-    base: Tensor
-    shape: list[int]
-    strides: list[int]
-    padding: str = "zero"
-
-
-class Launch(NamedTuple):
-    """One launch: a compiled kernel, its grid and arguments, and where the tensors go in these."""
-
-    compiled: Any
-    grid: tuple[int, int, int]
-    arguments: list[Any]
-    tensors: list[tuple[int, str]]
-    described: list[tuple[int, str, list[int], list[int]]]
-
-    def run(self, tensors: dict[str, Tensor | None]) -> None:
-        """Launch again with other tensors of the same kind."""
-        arguments = self.arguments.copy()
-        for at, name in self.tensors:
-            arguments[at] = tensors[name]
-        for at, name, shape, strides in self.described:
-            base = tensors[name]
-            assert base is not None
-            arguments[at] = Described(base, shape, strides)
-        self.compiled[self.grid](*arguments)
 
 
 class Recorder:
@@ -63,6 +34,7 @@ class Recorder:
         self.parts: dict[str, tuple[str, ...]] = {}
         self.renamed: dict[str, str] = {}
         self.launches: list[Launch] = []
+        self.shortcuts: list[Shortcut] = []
         self.is_repeatable = like.is_cuda and not INTERPRETED
 
     def empty(self, name: str, shape: Iterable[int], dtype: torch.dtype) -> Tensor:
@@ -88,30 +60,41 @@ class Recorder:
             self.is_repeatable = False
             return
         values = [arguments[name] for name in kernel.arg_names]
-        tensors, described = [], []
-        for at, (name, value) in enumerate(zip(kernel.arg_names, values, strict=True)):
-            name = self.renamed.get(name, name)
-            if isinstance(value, Tensor):
-                tensors.append((at, name))
-                values[at] = None
-            elif hasattr(value, "block_shape"):  # a descriptor, Triton's or Gluon's
-                described.append((at, name, value.shape, value.strides))
-                values[at] = None
-        grid = (num_programs, 1, 1)
-        self.launches.append(Launch(compiled, grid, values, tensors, described))
+        names = [self.renamed.get(name, name) for name in kernel.arg_names]
+        launch = Launch.of(compiled, (num_programs, 1, 1), names, values)
+        self.launches.append(launch)
+        if launch.shortcut is not None:
+            self.shortcuts.append(launch.shortcut)
 
-    def replay(self, inputs: dict[str, Tensor | None], like: Tensor) -> dict[str, Tensor | None]:
+    def replay(
+        self, inputs: dict[str, Tensor | None], addresses: dict[str, int], like: Tensor
+    ) -> dict[str, Tensor | None]:
         """All launches again on other inputs; gives them and the outputs by name."""
-        tensors = dict(inputs)
+        tensors, device = dict(inputs), like.device
         for name, (shape, dtype) in self.buffers.items():
-            tensors[name] = like.new_empty(shape, dtype=dtype)
+            made = tensors[name] = torch.empty(*shape, dtype=dtype, device=device)
+            addresses[name] = made.data_ptr()
+        if len(self.shortcuts) < len(self.launches) or is_watched():
+            self._replay_by_triton(tensors)
+            return tensors
+        for name, parts in self.parts.items():
+            whole = tensors[name]
+            assert whole is not None
+            step = whole.stride(2) * whole.element_size()
+            for number, part in enumerate(parts):
+                addresses[part] = addresses[name] + number * step
+        stream = current_stream(device.index)
+        for shortcut in self.shortcuts:
+            shortcut.run(addresses, stream)
+        return tensors
+
+    def _replay_by_triton(self, tensors: dict[str, Tensor | None]) -> None:
         for name, parts in self.parts.items():
             whole = tensors[name]
             assert whole is not None
             tensors.update(zip(parts, whole.unbind(2), strict=True))
         for launch in self.launches:
             launch.run(tensors)
-        return tensors
 
 
 _recordings: dict[Any, Recorder] = {}
@@ -135,13 +118,14 @@ def run_recorded(
     """
     like = next(iter(inputs.values()))
     assert like is not None
-    if like.is_cuda and like.device.index != torch.cuda.current_device():
+    if like.is_cuda and like.get_device() != torch._C._cuda_getDevice():
         with torch.cuda.device(like.device):
             return run_recorded(name, inputs, options, outputs, first_call)
-    key = (name, like.device.index, options, *map(_signature, inputs.values()))
+    signature, addresses = _identify(inputs)
+    key = (name, options, *signature)
     recorder = _recordings.get(key)
     if recorder is not None:
-        made = recorder.replay(inputs, like)
+        made = recorder.replay(inputs, addresses, like)
         return [made[output] for output in outputs]  # pyright: ignore[reportReturnType]
     recorder = Recorder(like)
     results = first_call(recorder)
@@ -153,6 +137,14 @@ def run_recorded(
     return results
 
 
-def _signature(x: Tensor | None) -> Any:
-    """All of a tensor that a launch depends on."""
-    return None if x is None else (x.shape, x.stride(), x.dtype, x.data_ptr() % 16)
+def _identify(inputs: dict[str, Tensor | None]) -> tuple[list[Any], dict[str, int]]:
+    """All of the tensors that a launch depends on but their addresses, and these by name."""
+    signature: list[Any] = []
+    addresses: dict[str, int] = {}
+    for name, x in inputs.items():
+        if x is None:
+            signature.append(None)
+        else:
+            address = addresses[name] = x.data_ptr()
+            signature += (x.shape, x.stride(), x.dtype, x.get_device(), address % 16)
+    return signature, addresses

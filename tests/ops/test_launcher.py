@@ -1,0 +1,270 @@
+"""Launches past Triton: what its C launcher gets, and when Triton must go its own way.
+
+Triton's own classes run here, with a C launcher and a driver that only take notes.
+"""
+
+from functools import partial
+from types import SimpleNamespace
+
+import pytest
+import torch
+from implementations import HAS_TRITON
+
+if not HAS_TRITON:
+    pytest.skip("triton is not installed", allow_module_level=True)
+
+import triton
+from triton import knobs
+from triton.backends.nvidia.driver import CudaLauncher, wrap_handle_tensordesc
+from triton.compiler.compiler import CompiledKernel
+from triton.runtime import driver
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from flashpoint.ops.triton import launcher, replay
+
+pytestmark = pytest.mark.skipif(
+    not triton.__version__.startswith(launcher.VERSIONS),
+    reason=f"knows the launcher of Triton {launcher.VERSIONS}, this is {triton.__version__}",
+)
+
+META = {"swizzle": 3, "elem_size": 2, "elem_type": 8, "block_size": [1, 16], "fp4_padded": False}
+STREAM = 11
+SHAPE = (4, 32)
+HOOKS = slice(10, 13)  # what they are told, enter, exit
+
+
+@pytest.fixture
+def made(monkeypatch):
+    """A driver without a GPU; gives the addresses it made descriptors of."""
+    addresses = []
+
+    def fill(address, *rest):
+        addresses.append(address)
+        return ("map", address, repr(rest))
+
+    active = SimpleNamespace(
+        get_current_device=lambda: 0,
+        get_current_stream=lambda _: STREAM,
+        utils=SimpleNamespace(fill_tma_descriptor=fill),
+    )
+    monkeypatch.setattr(driver, "_active", active)
+    return addresses
+
+
+class Kernel:
+    """o = f(q, k), with q and k read by the copy engine or by pointers."""
+
+    arg_names = ("q", "k", "strides", "scale", "o", "bias", "BLOCK")
+
+    def __init__(self, described=True, metas=2, **changes):
+        self.notes = []
+        kind = "tensordesc<bf16[1, 16]>" if described else "*bf16"
+        others = (("i32", "constexpr"), "fp32", "*bf16", "constexpr", "constexpr")
+        signature = dict(enumerate((kind, kind, *others)))
+        run = CudaLauncher.__new__(CudaLauncher)
+        run.num_ctas = 1
+        run.launch_cooperative_grid, run.launch_pdl = False, True
+        run.global_scratch_size = run.profile_scratch_size = 0
+        run.global_scratch_align = run.profile_scratch_align = 1
+        metas = [META] * metas if described else None
+        run.launch = wrap_handle_tensordesc(self.note, signature, metas)
+        vars(run).update(changes)
+        self.compiled = CompiledKernel.__new__(CompiledKernel)
+        known = {"module": 1, "function": 7, "packed_metadata": (4, 1, 0), "name": "kernel"}
+        vars(self.compiled).update(known, _run=run, src=None)
+
+    def note(self, *given):
+        """The C launcher."""
+        self.notes.append(given)
+
+    def __getitem__(self, grid):
+        def launch(**arguments):
+            self.compiled[(*grid, 1, 1)](*arguments.values())
+            return self.compiled
+
+        return launch
+
+
+def describe(x):
+    return TensorDescriptor(x, list(x.shape), list(x.stride()), [1, 16])
+
+
+def attend(kernel, recorder, q, k, describe=describe):
+    """The first call."""
+    o = recorder.empty("o", SHAPE, q.dtype)
+    values = (describe(q), describe(k), (32, 1), 0.5, o, None, 16)
+    recorder.launch(kernel, 9, dict(zip(kernel.arg_names, values, strict=True)))
+    return [o]
+
+
+class Repeating(replay.Recorder):
+    def __init__(self, like):
+        super().__init__(like)
+        self.is_repeatable = True
+
+
+@pytest.fixture
+def call(monkeypatch, made):
+    """Calls a kernel on q and k, recorded and then replayed; gives what the C launcher got."""
+    monkeypatch.setattr(replay, "Recorder", Repeating)
+    monkeypatch.setattr(replay, "_recordings", {})
+
+    def call(kernel, q, k, describe=describe):
+        first_call = partial(attend, kernel, q=q, k=k, describe=describe)
+        inputs = {"q": q, "k": k}
+        (o,) = replay.run_recorded("attend", inputs, (), ("o",), first_call)
+        return kernel.notes[-1], o
+
+    return call
+
+
+def make(num=2):
+    return [torch.zeros(SHAPE, dtype=torch.bfloat16) for _ in range(num)]
+
+
+def addresses_in(given):
+    """The launcher's arguments with addresses for tensors, and without hooks."""
+    given = list(given)
+    given[HOOKS] = []
+    return [x.data_ptr() if isinstance(x, torch.Tensor) else x for x in given]
+
+
+def took_shortcut(given):
+    return given[HOOKS] == (None, None, None)
+
+
+def mapped(given):
+    """The addresses in descriptors."""
+    return [x[1] for x in given if isinstance(x, tuple) and x[0] == "map"]
+
+
+def values_of(q, k):
+    return (q, k, (32, 1), 0.5, make(1)[0], None, 16)
+
+
+def find(kernel, values):
+    return launcher.find_shortcut(kernel.compiled, (9, 1, 1), kernel.arg_names, values)
+
+
+@pytest.mark.parametrize("described", [True, False], ids=["described", "pointers"])
+def test_moved_tensors_reach_the_launcher_as_by_triton(call, described, monkeypatch):
+    kernel = Kernel(described)
+    how = describe if described else (lambda x: x)
+    call(kernel, *make(), how)
+    q, k = make()
+    short, o = call(kernel, q, k, how)
+    monkeypatch.setattr(replay, "is_watched", lambda: True)
+    monkeypatch.setattr(replay.torch, "empty", lambda *_, **__: o)  # at the same address
+    own, _ = call(kernel, q, k, how)
+    assert took_shortcut(short)
+    assert not took_shortcut(own)
+    assert addresses_in(short) == addresses_in(own)
+    assert short[launcher.STREAM] == STREAM
+    found = [*mapped(short), *short]
+    assert all(x.data_ptr() in found for x in (q, k, o))
+
+
+@pytest.mark.parametrize("which", ["launch_enter_hook", "launch_exit_hook"])
+@pytest.mark.parametrize("is_chain", [True, False], ids=["chain", "function"])
+def test_hooks_are_told_of_replays(call, monkeypatch, which, is_chain):
+    kernel = Kernel()
+    call(kernel, *make())
+    hook = knobs.HookChain()
+    monkeypatch.setattr(knobs.runtime, which, hook)
+    assert took_shortcut(call(kernel, *make())[0])
+    told = []
+    hook.add(told.append)
+    if not is_chain:
+        monkeypatch.setattr(knobs.runtime, which, told.append)
+    given, _ = call(kernel, *make())
+    assert not took_shortcut(given)
+    assert getattr(knobs.runtime, which) in given[HOOKS]
+
+
+CHANGES = {
+    "global scratch": {"global_scratch_size": 8},
+    "profile scratch": {"profile_scratch_size": 8},
+    "another function": {"launch": lambda *_: None},
+    "no function": {"launch": print},
+    "no maps": {"metas": 0},
+}
+
+
+@pytest.mark.parametrize("changes", CHANGES.values(), ids=CHANGES)
+def test_kernels_that_need_triton_have_no_shortcut(changes, made):
+    values = values_of(*map(describe, make()))
+    assert find(Kernel(), values) is not None
+    assert find(Kernel(**changes), values) is None
+
+
+def test_launchers_of_another_form_have_no_shortcut(made):
+    kernel = Kernel()
+    q, k = make()
+    assert find(kernel, values_of(describe(q), k)) is None
+    assert (
+        find(SimpleNamespace(compiled=None, arg_names=kernel.arg_names), values_of(q, k)) is None
+    )
+    del kernel.compiled.run.launch_pdl
+    assert find(kernel, values_of(describe(q), describe(k))) is None
+
+
+@pytest.mark.parametrize("reason", ["version", "scratch"])
+def test_replays_without_a_shortcut_go_by_triton(call, monkeypatch, reason):
+    if reason == "version":
+        monkeypatch.setattr(triton, "__version__", "3.99.0")
+    kernel = Kernel()
+    if reason == "scratch":
+        kernel.compiled.run.global_scratch_size = 8
+        allocator = SimpleNamespace(get=lambda: lambda *_: 5)
+        monkeypatch.setattr("triton.runtime._allocation._allocator", allocator)
+    call(kernel, *make())
+    q, k = make()
+    given, o = call(kernel, q, k)
+    assert not took_shortcut(given)
+    assert any(x is o for x in given)
+    assert mapped(given) == [q.data_ptr(), k.data_ptr()]
+
+
+def test_descriptors_are_made_once_for_an_address(call, made):
+    kernel = Kernel()
+    call(kernel, *make())
+    made.clear()
+    q, k, other_q, other_k = make(4)
+    for pair in ((q, k), (other_q, other_k), (q, k), (other_q, k)):
+        given, _ = call(kernel, *pair)
+        assert mapped(given) == [x.data_ptr() for x in pair]
+    assert made == [x.data_ptr() for x in (q, k, other_q, other_k)]
+
+
+def test_remembered_descriptors_are_bounded(monkeypatch):
+    monkeypatch.setattr(launcher, "MOST_MAPS", 3)
+    maps = launcher.Maps(lambda address: -address)
+    for address in range(10):
+        assert maps[address] == -address
+        assert len(maps) <= 3
+
+
+def test_parts_of_a_tensor_have_their_addresses(monkeypatch, made):
+    kernel = Kernel(described=False)
+    x = torch.zeros(2, 5, 3, 4, 8, dtype=torch.bfloat16)
+    recorder = Repeating(x)
+    recorder.name_parts("x", ("q", "k", "v"))
+    attend(kernel, recorder, *x.unbind(2)[:2], describe=lambda part: part)
+    moved = torch.zeros_like(x)
+    for is_watched in (False, True):
+        monkeypatch.setattr(replay, "is_watched", lambda is_watched=is_watched: is_watched)
+        recorder.replay({"x": moved}, {"x": moved.data_ptr()}, moved)
+        q, k, _ = moved.unbind(2)
+        given = addresses_in(kernel.notes[-1])
+        assert given[10:12] == [q.data_ptr(), k.data_ptr()]
+
+
+def test_tensors_on_other_devices_share_no_recording():
+    """A launcher that gets numbers cannot tell the host's from the GPU's."""
+
+    def signature(device):
+        x = torch.zeros(4, 4)
+        x.get_device = lambda: device
+        return replay._identify({"q": x})[0]
+
+    assert signature(0) == signature(0) != signature(-1)
