@@ -31,6 +31,7 @@ RATES = {
     "sdpa_cudnn": 400e12,
     "sdpa_flash": 300e12,
     "sdpa_efficient": 200e12,
+    "sdpa": 400e12,
     "flex_log": 100e12,
 }
 
@@ -83,7 +84,7 @@ def make_gpu_row(item):
     return Row(
         case=item.case,
         limits=item.limits,
-        is_overhead=False,
+        is_overhead=item.is_overhead,
         measurements=tuple(
             Measurement(
                 provider=name,

@@ -4,9 +4,12 @@ import pytest
 import torch
 from implementations import needs_gpu
 
+from flashpoint.bench import runner
 from flashpoint.bench.cases import Case, Shape
 from flashpoint.bench.device import default_device, num_input_sets, own_stream, timer_for
-from flashpoint.bench.timing import CpuTimer
+from flashpoint.bench.limits import Limits
+from flashpoint.bench.plan import Item
+from flashpoint.bench.timing import Budget, CpuTimer
 from flashpoint.errors import UnsupportedError
 
 CASE = Case(shape=Shape(1, 1, 16, 16), dtype="bf16", mode="forward")
@@ -29,6 +32,30 @@ def test_missing_gpu_is_one_line(monkeypatch):
     assert default_device() == "cpu"
     with pytest.raises(UnsupportedError, match=r"'cuda' is not available: torch .* sees no GPU"):
         timer_for("cuda")
+
+
+def test_overhead_is_timed_on_the_host(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    events = []
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: events.append("wait"))
+    sampler = timer_for("cuda", is_overhead=True).prepare(lambda: events.append("call"), 3)
+    assert (sampler.method, sampler.repeats) == ("clock", 3)
+    assert 0 < sampler.measure() < 1
+    assert events == ["wait", "call", "call", "call"]
+
+
+def test_timer_is_told_of_overhead(monkeypatch):
+    told = []
+
+    def timer(device, *, is_overhead):
+        told.append((device, is_overhead))
+        return CpuTimer()
+
+    monkeypatch.setattr(runner, "timer_for", timer)
+    for is_overhead in (True, False):
+        item = Item(case=CASE, providers=("sdpa",), limits=Limits(), is_overhead=is_overhead)
+        runner.measure_item(item, Budget(rounds=2, seconds=0.0), lambda _: None)
+    assert told == [("cpu", True), ("cpu", False)]
 
 
 @pytest.mark.gpu

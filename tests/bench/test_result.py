@@ -26,6 +26,12 @@ def test_best_is_the_fastest_that_is_right():
     assert row.speedup(("sdpa_cudnn",)) is None
 
 
+def test_overhead_is_held_to_a_call_that_names_no_backend():
+    rows = make_gpu_result("vit").rows
+    assert {row.best_sdpa for row in rows if row.is_overhead} == {("sdpa",)}
+    assert all("sdpa_flash" in row.best_sdpa for row in rows if not row.is_overhead)
+
+
 def test_share_is_that_of_one_large_product():
     result = make_gpu_result("long")
     assert result.matrix_share(result.rows[0]) == pytest.approx(0.8)

@@ -84,9 +84,11 @@ def test_no_other_gpu_case_has_a_limit():
 
 def test_vit_suite_measures_and_limits_norms_too():
     found = {
-        (str(entry.shape), entry.qk_norm, entry.mode): entry for entry in SUITES["vit"].entries
+        (str(entry.shape), entry.qk_norm, entry.mode): entry
+        for entry in SUITES["vit"].entries
+        if entry.overhead_dtype is None
     }
-    assert len(found) == len(SUITES["vit"].entries) == 20
+    assert len(found) == 20
     for (norm, mode), must, aim in (
         (("none", "forward"), 1.9, 2.5),
         (("none", "backward"), 1.5, 2.0),
@@ -99,10 +101,22 @@ def test_vit_suite_measures_and_limits_norms_too():
         assert entry.providers == ("sdpa_efficient",)
 
 
+def test_vit_suite_measures_calling_too():
+    overhead = [entry for entry in SUITES["vit"].entries if entry.overhead_dtype]
+    assert [(str(entry.shape), entry.mode) for entry in overhead] == [
+        (f"1, 6, {tokens}, 64", mode)
+        for tokens in (49, 196)
+        for mode in ("forward", "recording", "backward")
+    ]
+    assert {(e.overhead_dtype, e.providers, len(e.limits)) for e in overhead} == {
+        ("bf16", ("sdpa",), 0)
+    }
+
+
 def test_all_is_the_three_gpu_suites():
     parts = [entry for name in ("vit", "long", "decode") for entry in SUITES[name].entries]
     assert list(SUITES["all"].entries) == parts
-    assert {str(entry.shape) for entry in SUITES["vit"].entries} == {
+    assert {str(e.shape) for e in SUITES["vit"].entries if e.overhead_dtype is None} == {
         "1024, 6, 49, 64",
         "512, 6, 196, 64",
         "256, 12, 197, 64",

@@ -7,6 +7,7 @@ import pytest
 from bench.samples import ENVIRONMENT, make_gpu_result, make_row
 from rich.console import Console
 
+from flashpoint.bench.cases import Case, Shape
 from flashpoint.bench.formats import format_seconds
 from flashpoint.bench.memory import Peak
 from flashpoint.bench.result import Result
@@ -25,11 +26,20 @@ def draw(result, width):
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_table_fits_the_terminal_without_cutting(width):
-    rows = (make_row(), make_row(99.4e-6, 12.0), replace(make_row(), is_overhead=True))
+    tiny = Case(shape=Shape(1, 1, 16, 16), dtype="fp32", mode="recording")
+    row = make_row()
+    overhead = replace(row, is_overhead=True, case=tiny, measurements=row.measurements[:2])
+    rows = (row, make_row(99.4e-6, 12.0), overhead)
     text = draw(make_result(*rows), width)
     assert "…" not in text
     assert max(len(line) for line in text.splitlines()) <= width
-    for part in ("1, 8, 16384, 64", "bf16 training", "call overhead", "12.1 ms", "10.9-13.3"):
+    for part in (
+        "1, 8, 16384, 64",
+        "bf16 training",
+        "call overhead, L 16",
+        "12.1 ms",
+        "10.9-13.3",
+    ):
         assert part in text
     assert "No plain: its L x L matrix takes 8.6 GB (1, 8, 16384, 64)." in text
 

@@ -1,5 +1,7 @@
 """Timing on a GPU: events on the stream, and graphs where launches would decide.
 
+What a call costs the host is read off the clock, without either.
+
 The caches are flushed before every sample. That takes the GPU longer than Python needs to launch
 the first call, so the start event is followed by work at once, not by a wait for the host.
 """
@@ -8,7 +10,7 @@ from collections.abc import Callable
 
 import torch
 
-from flashpoint.bench.timing import Call, Sampler
+from flashpoint.bench.timing import Call, CpuTimer, Sampler
 
 FLUSH_BYTES = 256 * 1024**2
 """Several times the L2 cache of any GPU so far."""
@@ -51,6 +53,20 @@ class CudaTimer:
         end.record()
         end.synchronize()
         return begin.elapsed_time(end) / 1e3
+
+
+class HostTimer(CpuTimer):
+    """Times how long calls take to return; the GPU is idle when the first one begins."""
+
+    def prepare(self, call: Call, repeats: int) -> Sampler:
+        """Launch them one after the other, never from a graph."""
+        sampler = super().prepare(call, repeats)
+
+        def measure() -> float:
+            torch.cuda.synchronize()
+            return sampler.measure()
+
+        return sampler._replace(measure=measure)
 
 
 def capture(call: Call, num_calls: int) -> torch.cuda.CUDAGraph | None:

@@ -13,14 +13,14 @@ DEVICES = ("cpu", "cuda")
 MAX_INPUT_SETS = 8
 
 
-def timer_for(device: str) -> Timer:
-    """The timer that waits for ``device`` to finish."""
+def timer_for(device: str, *, is_overhead: bool = False) -> Timer:
+    """The timer that waits for ``device`` to finish, or for the call alone to return."""
     if device == "cpu":
         return CpuTimer()
     require(device)
-    from flashpoint.bench.cuda_timing import CudaTimer
+    from flashpoint.bench.cuda_timing import CudaTimer, HostTimer
 
-    return CudaTimer()
+    return HostTimer() if is_overhead else CudaTimer()
 
 
 def require(device: str) -> None:

@@ -86,7 +86,8 @@ def _measure_group(items: list[Item], plan: Plan, report: Report, done: int) -> 
 
 def measure_item(item: Item, budget: Budget, report: Callable[[str], None]) -> Row:
     """Start every provider that serves the case, check it, and time them in turns."""
-    case, timer = item.case, timer_for(item.case.device)
+    case = item.case
+    timer = timer_for(case.device, is_overhead=item.is_overhead)
     providers = [PROVIDERS[name] for name in item.providers]
     if case.qk_norm != "none" or any(provider.compiles for provider in providers):
         torch.compiler.reset()  # else torch gives up after a few shapes

@@ -27,7 +27,7 @@ class Entry:
         limits: what is promised, by dtype.
         providers: to be measured besides the usual ones.
         overhead_dtype: of a shape so small that the time is the cost of calling; such a case is
-            measured in this dtype alone. None: an ordinary case.
+            measured in this dtype alone, on the host. None: an ordinary case.
     """
 
     shape: Shape
@@ -185,6 +185,14 @@ def _vit_entries() -> Iterator[Entry]:
                 qk_norm=norm,
                 limits={"bf16": Limits(speed=speed)},
                 providers=("sdpa_efficient",),
+            )
+    for tokens in (49, 196):
+        for mode in ("forward", "recording", "backward"):
+            yield Entry(
+                shape=Shape(1, 6, tokens, 64),
+                mode=mode,
+                providers=("sdpa",),
+                overhead_dtype="bf16",
             )
 
 

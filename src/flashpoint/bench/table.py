@@ -89,7 +89,7 @@ def _cells(result: Result, row: Row) -> list[Text]:
     broken = broken_promises(row)
     ours, best = row.of(OURS), row.best_of(row.best_sdpa)
     return [
-        cell("call overhead" if row.is_overhead else str(row.case.shape), row.case.work),
+        cell(_place(row), row.case.work),
         _time_cell(ours),
         _sdpa_cell(row, best),
         _speed_cell(row, broken),
@@ -100,6 +100,12 @@ def _cells(result: Result, row: Row) -> list[Text]:
         ),
         _memory_cell(row, best, "memory" in broken),
     ]
+
+
+def _place(row: Row) -> str:
+    """What stands first in a row."""
+    shape = row.case.shape
+    return f"call overhead, L {shape.length}" if row.is_overhead else str(shape)
 
 
 def _time_cell(measurement: Measurement) -> Text:
@@ -169,7 +175,7 @@ def _other_tables(result: Result) -> Iterator[RenderableType]:
             table.add_column(name, justify="right", no_wrap=True)
         for row in result.rows:
             if any(row.of(name).timing for name in part):
-                title = "call overhead" if row.is_overhead else str(row.case.shape)
+                title = _place(row)
                 cells = (_other_cell(row, name) for name in part)
                 table.add_row(Text.assemble(title, (f"  {row.case.work}", "dim")), *cells)
         yield table
