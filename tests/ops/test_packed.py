@@ -143,10 +143,10 @@ def test_head_dims_on_a_gpu_are_exact(D):
 @pytest.mark.parametrize("impl", TRITON)
 def test_few_programs_do_the_work_of_many(impl, dtype, monkeypatch):
     """Each goes over several heads or blocks of rows, and adds up its share of the gains'."""
-    from flashpoint.ops.triton import packed_heads, packed_whole, replay, tuning
+    from flashpoint.ops.triton import packed_heads, replay, tuning, whole
 
     small = tuning.gpu_of(device_of(impl))._replace(processors=1)
-    for module in (packed_heads, packed_whole):
+    for module in (packed_heads, whole):
         monkeypatch.setattr(module, "gpu_of", lambda _: small)
     monkeypatch.setattr(packed_heads, "TILE", 256)
     monkeypatch.setattr(replay, "_recordings", {})

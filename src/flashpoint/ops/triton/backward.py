@@ -14,7 +14,7 @@ import triton
 from torch import Tensor
 
 from flashpoint.ops.spec import Terms
-from flashpoint.ops.triton import hopper
+from flashpoint.ops.triton import hopper, whole
 from flashpoint.ops.triton.activations import in_kernels, is_builtin
 from flashpoint.ops.triton.autotune import autotuned
 from flashpoint.ops.triton.backward_dkdv import backward_dkdv_kernel
@@ -103,6 +103,9 @@ def differentiate(
             grad.zero_()
         return [torch.zeros_like(x) for x, need in needs if need and x is not None]
     arguments = gradient_arguments(problem)
+    if whole.suits(problem):
+        whole.launch_whole_backward(problem, recorder, do, grads, arguments, parts)
+        return []
     kernels = hopper.backward_kernels(problem, do)
     if kernels is not None:
         kernels.launch_hopper_backward(problem, recorder, do, grads, arguments)

@@ -7,7 +7,7 @@ import triton.language as tl
 from torch import Tensor
 
 from flashpoint.ops.spec import Terms
-from flashpoint.ops.triton import decode, hopper
+from flashpoint.ops.triton import decode, hopper, whole
 from flashpoint.ops.triton.autotune import autotuned
 from flashpoint.ops.triton.problem import Problem, prepare
 from flashpoint.ops.triton.replay import Recorder, only, run_recorded
@@ -189,6 +189,9 @@ def attend(problem: Problem, recorder: Recorder, heads_last: bool) -> Tensor:
         return o.zero_()
     if decode.suits(problem) and not heads_last:
         decode.launch_decode(problem, recorder, o)
+        return o
+    if whole.suits(problem):
+        whole.launch_whole(problem, recorder, o, int(heads_last))
         return o
     kernels = hopper.forward_kernels(problem)
     if kernels is not None:

@@ -50,7 +50,6 @@ from flashpoint.ops.triton.hopper_signs import (
     split_heads,
 )
 from flashpoint.ops.triton.hopper_tiles import (
-    NO_NORMS,
     REGISTERS,
     count_turns,
     describe,
@@ -59,6 +58,7 @@ from flashpoint.ops.triton.hopper_tiles import (
 )
 from flashpoint.ops.triton.hopper_tiles import suits as suits_forward
 from flashpoint.ops.triton.hopper_weights import find_blocks
+from flashpoint.ops.triton.packed_norm import NO_NORMS
 from flashpoint.ops.triton.problem import Problem, block_of, is_regular
 from flashpoint.ops.triton.replay import Recorder, only
 from flashpoint.ops.triton.tiles import over_power

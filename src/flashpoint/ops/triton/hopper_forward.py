@@ -39,7 +39,6 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from flashpoint.ops.triton.hopper_activations import form_of, round_weights, weigh
 from flashpoint.ops.triton.hopper_norm import normalise_buffer
 from flashpoint.ops.triton.hopper_tiles import (
-    NO_NORMS,
     NORM_REGISTERS,
     REGISTERS,
     REGISTERS_NORMED,
@@ -50,6 +49,7 @@ from flashpoint.ops.triton.hopper_tiles import (
     pass_turn,
     take_turn,
 )
+from flashpoint.ops.triton.packed_norm import NO_NORMS
 from flashpoint.ops.triton.problem import Problem, block_of
 from flashpoint.ops.triton.replay import Recorder, only
 from flashpoint.ops.triton.tiles import over_power

@@ -28,9 +28,6 @@ from flashpoint.ops.triton.problem import Problem, block_of, tma_strides
 REGISTERS = {2: 240, 3: 160, 4: 112}
 REGISTERS_NORMED = {2: 200}  # the same beside a warpgroup that normalises
 NORM_REGISTERS = gl.constexpr(88)  # of that one's threads
-NO_NORMS = {
-    "q_gain": None, "k_gain": None, "q_eps": 1.0, "k_eps": 1.0, "Q_NORM": "none", "K_NORM": "none",
-}
 MOST_KEYS = 128  # in a block
 DTYPES = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16}
 

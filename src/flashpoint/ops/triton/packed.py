@@ -1,6 +1,6 @@
 """Packed q, k and v on the GPU. By the length of a call and by what kernels serve it:
 
-    up to 64 tokens   one kernel, norms inside (``packed_whole``)
+    up to 64 tokens   one kernel, norms inside (``whole``)
     192 to 256        forward on Hopper: K is normalised on the chip (``hopper_norm``)
     else              norms in a pass of their own (``packed_heads``), then the general kernels
 
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from flashpoint.ops.spec import NormTerms, Terms
-from flashpoint.ops.triton import backward, forward, hopper, packed_whole
+from flashpoint.ops.triton import backward, forward, hopper, whole
 from flashpoint.ops.triton.packed_call import PackedCall
 from flashpoint.ops.triton.packed_heads import denormalise_heads, normalise_heads
 from flashpoint.ops.triton.problem import Problem, prepare
@@ -34,10 +34,6 @@ def launch_packed_forward(
     terms: Terms,
 ) -> Tensor:
     """[B, L, H, D] from qkv [B, L, 3, H, D]."""
-    call = PackedCall(qkv, q_gain, k_gain, norm, terms)
-    is_plain = bias is mask is key_lengths is None
-    if is_plain and packed_whole.suits(call):
-        return packed_whole.launch_whole(call)
     inputs = prepare(
         qkv=qkv, q_gain=q_gain, k_gain=k_gain, bias=bias, mask=mask, lengths=key_lengths
     )
@@ -46,16 +42,18 @@ def launch_packed_forward(
         *own, bias, mask, lengths = inputs.values()
         call = PackedCall(*own, norm, terms)
         recorder.name_parts("qkv", ("q", "k", "v"))
-        kernels = hopper.forward_kernels(call.problem()) if is_plain else None
-        if kernels is not None and _stays_on_chip(call):
-            B, L, _, H, D = qkv.shape
-            o = recorder.empty("o", (B, L, H, D), qkv.dtype)
-            kernels.launch_hopper_forward(
-                call.problem(), recorder, o.transpose(1, 2), call.norms()
-            )
-            return [o]
-        problem = _normalised(call, bias, mask, lengths, recorder)
-        return [forward.attend(problem, recorder, heads_last=True)]
+        problem = call.problem(bias, mask, lengths)
+        kernels = hopper.forward_kernels(problem) if _stays_on_chip(call, problem) else None
+        if whole.suits(problem):
+            o = _empty_output(qkv, recorder)
+            whole.launch_whole(problem, recorder, o, 1, call.norms())
+        elif kernels is not None:
+            o = _empty_output(qkv, recorder)
+            kernels.launch_hopper_forward(problem, recorder, o.transpose(1, 2), call.norms())
+        else:
+            problem = _normalised(call, problem, recorder)
+            o = forward.attend(problem, recorder, heads_last=True)
+        return [o]
 
     options = (*norm, *terms)
     return run_recorded("packed", inputs, options, ("o",), first_call)[0]
@@ -75,9 +73,6 @@ def launch_packed_backward(
     need_dmask: bool,
 ) -> list[Tensor]:
     """dqkv, the gradients of the gains there are, then dbias and dmask if needed."""
-    call = PackedCall(qkv, q_gain, k_gain, norm, terms)
-    if bias is mask is key_lengths is None and packed_whole.suits(call):
-        return packed_whole.launch_whole_backward(call, do)
     inputs = prepare(
         qkv=qkv, q_gain=q_gain, k_gain=k_gain, bias=bias, mask=mask, lengths=key_lengths, do=do
     )
@@ -90,21 +85,27 @@ def launch_packed_backward(
         *own, bias, mask, lengths, do = inputs.values()
         assert do is not None
         call = PackedCall(*own, norm, terms)
-        recorder.name_parts("qkv", ("q", "k", "v"))
-        problem = _normalised(call, bias, mask, lengths, recorder)
         dqkv = recorder.empty("dqkv", qkv.shape, qkv.dtype)
+        recorder.name_parts("qkv", ("q", "k", "v"))
         recorder.name_parts("dqkv", ("dq", "dk", "dv"))
         grads = [x.transpose(1, 2) for x in dqkv.unbind(2)]
-        do = do.transpose(1, 2)
-        kernels = None if problem.is_empty else hopper.backward_kernels(problem, do)
+        do, problem = do.transpose(1, 2), call.problem(bias, mask, lengths)
         scored: list[Tensor] = []
-        if kernels is not None and kernels.takes_norms(problem):
+        kernels = None if problem.is_empty else hopper.backward_kernels(problem, do)
+        if whole.suits(problem):
+            arguments = backward.gradient_arguments(problem)
+            shares = whole.launch_whole_backward(
+                problem, recorder, do, grads, arguments, 3, call.norms()
+            )
+        elif kernels is not None and kernels.takes_norms(problem):
+            problem = _normalised(call, problem, recorder)
             arguments = backward.gradient_arguments(problem)
             recorder.rename({"q_raw": "q", "k_raw": "k"})
             shares = kernels.launch_hopper_backward(
                 problem, recorder, do, grads, arguments, call.norms() | call.raws()
             )
         else:
+            problem = _normalised(call, problem, recorder)
             needs = (need_dbias, need_dmask)
             scored = backward.differentiate(problem, recorder, do, grads, 3, *needs)
             shares = denormalise_heads(call, dqkv, lengths, recorder)
@@ -121,20 +122,19 @@ def launch_packed_backward(
     return [dqkv, *of_gains, *rest[len(shared):]]
 
 
-def _normalised(
-    call: PackedCall,
-    bias: Tensor | None,
-    mask: Tensor | None,
-    lengths: Tensor | None,
-    recorder: Recorder,
-) -> Problem:
-    """The call as the general kernels take it, of q-hat and k-hat."""
-    q, k = normalise_heads(call, lengths, recorder)
-    heads = (x.transpose(1, 2) for x in (q, k, call.qkv[:, :, 2]))
-    return Problem.dense(*heads, bias, mask, lengths, call.terms)
+def _empty_output(qkv: Tensor, recorder: Recorder) -> Tensor:
+    B, L, _, H, D = qkv.shape
+    return recorder.empty("o", (B, L, H, D), qkv.dtype)
 
 
-def _stays_on_chip(call: PackedCall) -> bool:
+def _normalised(call: PackedCall, problem: Problem, recorder: Recorder) -> Problem:
+    """The problem of q-hat and k-hat."""
+    q, k = normalise_heads(call, problem.lengths, recorder)
+    return problem._replace(q=q.transpose(1, 2), k=k.transpose(1, 2))
+
+
+def _stays_on_chip(call: PackedCall, problem: Problem) -> bool:
     """True where the forward kernel for Hopper is to normalise K itself."""
     _, L, _, _, D = call.qkv.shape
-    return call.norm.k_kind != "none" and L in ON_CHIP and D <= ON_CHIP_DIM
+    has_norm = call.norm.k_kind != "none" and not problem.is_empty
+    return has_norm and L in ON_CHIP and D <= ON_CHIP_DIM

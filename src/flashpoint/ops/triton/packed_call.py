@@ -22,10 +22,12 @@ class PackedCall(NamedTuple):
     norm: NormTerms
     terms: Terms
 
-    def problem(self) -> Problem:
+    def problem(
+        self, bias: Tensor | None, mask: Tensor | None, lengths: Tensor | None
+    ) -> Problem:
         """The same as the general kernels see it, but for the norms."""
         q, k, v = (x.transpose(1, 2) for x in self.qkv.unbind(2))
-        return Problem.dense(q, k, v, None, None, None, self.terms)
+        return Problem.dense(q, k, v, bias, mask, lengths, self.terms)
 
     def norms(self) -> dict[str, Any]:
         """What kernels take for the norms, by name."""
@@ -39,10 +41,3 @@ class PackedCall(NamedTuple):
         """q and k before their norms as kernels of backward take them: [B, H, L, D]."""
         q, k, _ = (x.transpose(1, 2) for x in self.qkv.unbind(2))
         return {"q_raw": q, "k_raw": k}
-
-    def arguments(self) -> dict[str, Any]:
-        """What kernels over qkv itself take, by name."""
-        B, L, _, H, _ = self.qkv.shape
-        return self.problem().arguments() | self.norms() | {
-            "qkv": self.qkv, "qkv_strides": self.qkv.stride(), "H": H, "L": L, "num_heads": B * H,
-        }

@@ -9,8 +9,14 @@ root of the mean square of P x plus eps:
 Tiles are [ROWS, BLOCK_D] with zeros from D on. Rows that do not exist are zeros.
 """
 
+from typing import Any
+
 import triton
 import triton.language as tl
+
+NO_NORMS: dict[str, Any] = {  # what kernels take for the norms where there are none
+    "q_gain": None, "k_gain": None, "q_eps": 1.0, "k_eps": 1.0, "Q_NORM": "none", "K_NORM": "none",
+}
 
 
 @triton.jit

@@ -195,19 +195,27 @@ class Problem(NamedTuple):
             return 0, 1
         return round(degree * math.log2(scale)), degree
 
-    def inputs(self, tiles: dict[str, int], do: Tensor | None = None) -> dict[str, Any]:
-        """q, k, v and do as kernels load them: by descriptors, or by pointers and strides."""
+    def pointers(self, do: Tensor | None = None) -> dict[str, Any]:
+        """q, k, v and do, and their strides."""
         tensors = {"q": self.q, "k": self.k, "v": self.v}
         if do is not None:
             tensors["do"] = do
-        strides = {f"{name}_strides": x.stride() for name, x in tensors.items()}
+        return tensors | {f"{name}_strides": x.stride() for name, x in tensors.items()}
+
+    def inputs(self, tiles: dict[str, int], do: Tensor | None = None) -> dict[str, Any]:
+        """q, k, v and do as kernels load them: by descriptors, or by pointers and strides."""
+        pointers = self.pointers(do)
         pays = self.num_keys > MOST_KEYS_BY_POINTERS and _has_copy_engine(self.q.device)
         tma = pays and self.is_regular and (do is None or is_regular(do))
         if not tma:
-            return {**tensors, **strides, "TMA": False}
-        rows = {name: tiles["BLOCK_N" if name in "kv" else "BLOCK_M"] for name in tensors}
-        described = {name: _describe(x, rows[name]) for name, x in tensors.items()}
-        return {**described, **strides, "TMA": True}
+            return pointers | {"TMA": False}
+        rows = {"q": "BLOCK_M", "do": "BLOCK_M", "k": "BLOCK_N", "v": "BLOCK_N"}
+        described = {
+            name: _describe(pointers[name], tiles[block])
+            for name, block in rows.items()
+            if name in pointers
+        }
+        return pointers | described | {"TMA": True}
 
     def arguments(self) -> dict[str, Any]:
         """What every kernel takes, by name; tensors that depend on tiles are not among it."""
