@@ -1,5 +1,6 @@
 """docs/results.md, and what quotes it, beside the stored runs that its numbers come from."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +12,16 @@ from flashpoint.study.verdict import bootstrap
 ROOT = Path(__file__).parents[2]
 RUNS = ROOT / "benchmarks" / "results" / "cifar10"
 PAGE = (ROOT / "docs" / "results.md").read_text("utf-8")
+STUDIES = ROOT / "results"
 TOKENS = {4: 64, 2: 256}
 TWINS = {"softmax": "softmax", "relu": "relu / L"}
+ABLATION = {  # as the page names it, and its trials
+    "softmax": "softmax",
+    "relu, no factor": "relu-no-factor",
+    "relu, factor, gamma from 1": "relu-factor-gamma-from-1",
+    "relu, factor": "relu-factor",
+    "relu, factor and penalty": "relu-factor-and-penalty",
+}
 T_975 = 4.303  # Student's t with two degrees of freedom: three pairs
 
 
@@ -130,6 +139,55 @@ def test_larger_gain_is_as_the_text_says():
     assert gains == [2.33, 1.0]
     assert changed["model"] == plain["model"]
     assert changed["optimizer"] == plain["optimizer"]
+
+
+def translations(study, name):
+    """BLEU, BLEU of documents and validation loss: [3, 3], by seed."""
+    rows = []
+    for seed in (0, 1, 2):
+        trial = STUDIES / study / f"{name}-seed{seed}"
+        found = json.loads((trial / "evaluations.json").read_text("utf-8"))["translation"]
+        loss = json.loads((trial / "record.json").read_text("utf-8"))["validation"]["loss"]
+        rows.append((found["bleu"], found["document_bleu"], loss))
+    return np.array(rows)
+
+
+def spread(values):
+    return f"{values.mean():.2f} ± {values.std(ddof=1):.2f}"
+
+
+@pytest.mark.parametrize("length", [256, 512, 1024])
+def test_table_of_documents_is_that_of_the_trials(length):
+    softmax, relu = (
+        translations("document-length", f"{name}-length{length}") for name in ("softmax", "relu")
+    )
+    drawn = bootstrap([relu[:, 0], softmax[:, 0]])
+    cells = [spread(twin[:, column]) for twin in (softmax, relu) for column in (0, 1)]
+    cells += [f"{drawn.value:+.2f}", f"{drawn.low:+.2f} to {drawn.high:+.2f}"]
+    assert f"| {length} | {' | '.join(cells)} |" in PAGE
+
+
+@pytest.mark.parametrize("kind", ABLATION)
+def test_table_of_the_ablation_is_that_of_the_trials(kind):
+    bleu, document_bleu, loss = translations("relu-attention", ABLATION[kind]).T
+    assert f"| {kind} | {spread(bleu)} | {spread(document_bleu)} | {loss.mean():.2f} |" in PAGE
+
+
+def test_softmax_had_the_loss_of_reluformer_by_update_1200():
+    def train_loss(name, step):
+        runs = read_runs([STUDIES / "relu-attention" / f"{name}-seed{seed}" for seed in range(3)])
+        rows = [row for run in runs for row in run.train if row["step"] == step]
+        assert len(rows) == 3
+        return np.mean([row["loss"] for row in rows])
+
+    last = train_loss("relu-factor-and-penalty", 2000)
+    assert train_loss("softmax", 1200) < last < train_loss("softmax", 1100)
+
+
+@pytest.mark.parametrize("file", sorted(STUDIES.rglob("*.*")), ids=lambda file: file.parent.name)
+def test_stored_trial_names_no_folder_of_a_machine(file):
+    text = file.read_text("utf-8")
+    assert not any(folder in text for folder in (":/", '"/', " /", "/tmp", "/home", "/root"))
 
 
 @pytest.mark.parametrize("file", ["README.md", "configs/cifar10.yaml"])
