@@ -1,12 +1,12 @@
 """Packed q, k and v on the GPU. By the length of a call and by what kernels serve it:
 
     up to 64 tokens   one kernel, norms inside (``whole``)
-    192 to 256        forward on Hopper: K is normalised on the chip (``hopper_norm``)
     else              norms in a pass of their own (``packed_heads``), then the general kernels
 
 The general kernels read v where it lies in qkv, and write dq, dk and dv where they lie in dqkv.
-Those for Hopper take dq and dk through the norms as they write them, else another pass does so in
-place. Nothing but the inputs is kept for backward.
+Those for Hopper (``hopper_norm``) normalise q themselves in forward, over 192 to 256 tokens k too,
+and take dq and dk through the norms as they write them; else another pass does so in place.
+Nothing but the inputs is kept for backward.
 """
 
 import torch
@@ -19,8 +19,7 @@ from flashpoint.ops.triton.packed_heads import denormalise_heads, normalise_head
 from flashpoint.ops.triton.problem import Problem, prepare
 from flashpoint.ops.triton.replay import Recorder, run_recorded
 
-ON_CHIP = range(192, 257)  # tokens for which it pays to normalise K there: measured on an H200
-ON_CHIP_DIM = 64  # the largest head dim of it
+ON_CHIP = range(192, 257)  # tokens for which it pays to normalise k there: measured on an H200
 
 
 def launch_packed_forward(
@@ -43,12 +42,15 @@ def launch_packed_forward(
         call = PackedCall(*own, norm, terms)
         recorder.name_parts("qkv", ("q", "k", "v"))
         problem = call.problem(bias, mask, lengths)
-        kernels = hopper.forward_kernels(problem) if _stays_on_chip(call, problem) else None
+        kernels = None if problem.is_empty else hopper.forward_kernels(problem)
         if whole.suits(problem):
             o = _empty_output(qkv, recorder)
             whole.launch_whole(problem, recorder, o, 1, call.norms())
-        elif kernels is not None:
+        elif kernels is not None and kernels.takes_norms(problem):
             o = _empty_output(qkv, recorder)
+            if qkv.shape[1] not in ON_CHIP:
+                problem = _normalised(call.of_keys(), problem, recorder)
+                call = call.of_queries()
             kernels.launch_hopper_forward(problem, recorder, o.transpose(1, 2), call.norms())
         else:
             problem = _normalised(call, problem, recorder)
@@ -131,10 +133,3 @@ def _normalised(call: PackedCall, problem: Problem, recorder: Recorder) -> Probl
     """The problem of q-hat and k-hat."""
     q, k = normalise_heads(call, problem.lengths, recorder)
     return problem._replace(q=q.transpose(1, 2), k=k.transpose(1, 2))
-
-
-def _stays_on_chip(call: PackedCall, problem: Problem) -> bool:
-    """True where the forward kernel for Hopper is to normalise K itself."""
-    _, L, _, _, D = call.qkv.shape
-    has_norm = call.norm.k_kind != "none" and not problem.is_empty
-    return has_norm and L in ON_CHIP and D <= ON_CHIP_DIM

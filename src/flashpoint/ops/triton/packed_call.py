@@ -29,6 +29,18 @@ class PackedCall(NamedTuple):
         q, k, v = (x.transpose(1, 2) for x in self.qkv.unbind(2))
         return Problem.dense(q, k, v, bias, mask, lengths, self.terms)
 
+    def kinds(self) -> dict[str, str]:
+        """The norms of q and k by name."""
+        return {"q": self.norm.q_kind, "k": self.norm.k_kind}
+
+    def of_keys(self) -> "PackedCall":
+        """The same without the norm of q."""
+        return self._replace(q_gain=None, norm=self.norm._replace(q_kind="none"))
+
+    def of_queries(self) -> "PackedCall":
+        """The same without the norm of k."""
+        return self._replace(k_gain=None, norm=self.norm._replace(k_kind="none"))
+
     def norms(self) -> dict[str, Any]:
         """What kernels take for the norms, by name."""
         norm = self.norm

@@ -138,8 +138,7 @@ def normalise_heads(
 ) -> tuple[Tensor, Tensor]:
     """q-hat and k-hat [B, L, H, D], dense; q or k itself without a norm."""
     q, k, _ = call.qkv.unbind(2)
-    kinds = {"q": call.norm.q_kind, "k": call.norm.k_kind}
-    names = {name: f"{name}_hat" for name, kind in kinds.items() if kind != "none"}
+    names = {name: f"{name}_hat" for name, kind in call.kinds().items() if kind != "none"}
     if not names or call.qkv.numel() == 0:
         return q, k
     hats = {hat: recorder.empty(hat, q.shape, q.dtype) for hat in names.values()}
@@ -159,8 +158,7 @@ def denormalise_heads(
     Gives shares of the gains' gradients, "dq_gain" and "dk_gain" [programs, D], where there are
     gains.
     """
-    kinds = (call.norm.q_kind, call.norm.k_kind)
-    num_normed = len(kinds) - kinds.count("none")
+    num_normed = sum(kind != "none" for kind in call.kinds().values())
     if not num_normed or dqkv.numel() == 0:
         return {}
     arguments, num_blocks = _arguments(call, lengths)
