@@ -20,7 +20,7 @@ from implementations import (
     widest_dtype,
 )
 from numerics import assert_within_budget
-from results import assert_same
+from results import assert_same, evaluate
 
 from flashpoint import HeadNorm, attention, attention_qkvpacked
 from flashpoint.ops.spec import BUILTIN
@@ -279,6 +279,25 @@ def test_gradient_of_any_strides_is_taken(impl):
         run(impl, widest_dtype(impl), given, ("layer", "layer")) for given in (same, repeated)
     )
     assert_same(first, second)
+
+
+@pytest.mark.parametrize("causal", [False, True], ids=["one tile", "general"])
+@pytest.mark.parametrize("axis", [0, 1, 2, 3, 4], ids=["batch", "row", "part", "head", "dim"])
+@pytest.mark.parametrize("impl", TRITON)
+def test_offsets_beyond_int32_are_reached(impl, axis, causal, monkeypatch):
+    far = 2**30 + 8  # the third of anything starts past 2**31 elements
+    try:
+        with monkeypatch.context() as patch:  # leave 4 GiB of memory unwritten
+            patch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", False)
+            pool = torch.empty(2 * far + 4096, dtype=torch.float16, device=device_of(impl))
+    except RuntimeError as error:  # of which out of memory is one
+        pytest.skip(f"no room for {2 * far} elements: {error}")
+    dense = torch.randn(3, 3, 3, 3, 3, generator=torch.Generator().manual_seed(0)).to(pool)
+    strides = [256, 64, 16, 4, 1]
+    strides[axis] = far
+    spread = pool.as_strided(dense.shape, strides).copy_(dense)
+    call = partial(attention_qkvpacked, **norms(("layer", "rms")), causal=causal, impl=impl)
+    assert_same(evaluate(call, qkv=spread), evaluate(call, qkv=dense))
 
 
 @pytest.mark.parametrize("kind", [None, "layer", "rms"])

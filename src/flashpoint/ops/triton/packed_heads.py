@@ -37,7 +37,7 @@ def find_rows(block, lengths, H, L, num_rows, ROWS: tl.constexpr):
 @triton.jit
 def offsets_of(b, i, h, strides, BLOCK_D: tl.constexpr):
     """Of rows in [B, L, H, D]: [ROWS, BLOCK_D]."""
-    d = tl.arange(0, BLOCK_D)
+    d = tl.arange(0, BLOCK_D).to(tl.int64)
     at = b.to(tl.int64) * strides[0] + i.to(tl.int64) * strides[1] + h.to(tl.int64) * strides[2]
     return at[:, None] + d[None, :] * strides[3]
 
