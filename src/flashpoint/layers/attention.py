@@ -45,8 +45,8 @@ class Attention(nn.Module):
         context_dim: width of the context that gives k and v. None: x gives them.
         attend: what computes pointwise attention; takes the arguments of
             ``flashpoint.attention``. Softmax goes to PyTorch's SDPA. Left as it is, plain
-            self-attention on a CPU goes to ``flashpoint.attention_qkvpacked``, norms and all,
-            unless their gradient is wanted.
+            self-attention goes to ``flashpoint.attention_qkvpacked``, norms and all; on a CPU
+            not where the norms' gradient is wanted.
 
     Example:
         >>> layer = Attention(64, 4, AttentionSpec(activation="relu2"))
