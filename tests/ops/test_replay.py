@@ -4,11 +4,11 @@ from functools import partial
 
 import pytest
 import torch
-from implementations import HAS_TRITON, TRITON
+from implementations import HAS_TRITON, TRITON, device_of, needs_gpu
 from numerics import make_qkv
-from results import assert_same, evaluate
 
 from flashpoint import HeadNorm, attention, attention_qkvpacked
+from results import assert_same, evaluate
 
 if not HAS_TRITON:
     pytest.skip("triton is not installed", allow_module_level=True)
@@ -52,19 +52,16 @@ CALLS = {
 ROUTES = {
     "one tile": {},
     "general": {"causal": True},
-    "lengths": {"key_lengths": torch.tensor([9, 17])},
+    "lengths": {"key_lengths": [9, 17]},
 }
 
 
-@pytest.mark.parametrize("options", ROUTES.values(), ids=ROUTES)
-@pytest.mark.parametrize(("call", "gains"), CALLS.values(), ids=CALLS)
-@pytest.mark.parametrize("impl", TRITON)
-def test_second_call_follows_new_values(impl, call, gains, options, monkeypatch):
-    call = partial(call, impl=impl, **options)
+def check_replays(call, gains, shape, dtype, monkeypatch):
+    """Calls on new tensors, replayed from the first one's recordings, are as fresh ones."""
     monkeypatch.setattr(replay, "Recorder", Repeating)
     monkeypatch.setattr(replay, "_recordings", {})
     for seed in (1, 2, 3):
-        tensors = make_qkv(SHAPE, torch.float16, seed)
+        tensors = make_qkv(shape, dtype, seed)
         tensors |= {n: tensors["q"][0, 0, i].clone() for i, n in enumerate(gains)}
         got = evaluate(call, **tensors)
         assert len(replay._recordings) == 2
@@ -72,3 +69,24 @@ def test_second_call_follows_new_values(impl, call, gains, options, monkeypatch)
         replay._recordings.clear()
         assert_same(got, evaluate(call, **tensors))
         replay._recordings.update(fresh)
+
+
+@pytest.mark.parametrize("options", ROUTES.values(), ids=ROUTES)
+@pytest.mark.parametrize(("call", "gains"), CALLS.values(), ids=CALLS)
+@pytest.mark.parametrize("impl", TRITON)
+def test_second_call_follows_new_values(impl, call, gains, options, monkeypatch):
+    if "key_lengths" in options:
+        options = {"key_lengths": torch.tensor(options["key_lengths"], device=device_of(impl))}
+    call = partial(call, impl=impl, **options)
+    check_replays(call, gains, SHAPE, torch.float16, monkeypatch)
+
+
+@pytest.mark.gpu
+@needs_gpu
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("L", [65, 197, 300])
+@pytest.mark.parametrize(("call", "gains"), CALLS.values(), ids=CALLS)
+def test_second_call_follows_new_values_on_a_gpu(call, gains, L, causal, monkeypatch):
+    """By the kernels that tokens of vision take there, those for Hopper among them."""
+    call = partial(call, impl="triton", causal=causal)
+    check_replays(call, gains, (2, 3, 3, L, L, 64, 64), torch.bfloat16, monkeypatch)

@@ -143,7 +143,7 @@ class Operator:
             _refuse_jvp()
         if torch._C._are_functorch_transforms_active():
             return _AttendTransformed.apply(self, *inputs)
-        if torch._C._any_requires_grad(*inputs[:5]):
+        if torch.is_grad_enabled() and torch._C._any_requires_grad(*inputs[:5]):
             return _Attend.apply(self, *inputs)
         return self.kernels[device]().run(*inputs)
 
