@@ -3,7 +3,6 @@
 Shapes: B batch, L tokens, E embedding, H query heads, Hkv key heads, D head dim.
 """
 
-import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal
@@ -17,7 +16,8 @@ from flashpoint.errors import InputError, check_choice
 from flashpoint.layers.cache import KeyValueCache
 from flashpoint.layers.qk_norm import QkNorm, head_norm_of, is_head_norm, make_norm
 from flashpoint.layers.softmax import attend_softmax, check_softmax_mask, softmax_weights
-from flashpoint.layers.spec import LOG_LENGTH, SOFTMAX, AttentionSpec
+from flashpoint.layers.spec import SOFTMAX, AttentionSpec
+from flashpoint.layers.terms import PointwiseTerms, power
 from flashpoint.layers.visibility import Visibility, rows_of
 from flashpoint.ops.api import attention, attention_qkvpacked
 from flashpoint.ops.spec import Activation, registered
@@ -27,7 +27,7 @@ Gate = Literal["none", "sigmoid", "silu", "identity"]
 GATES = ("none", "sigmoid", "silu", "identity")
 
 
-class Attention(nn.Module):
+class Attention(PointwiseTerms):
     """Multi-head attention with timm's parameter names: qkv, q_norm, k_norm, proj.
 
     Kernels start xavier uniform, the parts of q, k and v as matrices of their own; biases zero.
@@ -54,10 +54,6 @@ class Attention(nn.Module):
         torch.Size([2, 10, 64])
     """
 
-    alpha: nn.Parameter | None
-    gain: nn.Parameter | None
-    bias: nn.Parameter | None
-
     def __init__(
         self,
         dim: int,
@@ -72,14 +68,14 @@ class Attention(nn.Module):
         context_dim: int | None = None,
         attend: Callable[..., Tensor] = attention,
     ) -> None:
-        super().__init__()
-        self.spec, self.attend = spec, attend
-        self.num_heads = num_heads
-        self.num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
-        _check_heads(dim, self.num_heads, self.num_kv_heads)
+        num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
+        _check_heads(dim, num_heads, num_kv_heads)
+        super().__init__(spec, num_heads)
+        self.attend = attend
+        self.num_heads, self.num_kv_heads = num_heads, num_kv_heads
         self.head_dim = dim // num_heads
         self.is_cross = context_dim is not None
-        kv_dim = 2 * self.num_kv_heads * self.head_dim
+        kv_dim = 2 * num_kv_heads * self.head_dim
         if context_dim is None:
             self.qkv = nn.Linear(dim, dim + kv_dim, bias=qkv_bias)
         else:
@@ -90,19 +86,12 @@ class Attention(nn.Module):
         self.gate_kind = gate
         self.gate = None if gate == "none" else nn.Linear(dim, dim, bias=False)
         self.proj = nn.Linear(dim, dim, bias=proj_bias)
-        for name in ("alpha", "gain", "bias"):
-            self.register_parameter(name, self._make_learned(name))
         self.reset_parameters()
-
-    def _make_learned(self, name: str) -> nn.Parameter | None:
-        if not self.spec.learns(name):
-            return None
-        per_head = getattr(self.spec, name) == "learned_per_head"
-        return nn.Parameter(torch.empty(self.num_heads if per_head else 1))
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
         """Start anew: xavier kernels, zero biases, learned numbers at their starts."""
+        super().reset_parameters()
         kv = self.num_kv_heads * self.head_dim
         parts = {"qkv": [self.num_heads * self.head_dim, kv, kv], "kv": [kv, kv]}
         for name, module in self.named_children():
@@ -113,9 +102,6 @@ class Attention(nn.Module):
                     nn.init.zeros_(module.bias)
             elif isinstance(module, (nn.LayerNorm, nn.RMSNorm)):
                 module.reset_parameters()
-        for name in ("alpha", "gain", "bias"):
-            if self.spec.learns(name):
-                nn.init.constant_(getattr(self, name), getattr(self.spec, f"{name}_start"))
 
     def forward(
         self,
@@ -329,7 +315,7 @@ class Attention(nn.Module):
             if mask is not None and mask.dtype != torch.bool:
                 weights = weights * rows_of(mask, rows)
             weights = weights if seen is None else weights.where(seen, 0)
-            return (weights * (self._gain() * _power(n, -self._alpha()))).float()
+            return (weights * (self._gain() * power(n, -self._alpha()))).float()
 
     def mean_weight(
         self,
@@ -354,16 +340,6 @@ class Attention(nn.Module):
             key_lengths=visibility.key_lengths,
         )
 
-    def factor_terms(self) -> tuple[Any, Any]:
-        """gain and alpha: numbers, or copies [#H, 1, 1] that outlive a sharded layer's call."""
-        terms = (self._gain(), self._alpha())
-        gain, alpha = (term.clone() if isinstance(term, Tensor) else term for term in terms)
-        return gain, alpha
-
-    def factor(self, visibility: Visibility, gain: Any, alpha: Any) -> Any:
-        """gain * n_i ** -alpha: a number, or a tensor that broadcasts to [..., B, H, Lq, 1]."""
-        return gain * _power(self._length(visibility), -alpha)
-
     def _attend_pointwise(
         self, attend: Callable[..., Tensor], visibility: Visibility
     ) -> Float[Tensor, "B H Lq D"]:
@@ -379,44 +355,8 @@ class Attention(nn.Module):
             key_lengths=visibility.key_lengths,
         )
         if self.alpha is not None:  # a fixed exponent of 1 keeps the output within fp16's range
-            return (o * (self._gain() * _power(n, 1.0 - self._alpha()))).to(o.dtype)
+            return (o * (self._gain() * power(n, 1.0 - self._alpha()))).to(o.dtype)
         return o
-
-    @property
-    def _outer_gain(self) -> Any:
-        """The gain where it is still to be multiplied by; None where there is none."""
-        is_done = self.alpha is not None or self.spec.gain == 1.0
-        return None if is_done else self._gain()
-
-    @property
-    def _needs_length(self) -> bool:
-        return self.alpha is not None or self.spec.bias == LOG_LENGTH
-
-    def _length(self, visibility: Visibility, rows: slice | None = None) -> Any:
-        """n_i: a number, or a tensor [#B, #H, rows, 1] where it differs; at least 1."""
-        length = self.spec.length
-        if length == "keys":
-            return max(visibility.num_keys, 1)
-        if length != "visible":
-            return length
-        counts = visibility.counts(rows)
-        if not isinstance(counts, Tensor):
-            return max(counts, 1)
-        return counts.clamp(min=1).to(torch.promote_types(self.proj.weight.dtype, torch.float32))
-
-    def _bias(self, n: Any) -> float | Tensor | None:
-        """What is added to the scores."""
-        if self.bias is not None:
-            return self.bias.view(1, -1, 1, 1)
-        if self.spec.bias == LOG_LENGTH:
-            return -n.log() if isinstance(n, Tensor) else -math.log(n)
-        return None if self.spec.bias == 0.0 else float(self.spec.bias)
-
-    def _alpha(self) -> Any:
-        return self.spec.alpha if self.alpha is None else self.alpha.view(-1, 1, 1)
-
-    def _gain(self) -> Any:
-        return self.spec.gain if self.gain is None else self.gain.view(-1, 1, 1)
 
     def extra_repr(self) -> str:
         """The mathematics, for ``print(model)``."""
@@ -435,9 +375,3 @@ def _activate_gate(x: Tensor, kind: str) -> Tensor:
     if kind == "identity":
         return x
     return x.sigmoid() if kind == "sigmoid" else F.silu(x)
-
-
-def _power(n: Any, exponent: Any) -> Any:
-    if isinstance(exponent, Tensor) and not isinstance(n, Tensor):
-        n = exponent.new_full((1,), n)  # torch.compile takes a length as a value of a tensor only
-    return n**exponent
