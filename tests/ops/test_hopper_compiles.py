@@ -40,10 +40,17 @@ CASES = {
     "128-silu": (128, None, 1.0, "silu", "forward"),
     "128-causal-silu": (128, 0, 1.0, "silu", "forward"),
 }
+# norms of q and k in a packed call, whether they have gains, and which kernels have one inside
+NORMED_CASES = {
+    "64-layer": ("layer", "layer", True, ["forward", "keys", "queries"]),
+    "64-rms-q-only": ("rms", "none", False, ["queries"]),
+    "64-rms-k-only": ("none", "rms", False, ["forward", "keys"]),
+}
 NUM_KERNELS = {"all": 3, "signed": 2, "forward": 1}
 NUM_WORKERS = 2  # to load torch takes as long as to compile a case
 LOCAL_MEMORY = re.compile(r"(\d+) bytes stack frame")
-MOST_LOCAL_MEMORY = 96  # bytes: what is needed once a tile, not once a block
+# bytes, of dk and dv in head dim 128: what is needed once a tile, not once a block; others none
+MOST_LOCAL_MEMORY = 96
 
 
 def test_kernels_compile_without_a_gpu():
@@ -56,14 +63,16 @@ def test_kernels_compile_without_a_gpu():
     env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     command = [sys.executable, str(Path(__file__))]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "env": env}
-    shares = [list(CASES)[number::NUM_WORKERS] for number in range(NUM_WORKERS)]
+    counts = {case: NUM_KERNELS[which] for case, (*_, which) in CASES.items()}
+    counts |= {case: len(sides) for case, (*_, sides) in NORMED_CASES.items()}
+    shares = [list(counts)[number::NUM_WORKERS] for number in range(NUM_WORKERS)]
     workers = [subprocess.Popen([*command, *share], **pipes) for share in shares]
     said = [worker.communicate()[0] for worker in workers]
     for worker, text in zip(workers, said, strict=True):
         assert worker.returncode == 0, text[-2000:]
     lines = "".join(said).splitlines()
-    for case, (*_, which) in CASES.items():
-        assert sum(line.startswith(f"{case}: ") for line in lines) == NUM_KERNELS[which], lines
+    for case, count in counts.items():
+        assert sum(line.startswith(f"{case}: ") for line in lines) == count, lines
 
 
 class Collector:
@@ -78,6 +87,12 @@ class Collector:
     def launch(self, kernel, _, arguments):
         self.launches.append((kernel, arguments))
 
+    def name_parts(self, *_):
+        pass
+
+    def rename(self, *_):
+        pass
+
 
 def launches_of(head_dim, right, alpha, activation, which):
     """What the launchers would run: kernels and their arguments.
@@ -89,7 +104,6 @@ def launches_of(head_dim, right, alpha, activation, which):
     from flashpoint.ops.triton.activations import in_kernels
     from flashpoint.ops.triton.problem import Problem
 
-    torch.cuda.get_device_properties = lambda _: SimpleNamespace(multi_processor_count=132)
     q, k, v, do = (torch.empty(2, 4, 512, head_dim, dtype=torch.bfloat16) for _ in range(4))
     problem = Problem.dense(q, k, v, None, None, None, Terms(activation, alpha, right=right))
     assert hopper_tiles.suits(problem)
@@ -103,6 +117,36 @@ def launches_of(head_dim, right, alpha, activation, which):
     arguments = problem.arguments() | {"GRADIENT": in_kernels(activation)[1]}
     hopper_backward.launch_hopper_backward(problem, collector, do, [q, k, v], arguments)
     return collector.launches
+
+
+def packed_launches_of(q_kind, k_kind, has_gains, sides):
+    """Those with a norm inside, of a packed call over few enough tokens for that in forward."""
+    from flashpoint.ops.spec import NormTerms, Terms
+    from flashpoint.ops.triton import hopper, packed
+    from flashpoint.ops.triton.hopper_backward import hopper_backward_kernel
+    from flashpoint.ops.triton.hopper_forward import hopper_forward_kernel
+
+    collector = Collector()
+    hopper.serves = lambda _: True
+    packed.run_recorded = lambda *call: call[-1](collector)
+    qkv = torch.empty(2, 200, 3, 4, 64, dtype=torch.bfloat16)
+    gains = [torch.ones(64) if has_gains and kind != "none" else None for kind in (q_kind, k_kind)]
+    rest = (*gains, None, None, None, NormTerms(q_kind, 1e-6, k_kind, 1e-6), Terms())
+    o = packed.launch_packed_forward(qkv, *rest)
+    packed.launch_packed_backward(o, qkv, *rest, False, False)
+    own = (hopper_forward_kernel, hopper_backward_kernel)
+    launches = [launch for launch in collector.launches if launch[0] in own]
+    normed = [launch for launch in launches if norm_of(launch[1]) != "none"]
+    assert [side_of(arguments) for _, arguments in normed] == sides
+    return normed
+
+
+def side_of(arguments):
+    return arguments.get("SIDE", "forward")
+
+
+def norm_of(arguments):
+    return arguments["Q_NORM" if side_of(arguments) == "queries" else "K_NORM"]
 
 
 def compile_kernel(kernel, arguments):
@@ -120,7 +164,8 @@ def compile_kernel(kernel, arguments):
         elif hasattr(value, "block_shape"):
             signature[name] = f"tensordesc<bf16{value.block_shape},{value.layout!r}>"
         elif isinstance(value, torch.Tensor):
-            signature[name], aligned[(at,)] = "*i32", [["tt.divisibility", 16]]
+            signature[name] = "*i32" if value.dtype == torch.int32 else "*fp32"
+            aligned[(at,)] = [["tt.divisibility", 16]]
         else:
             signature[name] = "i32" if isinstance(value, int) else "fp32"
     source = GluonASTSource(kernel, signature, constants, aligned)
@@ -131,14 +176,19 @@ def main():
     """Compile, and read ptxas's log: no needless waits between products, hardly a spill."""
     knobs.compilation.always_compile = True
     knobs.nvidia.dump_ptxas_log = True
+    torch.cuda.get_device_properties = lambda _: SimpleNamespace(multi_processor_count=132)
     for case in sys.argv[1:]:
-        for kernel, arguments in launches_of(*CASES[case]):
+        plain = case in CASES
+        launches = launches_of(*CASES[case]) if plain else packed_launches_of(*NORMED_CASES[case])
+        for kernel, arguments in launches:
+            side, head_dim = side_of(arguments), arguments["v"].block_shape[3]
+            most = MOST_LOCAL_MEMORY if (side, head_dim) == ("keys", 128) else 0
             with contextlib.redirect_stdout(io.StringIO()) as log:
                 compile_kernel(kernel, arguments)
             said = f"{case}:\n{log.getvalue()}"
             assert not re.search(r"\(C75\d\d\)", said), said
-            assert int(LOCAL_MEMORY.search(said)[1]) <= MOST_LOCAL_MEMORY, said
-            print(f"{case}: {arguments.get('SIDE', 'forward')} compiled")  # noqa: T201
+            assert int(LOCAL_MEMORY.search(said)[1]) <= most, said
+            print(f"{case}: {side} compiled")  # noqa: T201
 
 
 if __name__ == "__main__":

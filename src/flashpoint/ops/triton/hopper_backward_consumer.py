@@ -1,0 +1,124 @@
+"""For ``hopper_backward``: what a warpgroup does with its rows of a tile, up to their gradients.
+
+Names are those of that file; ``hopper_blocks`` does the products.
+"""
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
+
+from flashpoint.ops.triton.hopper_backward_producer import SLOTS
+from flashpoint.ops.triton.hopper_blocks import take_head, take_head_by_signs
+from flashpoint.ops.triton.hopper_norm import normalise_gradient
+from flashpoint.ops.triton.hopper_signs import count_head_words, find_words
+from flashpoint.ops.triton.hopper_tiles import count_turns, locate_tile
+from flashpoint.ops.triton.hopper_weights import find_blocks
+from flashpoint.ops.triton.tiles import over_power
+
+
+@gluon.jit
+def store_rows(values, buffer, rows, at):
+    """Start the store of [ROWS, D] fp32 by its buffer; rows behind the tensor's are clipped."""
+    buffer.reshape(values.shape).store(values.to(rows.dtype))
+    fence_async_shared()
+    tma.async_copy_shared_to_global(rows, at, buffer)
+
+
+@gluon.jit
+def leave_norm(da, share, slot, num_rows, norm, NORM: gl.constexpr, D: gl.constexpr):
+    """da [ROWS, D], of x-hat, becomes that of x; its part of dgain is added to the share."""
+    if NORM != "none":
+        x_rows, x_buffers, gain, dgain, eps = norm
+        x = x_buffers.index(slot).reshape(da.shape).load(da.type.layout)
+        exists = gl.arange(0, da.shape[0], gl.SliceLayout(1, da.type.layout)) < num_rows
+        da, own = normalise_gradient(da, x, exists, gain, eps, NORM, D)
+        if dgain is not None:
+            share += own
+    return da, share
+
+
+@gluon.jit
+def consume(
+    descriptors, buffers, barriers, words, sizes, numbers, norm,
+    WEIGH: gl.constexpr, GRADIENT: gl.constexpr, FINISHES: gl.constexpr, IS_RELU: gl.constexpr,
+    LIFTS: gl.constexpr, POWER: gl.constexpr, CAUSAL: gl.constexpr, SIDE: gl.constexpr,
+    SIGNED: gl.constexpr, NORM: gl.constexpr, D: gl.constexpr, CONSUMER: gl.constexpr,
+):
+    """Warpgroup CONSUMER: rows [CONSUMER * ROWS, (CONSUMER + 1) * ROWS) of every tile."""
+    a_rows, b_rows, c_rows, d_rows, da_rows, db_rows = descriptors
+    a_buffers, b_buffers, c_buffers, d_buffers = buffers
+    rows_full, rows_empty, c_full, c_empty, d_full, d_empty = barriers
+    x_rows, x_buffers, gain, dgain, eps = norm
+    scale, bias_number, alpha, lift_w, lift_ds, tail_w, tail_ds = numbers
+    first_head, num_heads, H, group, row_tiles, num_rows, num_columns = sizes
+    BLOCK: gl.constexpr = c_rows.block_shape[2]
+    BLOCK_D: gl.constexpr = c_rows.block_shape[3]
+    ROWS: gl.constexpr = a_rows.block_shape[2]
+    NUM_CONSUMERS: gl.constexpr = a_buffers.shape[0] // SLOTS
+    BLOCK_ROWS: gl.constexpr = ROWS * NUM_CONSUMERS
+    S_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK, 16])
+    D_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_D, 16])
+    W_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, D_LAYOUT, 2)
+    share = gl.full([BLOCK_D], 0.0, gl.float32, gl.SliceLayout(0, D_LAYOUT))  # of dgain
+    number = 0
+    for turn in range(count_turns(num_heads * row_tiles, CAUSAL)):
+        place, row_tile = locate_tile(turn, num_heads, row_tiles, CAUSAL, SIDE == "queries")
+        batch, head = (first_head + place) // H, (first_head + place) % H
+        tile_row = row_tile * BLOCK_ROWS
+        last_row = tile_row + BLOCK_ROWS - 1
+        tile_blocks = find_blocks(tile_row, last_row, sizes, BLOCK, SIDE, CAUSAL)
+        first_row = tile_row + CONSUMER * ROWS
+        last_row = first_row + ROWS - 1
+        own_blocks = find_blocks(first_row, last_row, sizes, BLOCK, SIDE, CAUSAL)
+        # limits: [ROWS], the first column that a row meets (keys), or the end of them (queries)
+        limits = first_row + gl.arange(0, ROWS, gl.SliceLayout(1, S_LAYOUT))
+        limits += num_columns - num_rows
+        members = group
+        if SIDE == "queries":
+            limits = gl.minimum(limits + 1, num_columns)
+            members = 1
+
+        slot = turn % SLOTS * NUM_CONSUMERS + CONSUMER
+        mbarrier.wait(rows_full.index(slot), turn // SLOTS & 1)
+        tma.store_wait(0)  # the last tile's stores have read their slots
+        if turn > 0:
+            other = (1 - turn % SLOTS) * NUM_CONSUMERS + CONSUMER
+            mbarrier.arrive(rows_empty.index(other), count=1)
+        a_buffer = a_buffers.index(slot)
+        b_buffer = b_buffers.index(slot)
+        rows = (a_buffer.reshape([ROWS, BLOCK_D]), b_buffer.reshape([ROWS, BLOCK_D]))
+        da = gl.full([ROWS, BLOCK_D], 0.0, gl.float32, D_LAYOUT)
+        db = gl.full([ROWS, BLOCK_D], 0.0, gl.float32, D_LAYOUT)
+        own_words = find_words(words, place, first_row, sizes, SIDE) if SIGNED else words
+        for _ in range(members):
+            if SIGNED and SIDE == "queries":
+                end = gl.minimum(last_row + 1 + num_columns - num_rows, num_columns)
+                da = take_head_by_signs(
+                    tile_blocks, own_blocks, number, rows[0], da, own_words, end, numbers,
+                    buffers, barriers, LIFTS, CAUSAL, S_LAYOUT, W_LAYOUT,
+                )
+            else:
+                da, db = take_head(
+                    tile_blocks, own_blocks, number, rows, da, db, own_words, limits, sizes,
+                    numbers, buffers, barriers, WEIGH, GRADIENT, FINISHES, IS_RELU, LIFTS, POWER,
+                    CAUSAL, SIDE, SIGNED, S_LAYOUT, W_LAYOUT,
+                )
+                if SIGNED:
+                    own_words += count_head_words(num_columns, num_rows)
+            number += tile_blocks[1] - tile_blocks[0]
+
+        at = [batch, head, first_row, 0]
+        if SIDE == "keys":
+            store_rows(db * tail_w, b_buffer, db_rows, at)
+        elif POWER != "none":
+            seen = gl.maximum(limits, 1).to(gl.float32)
+            seen = gl.convert_layout(seen, gl.SliceLayout(1, D_LAYOUT), assert_trivial=True)
+            da = over_power(da, seen[:, None], alpha, POWER)
+        da *= tail_ds
+        da, share = leave_norm(da, share, slot, num_rows - first_row, norm, NORM, D)
+        store_rows(da, a_buffer, da_rows, at)
+    tma.store_wait(0)
+    if dgain is not None:
+        d = gl.arange(0, BLOCK_D, gl.SliceLayout(0, D_LAYOUT))
+        row = gl.program_id(0) * NUM_CONSUMERS + CONSUMER
+        gl.store(dgain + row * D + d, share, mask=d < D)

@@ -1,0 +1,213 @@
+"""For ``hopper_forward``: what a warpgroup does with its rows of a tile, products above all.
+
+Names are those of that file.
+
+Turns. Warpgroups that start products together wait for them together, then compute weights
+together, while the tensor cores idle. By schedule "turns", warpgroup w starts the products of
+block t in its turn (t, w), then passes it on: (0, 0), (0, 1), ..., (1, 0), (1, 1), ...; of blocks
+that it does not see it only passes the turn on. turns[w] has one arrival, the predecessor's, which
+ends phase t; one before all others stands in for that of (0, 0). A predecessor two turns ahead
+would have taken one behind w's: no waiter is two phases behind. No circle of waits: of all turns
+not yet passed on, take the first, (t, w). Nothing holds back w but Q, K_t and V up to V_{t-1},
+whose slots the others give back behind their turns up to t - 1, which they have had. Turns order
+work, no data.
+"""
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+
+from flashpoint.ops.triton.hopper_activations import round_weights, weigh
+from flashpoint.ops.triton.hopper_forward_producer import count_blocks
+from flashpoint.ops.triton.hopper_norm import normalise_buffer
+from flashpoint.ops.triton.hopper_tiles import count_turns, locate_tile, pass_turn, take_turn
+from flashpoint.ops.triton.tiles import over_power
+
+
+@gluon.jit
+def issue_scores(q, k_buffers, k_full, block, S_LAYOUT: gl.constexpr):
+    """Start S = Q K_block^T; q: [ROWS, D] in shared memory or registers."""
+    STAGES: gl.constexpr = k_buffers.shape[0]
+    BLOCK_KEYS: gl.constexpr = k_buffers.shape[3]
+    BLOCK_D: gl.constexpr = k_buffers.shape[4]
+    stage = block % STAGES
+    mbarrier.wait(k_full.index(stage), block // STAGES & 1)
+    k = k_buffers.index(stage).reshape([BLOCK_KEYS, BLOCK_D])
+    zeros = gl.full([q.shape[0], BLOCK_KEYS], 0.0, gl.float32, S_LAYOUT)
+    return warpgroup_mma(q, k.permute([1, 0]), zeros, use_acc=False, is_async=True)
+
+
+@gluon.jit
+def issue_outputs(weights, v_buffers, v_full, block, acc):
+    """Start O += W V_block; weights: [ROWS, BLOCK_KEYS] in registers."""
+    STAGES: gl.constexpr = v_buffers.shape[0]
+    stage = block % STAGES
+    mbarrier.wait(v_full.index(stage), block // STAGES & 1)
+    v = v_buffers.index(stage).reshape([v_buffers.shape[3], v_buffers.shape[4]])
+    return warpgroup_mma(weights, v, acc, is_async=True)
+
+
+@gluon.jit
+def add_blocks(
+    first, last, block, q, weights, acc, limits, scale, bias_number, shrink,
+    k_buffers, v_buffers, barriers,
+    WEIGH: gl.constexpr, HAS_SCALE: gl.constexpr, HAS_BIAS_NUMBER: gl.constexpr,
+    SHRINKS: gl.constexpr, FORM: gl.constexpr, MASKED: gl.constexpr, SCHEDULE: gl.constexpr,
+    S_LAYOUT: gl.constexpr, CONSUMER: gl.constexpr,
+):
+    """Steps first <= step < last: takes W of the step before, leaves W of the last; O lags behind.
+
+    SCHEDULE, from few registers to many; the other warpgroups fill the gaps that are left:
+        serial   one product after the other
+        paired   S of this step and O of the last one are in flight together
+        overlap  as paired, and W of this step is computed while O of the last one still runs
+        turns    as overlap, and the warpgroups start their products in turn
+    ``block`` is the number of step 0.
+    """
+    q_full, q_empty, k_full, k_empty, v_full, v_empty, turns = barriers
+    STAGES: gl.constexpr = k_buffers.shape[0]
+    DTYPE: gl.constexpr = weights.dtype
+    W_LAYOUT: gl.constexpr = weights.type.layout
+    OVERLAPS: gl.constexpr = SCHEDULE == "overlap" or SCHEDULE == "turns"
+    for step in range(first, last):
+        now = block + step
+        if SCHEDULE == "serial":
+            acc = issue_outputs(weights, v_buffers, v_full, now - 1, acc)
+            acc = warpgroup_mma_wait(0, deps=[acc])
+            mbarrier.arrive(v_empty.index((now - 1) % STAGES), count=1)
+        take_turn(turns, now, SCHEDULE, CONSUMER)
+        scores = issue_scores(q, k_buffers, k_full, now, S_LAYOUT)
+        if SCHEDULE != "serial":
+            acc = issue_outputs(weights, v_buffers, v_full, now - 1, acc)
+        pass_turn(turns, SCHEDULE, CONSUMER)
+        if OVERLAPS:
+            scores = warpgroup_mma_wait(1, deps=[scores])
+        else:
+            acc, scores = warpgroup_mma_wait(0, deps=[acc, scores])
+        mbarrier.arrive(k_empty.index(now % STAGES), count=1)
+        next_weights = weigh(
+            scores, limits, step, scale, bias_number, shrink,
+            WEIGH, HAS_SCALE, HAS_BIAS_NUMBER, SHRINKS, FORM, MASKED,
+        )
+        if SCHEDULE != "turns":
+            next_weights = round_weights(next_weights, FORM, DTYPE, W_LAYOUT)
+        else:  # this wait returns at once; without its branch, ptxas moves h behind the next one
+            mbarrier.wait(v_full.index((now - 1) % STAGES), (now - 1) // STAGES & 1)
+        if OVERLAPS:  # the product reads the registers of weights until here
+            acc, weights, next_weights = warpgroup_mma_wait(0, deps=[acc, weights, next_weights])
+        if SCHEDULE == "turns":  # into those registers
+            next_weights = round_weights(next_weights, FORM, DTYPE, W_LAYOUT)
+        if SCHEDULE != "serial":
+            mbarrier.arrive(v_empty.index((now - 1) % STAGES), count=1)
+        weights = next_weights
+    return weights, acc
+
+
+@gluon.jit
+def consume(
+    descriptors, buffers, barriers, sizes, norms, gain, alpha, scale, bias_number, shrink,
+    WEIGH: gl.constexpr, HAS_SCALE: gl.constexpr, HAS_BIAS_NUMBER: gl.constexpr,
+    SHRINKS: gl.constexpr, FORM: gl.constexpr, CAUSAL: gl.constexpr, POWER: gl.constexpr,
+    Q_NORM: gl.constexpr, D: gl.constexpr,
+    SCHEDULE: gl.constexpr, Q_IN_REGISTERS: gl.constexpr, CONSUMER: gl.constexpr,
+):
+    """Warpgroup CONSUMER: rows [CONSUMER * ROWS, (CONSUMER + 1) * ROWS) of every tile."""
+    q_rows, k_rows, v_rows, o_rows = descriptors
+    q_buffers, k_buffers, v_buffers, o_buffers = buffers
+    q_full, q_empty, k_full, k_empty, v_full, v_empty, turns = barriers
+    B, H, group, row_tiles, Lq, Lk = sizes
+    q_gain, k_gain, q_eps, k_eps = norms
+    DTYPE: gl.constexpr = q_rows.dtype
+    STAGES: gl.constexpr = k_buffers.shape[0]
+    BLOCK_KEYS: gl.constexpr = k_rows.block_shape[2]
+    BLOCK_D: gl.constexpr = k_rows.block_shape[3]
+    ROWS: gl.constexpr = q_rows.block_shape[2]
+    BLOCK_ROWS: gl.constexpr = ROWS * q_buffers.shape[0]
+    S_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_KEYS, 16])
+    O_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_D, 16])
+    W_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, O_LAYOUT, 2)
+    q_buffer = q_buffers.index(CONSUMER).reshape([ROWS, BLOCK_D])
+    o_buffer = o_buffers.index(CONSUMER)
+    block = 0
+    for turn in range(count_turns(B * H * row_tiles, CAUSAL)):
+        batch_head, row_tile = locate_tile(turn, B * H, row_tiles, CAUSAL, True)
+        batch, head = batch_head // H, batch_head % H
+        tile_row = row_tile * BLOCK_ROWS
+        first_row = tile_row + CONSUMER * ROWS
+        last_row = gl.minimum(tile_row + BLOCK_ROWS, Lq) - 1
+        tile_blocks = count_blocks(last_row, sizes, BLOCK_KEYS, CAUSAL)
+        own_blocks = count_blocks(first_row + ROWS - 1, sizes, BLOCK_KEYS, CAUSAL)
+        own_blocks = gl.minimum(own_blocks, tile_blocks)
+        # limits: [ROWS], how many keys each row sees
+        rows = first_row + gl.arange(0, ROWS, gl.SliceLayout(1, S_LAYOUT))
+        limits = gl.minimum(rows + 1 + Lk - Lq, Lk)
+        whole_blocks = own_blocks
+        if CAUSAL:
+            whole_blocks = gl.maximum(first_row + 1 + Lk - Lq, 0) // BLOCK_KEYS
+            whole_blocks = gl.minimum(whole_blocks, own_blocks)
+
+        mbarrier.wait(q_full.index(CONSUMER), turn & 1)
+        if Q_NORM != "none":
+            normalise_buffer(q_buffer, Lq - first_row, q_gain, q_eps, Q_NORM, D)
+        q = q_buffer
+        if Q_IN_REGISTERS:
+            q = q_buffer.load(gl.DotOperandLayout(0, S_LAYOUT, 2))
+            fence_async_shared()
+            mbarrier.arrive(q_empty.index(CONSUMER), count=1)
+        take_turn(turns, block, SCHEDULE, CONSUMER)
+        scores = issue_scores(q, k_buffers, k_full, block, S_LAYOUT)
+        pass_turn(turns, SCHEDULE, CONSUMER)
+        scores = warpgroup_mma_wait(0, deps=[scores])
+        mbarrier.arrive(k_empty.index(block % STAGES), count=1)
+        weights = weigh(
+            scores, limits, 0, scale, bias_number, shrink,
+            WEIGH, HAS_SCALE, HAS_BIAS_NUMBER, SHRINKS, FORM, CAUSAL,
+        )
+        weights = round_weights(weights, FORM, DTYPE, W_LAYOUT)
+        acc = gl.full([ROWS, BLOCK_D], 0.0, gl.float32, O_LAYOUT)
+        weights, acc = add_blocks(
+            1, whole_blocks, block, q, weights, acc, limits, scale, bias_number, shrink,
+            k_buffers, v_buffers, barriers,
+            WEIGH, HAS_SCALE, HAS_BIAS_NUMBER, SHRINKS, FORM, False, SCHEDULE, S_LAYOUT, CONSUMER,
+        )
+        if CAUSAL:
+            weights, acc = add_blocks(
+                gl.maximum(whole_blocks, 1), own_blocks, block, q, weights, acc, limits,
+                scale, bias_number, shrink, k_buffers, v_buffers, barriers,
+                WEIGH, HAS_SCALE, HAS_BIAS_NUMBER, SHRINKS, FORM, True, SCHEDULE, S_LAYOUT,
+                CONSUMER,
+            )
+        if not Q_IN_REGISTERS:
+            mbarrier.arrive(q_empty.index(CONSUMER), count=1)
+        last = block + own_blocks - 1
+        acc = issue_outputs(weights, v_buffers, v_full, last, acc)
+        acc = warpgroup_mma_wait(0, deps=[acc])
+        mbarrier.arrive(v_empty.index(last % STAGES), count=1)
+        for unseen in range(block + own_blocks, block + tile_blocks):  # others' blocks: give back
+            stage = unseen % STAGES
+            take_turn(turns, unseen, SCHEDULE, CONSUMER)
+            pass_turn(turns, SCHEDULE, CONSUMER)
+            mbarrier.wait(k_full.index(stage), unseen // STAGES & 1)
+            mbarrier.arrive(k_empty.index(stage), count=1)
+            mbarrier.wait(v_full.index(stage), unseen // STAGES & 1)
+            mbarrier.arrive(v_empty.index(stage), count=1)
+        block += tile_blocks
+
+        factor = gain / shrink if SHRINKS else gain
+        if POWER != "none":
+            seen = gl.maximum(limits, 1).to(gl.float32)
+            seen = gl.convert_layout(seen, gl.SliceLayout(1, O_LAYOUT), assert_trivial=True)
+            factor = over_power(factor, seen, alpha, POWER)[:, None]
+        acc *= factor
+        tma.store_wait(0)  # the last tile's store has read o_buffer
+        o_buffer.reshape([ROWS, BLOCK_D]).store(acc.to(DTYPE))
+        fence_async_shared()
+        # rows from Lq on are clipped
+        tma.async_copy_shared_to_global(o_rows, [batch, head, first_row, 0], o_buffer)
+    tma.store_wait(0)
