@@ -20,10 +20,10 @@ from implementations import (
     widest_dtype,
 )
 from numerics import assert_within_budget
+from results import assert_same, evaluate
 
 from flashpoint import HeadNorm, attention, attention_qkvpacked
 from flashpoint.ops.spec import BUILTIN
-from results import assert_same, evaluate
 
 NAN = float("nan")
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]

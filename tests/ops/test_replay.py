@@ -6,9 +6,9 @@ import pytest
 import torch
 from implementations import HAS_TRITON, TRITON, device_of, needs_gpu
 from numerics import make_qkv
+from results import assert_same, evaluate
 
 from flashpoint import HeadNorm, attention, attention_qkvpacked
-from results import assert_same, evaluate
 
 if not HAS_TRITON:
     pytest.skip("triton is not installed", allow_module_level=True)
