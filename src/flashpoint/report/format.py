@@ -83,8 +83,8 @@ def with_interval(value: float, low: float, high: float) -> tuple[str, str, str]
     """A number and the ends of its interval, to two digits of the interval's width.
 
     Example:
-        >>> with_interval(1.2345, 0.98, 1.51), with_interval(0.5, 0.5, 0.5)
-        (('1.23', '0.98', '1.51'), ('0.5', '0.5', '0.5'))
+        >>> with_interval(1.2345, 0.98, 1.51), with_interval(-0.04, -1.85, 1.88)
+        (('1.23', '0.98', '1.51'), ('0.0', '-1.9', '1.9'))
     """
     width = high - low
     if not (math.isfinite(width) and width > 1e-9 * max(abs(low), abs(high))):
@@ -92,4 +92,4 @@ def with_interval(value: float, low: float, high: float) -> tuple[str, str, str]
     places = max(0, 1 - math.floor(math.log10(width)))
     if places > 6:
         return f"{value:.3g}", f"{low:.3g}", f"{high:.3g}"
-    return f"{value:.{places}f}", f"{low:.{places}f}", f"{high:.{places}f}"
+    return f"{value:z.{places}f}", f"{low:z.{places}f}", f"{high:z.{places}f}"
