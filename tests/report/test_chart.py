@@ -141,6 +141,16 @@ def test_categories_stand_side_by_side_and_apart_by_series():
     assert draw(chart).traces[0]["text"][1] == "softmax: 4"
 
 
+def test_long_categories_are_broken_into_lines_with_room_for_them():
+    names = ("softmax", "relu, no factor", "relu, factor, <b> from 1", "relu", "factor")
+    chart = make_chart(line("a", names, range(5), has_line=False))
+    few = make_chart(line("a", names[:1], (0.0,), has_line=False))
+    texts = draw(chart).layout["xaxis"]["ticktext"]
+    assert texts[:2] == ["softmax", "relu, no<br>factor"]
+    assert texts[2] == "relu,<br>factor,<br>&lt;b&gt; from 1"
+    assert draw(chart).height == draw(few).height + 2 * 15
+
+
 def test_category_of_one_series_is_not_moved_and_needs_no_legend():
     chart = make_chart(*(line(n, (n,), (1.0,), has_line=False) for n in ("a", "b")))
     assert [positions_of(series, chart) for series in chart.series] == [[0.0], [1.0]]

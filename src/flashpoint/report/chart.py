@@ -6,6 +6,7 @@ softmax is blue everywhere.
 
 import math
 import re
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -28,6 +29,8 @@ MOST_BARS = 12
 """So many points of a line have bars; more have a band."""
 MOST_TICKS = 12
 MOST_DECADES = 9
+AXIS_LETTERS = 50
+"""So many stand side by side below a chart of half a page."""
 DODGE = 0.5
 """Share of a category's room over which its series are spread, where no lines join them."""
 
@@ -109,6 +112,13 @@ def categories_of(chart: Chart) -> list[str]:
     return list(dict.fromkeys(str(x) for x in places))
 
 
+def category_lines(chart: Chart) -> list[list[str]]:
+    """Each category's name in lines, so that names fit side by side unless a word does not."""
+    categories = categories_of(chart)
+    letters = max(AXIS_LETTERS // max(len(categories), 1), 8)
+    return [textwrap.wrap(name, letters, break_long_words=False) or [""] for name in categories]
+
+
 def positions_of(series: Series, chart: Chart) -> list[float]:
     """Where on the horizontal axis the points are drawn; categories are 0, 1, 2 and so on."""
     categories = categories_of(chart)
@@ -177,6 +187,7 @@ def chart_figure(chart: Chart, places: Mapping[str, int]) -> Figure:
         "showlegend": has_legend(chart),
     }
     height = 300 + (22 * math.ceil(len(chart.series) / 3) if has_legend(chart) else 0)
+    height += 15 * (max(map(len, category_lines(chart)), default=1) - 1)
     return Figure(
         title=chart.title, traces=traces, layout=layout, height=height, caption=chart.caption
     )
@@ -186,7 +197,8 @@ def _x_axis(chart: Chart) -> dict[str, Any]:
     if categories := categories_of(chart):
         return {
             "tickvals": list(range(len(categories))),
-            "ticktext": [plain(name) for name in categories],
+            "ticktext": ["<br>".join(map(plain, lines)) for lines in category_lines(chart)],
+            "autotickangles": [0, -30, -90],  # to the left: at the right edge names are left out
             "range": [-0.5, len(categories) - 0.5],
             "showgrid": False,
         }

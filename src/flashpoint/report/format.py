@@ -1,4 +1,4 @@
-"""Numbers as people read them; a dash where there is none."""
+"""Numbers as people read them; a dash where there is none, and no minus before zeros."""
 
 import math
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ def percent(value: float | None) -> str:
         >>> percent(0.98765), percent(None)
         ('98.77%', '-')
     """
-    return DASH if value is None else f"{value:.2%}"
+    return DASH if value is None else f"{value:z.2%}"
 
 
 def decimal(value: float | None, digits: int = 4) -> str:
@@ -23,7 +23,7 @@ def decimal(value: float | None, digits: int = 4) -> str:
         >>> decimal(0.123456)
         '0.1235'
     """
-    return DASH if value is None else f"{value:.{digits}f}"
+    return DASH if value is None else f"{value:z.{digits}f}"
 
 
 def count(value: float | None) -> str:
@@ -74,7 +74,7 @@ def rounded(values: Sequence[float], digits: int = 4) -> list[str]:
     places = 0 if is_whole else max(0, digits - 1 - max(math.floor(math.log10(greatest)), -1))
     least = 0 if is_whole else 10.0 ** (1 - places)
     return [
-        f"{value:.{places}f}" if value == 0 or abs(value) >= least else f"{value:.3g}"
+        f"{value:z.{places}f}" if value == 0 or abs(value) >= least else f"{value:.3g}"
         for value in values
     ]
 
@@ -83,8 +83,10 @@ def with_interval(value: float, low: float, high: float) -> tuple[str, str, str]
     """A number and the ends of its interval, to two digits of the interval's width.
 
     Example:
-        >>> with_interval(1.2345, 0.98, 1.51), with_interval(-0.04, -1.85, 1.88)
-        (('1.23', '0.98', '1.51'), ('0.0', '-1.9', '1.9'))
+        >>> with_interval(1.2345, 0.98, 1.51), with_interval(0.5, 0.5, 0.5)
+        (('1.23', '0.98', '1.51'), ('0.5', '0.5', '0.5'))
+        >>> with_interval(-0.04, -1.9, 1.9)
+        ('0.0', '-1.9', '1.9')
     """
     width = high - low
     if not (math.isfinite(width) and width > 1e-9 * max(abs(low), abs(high))):
