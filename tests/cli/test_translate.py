@@ -1,7 +1,10 @@
 """``flashpoint translate``, and ``train`` and ``evaluate`` of text, from the command line."""
 
 import json
+import os
 import re
+import subprocess
+import sys
 
 import pytest
 import typer
@@ -11,6 +14,7 @@ from typer.testing import CliRunner
 
 from flashpoint.cli import translate as verb
 from flashpoint.cli.evaluate import evaluate
+from flashpoint.cli.inspect import inspect
 from flashpoint.cli.train import train
 from flashpoint.cli.translate import translate
 from flashpoint.errors import InputError
@@ -86,7 +90,7 @@ def test_file_is_read_as_standard_input_is(run, tmp_path):
     file = tmp_path / "a.txt"
     file.write_bytes(b"time\n\nhouse water\n")
     assert pipe(run, b"", file)[0] == pipe(run, file.read_bytes())[0]
-    assert pipe(run, b"")[0] == b""
+    assert pipe(run, b"") == (b"", "the input is empty, nothing is translated\n")
 
 
 def test_invalid_bytes_unknown_letters_and_long_lines_are_translated(run):
@@ -94,7 +98,7 @@ def test_invalid_bytes_unknown_letters_and_long_lines_are_translated(run):
     out, err = pipe(run, content)
     assert out.count(b"\n") == 4
     out.decode()
-    assert "1 lines are no valid UTF-8, the first is line 1" in err
+    assert "1 line with invalid UTF-8, the first is line 1" in err
 
 
 def test_beam_is_searched(run):
@@ -110,6 +114,7 @@ def test_beam_is_searched(run):
         (translate, ("/no/such.txt",), "/no/such.txt cannot be read: No such file"),
         (translate, ("--device", "gpu"), "--device 'gpu' must be auto, cpu or cuda"),
         (translate, ("--checkpoint", "7"), "has no checkpoint of step 7"),
+        (translate, ("--checkpoint", "x"), r"--checkpoint 'x' must be best, last or a step\.$"),
         (evaluate, ("--labels", "matching"), "--labels and --classes are for images"),
         (evaluate, ("--classes", "x.txt"), "--labels and --classes are for images"),
     ],
@@ -119,8 +124,24 @@ def test_wrong_arguments_are_one_line(run, command, arguments, message):
         call(command, run, *arguments)
 
 
-def test_run_of_images_is_refused():
-    with pytest.raises(InputError, match="trained ViT, which translates nothing"):
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+def test_output_that_cannot_be_written_is_one_line(run, tmp_path):
+    file = tmp_path / "a.txt"
+    file.write_text("time\n")
+    words = ("translate", str(run), str(file), "--beam", "1", "--device", "cpu")
+    with open("/dev/full", "wb") as full:
+        command = [sys.executable, "-m", "flashpoint", *words]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "standard output cannot be written: No space left on device." in done.stderr
+
+
+def test_run_of_the_other_task_is_refused(run):
+    with pytest.raises(InputError, match="classifies no images. For text there are `flashpoint e"):
+        call(inspect, run)
+    with pytest.raises(
+        InputError, match="trained ViT, which translates nothing. For images there"
+    ):
         call(translate, trained_run())
     with pytest.raises(InputError, match="--beam and --length-penalty are for text"):
         call(evaluate, trained_run(), "--beam", 2)

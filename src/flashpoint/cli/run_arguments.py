@@ -43,12 +43,15 @@ def open_with_model(folder: Path, checkpoint: str, device: str) -> "tuple[Run, V
     from flashpoint.models.vit import ViT
     from flashpoint.training.run_folder import open_run
 
-    where = _find_device(device)
+    where = find_device(device)
     run = open_run(folder)
     which = parse_checkpoint(checkpoint)
     model = run.load_model(which)
     if not isinstance(model, ViT):
-        raise InputError(f"{folder} trained {type(model).__name__}, which classifies no images.")
+        raise InputError(
+            f"{folder} trained {type(model).__name__}, which classifies no images. For text there "
+            "are `flashpoint evaluate` and `flashpoint translate`."
+        )
     step = {"best": run.best_step, "last": run.steps[-1]}.get(str(which), which)
     return run, model.to(where), int(step)
 
@@ -59,12 +62,14 @@ def parse_checkpoint(text: str) -> Literal["best", "last"] | int:
         return text
     if not text.isdecimal():
         raise InputError(
-            f"--checkpoint {text!r} must be best, last or a step. {hint(text, ('best', 'last'))}"
+            f"--checkpoint {text!r} must be best, last or a step. "
+            f"{hint(text, ('best', 'last'))}".rstrip()
         )
     return int(text)
 
 
-def _find_device(name: str) -> Any:
+def find_device(name: str) -> Any:
+    """What --device says."""
     from flashpoint.training.ranks import choose_device
 
     if name not in ("auto", "cpu", "cuda"):

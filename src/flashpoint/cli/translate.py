@@ -43,7 +43,8 @@ def translate(
 
     A line is a segment, an empty line ends a document. The model sees as many lines of a document
     at once as it was trained on. If it gives another number of lines, they are translated again
-    in halves, at last one by one. A longer line is cut. Invalid UTF-8 is replaced by U+FFFD.
+    in halves, at last one by one. A line that is too long goes in parts, which are joined again.
+    Invalid UTF-8 is replaced by U+FFFD.
     """
     with _opened(file) as lines:
         _, translator, _ = open_translator(
@@ -67,21 +68,21 @@ def open_translator(
     batch_size: int,
 ) -> "tuple[Run, Translator, int]":
     """A run, its model at a checkpoint as a translator, and the checkpoint's step."""
-    from flashpoint.cli.run_arguments import parse_checkpoint
+    from flashpoint.cli.run_arguments import find_device, parse_checkpoint
     from flashpoint.data.text.pieces import load_pieces
     from flashpoint.evaluation.translation import Search, Translator
     from flashpoint.models.reluformer import ReLUFormer
-    from flashpoint.training.ranks import choose_device
     from flashpoint.training.run_folder import open_run
     from flashpoint.training.text import PIECES
 
-    if device not in ("auto", "cpu", "cuda"):
-        raise InputError(f"--device {device!r} must be auto, cpu or cuda.")
-    where = choose_device(device)
+    where = find_device(device)
     run, which = open_run(folder), parse_checkpoint(checkpoint)
     model = run.load_model(which)
     if not isinstance(model, ReLUFormer):
-        raise InputError(f"{folder} trained {type(model).__name__}, which translates nothing.")
+        raise InputError(
+            f"{folder} trained {type(model).__name__}, which translates nothing. For images there "
+            "are `flashpoint evaluate` and `flashpoint inspect`."
+        )
     step = {"best": run.best_step, "last": run.steps[-1]}.get(str(which), which)
     search = Search(
         beam_size=beam,
@@ -121,20 +122,38 @@ def _translate(translator: "Translator", lines: Iterable[bytes]) -> None:
         num_repeated += sum(result.num_repeated for result in results)
         segments = (text for result in results for text in result.segments)
         out = "".join(f"{next(segments) if line.strip() else ''}\n" for line in batch)
-        sys.stdout.buffer.write(out.encode("utf-8", errors="replace"))
-        sys.stdout.buffer.flush()
-        typer.echo(f"{texts.num_lines:,} lines translated", err=True)
+        _write(out)
+        typer.echo(f"{_lines(texts.num_lines)} translated", err=True)
+    if not texts.num_lines:
+        typer.echo("the input is empty, nothing is translated", err=True)
     if texts.num_invalid:
         typer.echo(
-            f"{texts.num_invalid} lines are no valid UTF-8, the first is line "
+            f"{_lines(texts.num_invalid)} with invalid UTF-8, the first is line "
             f"{texts.first_invalid}; the wrong bytes were replaced by U+FFFD.",
             err=True,
         )
     if num_repeated:
         typer.echo(
-            f"{num_repeated} lines were translated again in smaller parts, to keep lines apart.",
+            f"{_lines(num_repeated)} translated again in smaller parts, to keep lines apart.",
             err=True,
         )
+
+
+def _lines(count: int) -> str:
+    return f"{count:,} line{'' if count == 1 else 's'}"
+
+
+def _write(text: str) -> None:
+    """To standard output, now. A reader that is gone ends the command, without a word."""
+    try:
+        sys.stdout.buffer.write(text.encode("utf-8", errors="replace"))
+        sys.stdout.buffer.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise InputError(
+            f"standard output cannot be written: {error.strerror}. Translations end in the middle."
+        ) from error
 
 
 class _Texts:

@@ -86,8 +86,10 @@ class Run:
         try:
             weights = checkpoint.load_tensors(self.path / CHECKPOINTS, int(step), "model")
         except checkpoint.DamagedError as error:
+            others = ", ".join(str(other) for other in self.steps if other != step)
             raise InputError(
-                f"checkpoint step_{step} of {self.path} is damaged: {error}."
+                f"checkpoint step_{step} of {self.path} is damaged: {error}. Take another one "
+                f"(there are: {others or 'none'}), or restore it."
             ) from error
         model = create_model(self.config.model.name, **self.config.model.settings)
         model.load_state_dict(weights)
