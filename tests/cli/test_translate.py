@@ -137,11 +137,9 @@ def test_output_that_cannot_be_written_is_one_line(run, tmp_path):
 
 
 def test_run_of_the_other_task_is_refused(run):
-    with pytest.raises(InputError, match="classifies no images. For text there are `flashpoint e"):
+    with pytest.raises(InputError, match=r"classifies no images\. For text there are"):
         call(inspect, run)
-    with pytest.raises(
-        InputError, match="trained ViT, which translates nothing. For images there"
-    ):
+    with pytest.raises(InputError, match=r"trained ViT, which translates nothing\. For im"):
         call(translate, trained_run())
     with pytest.raises(InputError, match="--beam and --length-penalty are for text"):
         call(evaluate, trained_run(), "--beam", 2)

@@ -186,7 +186,8 @@ def _check_runner(on: str, jobs: int | None, gpus_per_trial: float | None) -> No
     """Refuse options that the runner has no use for."""
     if on not in ("local", "ray") and not on.startswith("ray://"):
         raise InputError(
-            f"--on {on!r} must be local, ray or ray://HOST:PORT. {hint(on, ('local', 'ray'))}".rstrip()
+            f"--on {on!r} must be local, ray or ray://HOST:PORT. "
+            f"{hint(on, ('local', 'ray'))}".rstrip()
         )
     if jobs is not None and on.startswith("ray://"):
         raise InputError(
