@@ -156,7 +156,7 @@ def test_what_names_documents(tmp_path):
 def test_unknown_kinds_and_places_are_one_line(tmp_path):
     with pytest.raises(InputError, match="Did you mean 'documents'"):
         opened("document:set")
-    with pytest.raises(InputError, match="nowhere is no folder"):
+    with pytest.raises(InputError, match=r"nowhere is no folder\. .*data prepare en-de-docs"):
         opened(f"documents:{tmp_path}/nowhere")
 
 

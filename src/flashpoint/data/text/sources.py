@@ -81,7 +81,8 @@ def _folder_and_split(place: str, split: str, where: str) -> tuple[Path, str]:
         kind = where.partition(":")[0]
         near = "" if kind in KINDS else hint(kind, KINDS)
         raise InputError(
-            f"{where!r}: {folder} is no folder. {near}Documents are at documents:DIR, "
-            "text:PREFIX, text:FILE,FILE, jsonl:FILE or hf:DIR."
+            f"{where!r}: {folder} is no folder. {near}Documents are at documents:DIR (made by "
+            "`flashpoint data prepare en-de-docs --to DIR`), text:PREFIX, text:FILE,FILE, "
+            "jsonl:FILE or hf:DIR."
         )
     return folder, split
