@@ -5,6 +5,7 @@ import json
 import pytest
 from evaluation.trained import call, trained_run
 
+from flashpoint.cli import run_arguments
 from flashpoint.cli.evaluate import evaluate
 from flashpoint.errors import InputError
 from flashpoint.training.run_folder import open_run
@@ -25,6 +26,14 @@ def test_json_on_stdout_is_nothing_but_json():
     out, err = call(evaluate, trained_run(), "--json", "-", "--labels", "matching")
     assert json.loads(out)["num_images"] == 360
     assert "top-1" in err
+
+
+def test_progress_is_a_line_now_and_then_without_a_terminal(monkeypatch):
+    _, err = call(evaluate, trained_run())
+    assert "Evaluating" not in err
+    monkeypatch.setattr(run_arguments, "SECONDS_A_LINE", 0.0)
+    _, err = call(evaluate, trained_run(), "--batch-size", "180")
+    assert "Evaluating: 180 of 360\nEvaluating: 360 of 360\n" in err
 
 
 def test_checkpoints_are_told_apart():

@@ -92,6 +92,13 @@ def test_checkpoint_in_place_of_its_run_is_refused_by_name(run, inner):
         open_run(run / "checkpoints" / "step_12" / inner)
 
 
+def test_file_in_the_folders_place_is_refused_by_its_name(tmp_path):
+    (tmp_path / "run").write_text("a file")
+    message = r"/run cannot be written: File exists\."
+    with pytest.raises(RunError, match=message), claim(tmp_path / "run"):
+        pass
+
+
 def test_folder_in_use_is_refused_until_its_process_is_dead(tmp_path):
     command = [sys.executable, "-c", HOLD, str(tmp_path)]
     holder = subprocess.Popen(

@@ -27,7 +27,7 @@ def demo(
         bool, typer.Option("--fresh", help="Remove the runs of an earlier demo first.")
     ] = False,
 ) -> None:
-    """Train two small ViTs on digits, relu and softmax, and show how they compare: 2 minutes.
+    """Train two small ViTs on digits, relu and softmax, and show how they compare: a minute.
 
     Interrupted, the same command goes on; finished, it shows the result again.
     """

@@ -1,6 +1,7 @@
 """What the verbs that look at a finished run share: its folder, checkpoint, data and files."""
 
 import sys
+import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from flashpoint.training.run_folder import Run
 
 STDOUT = Path("-")
+SECONDS_A_LINE = 10.0
+"""Between two lines of progress where no bar can be drawn."""
 
 RunFolder: TypeAlias = Annotated[Path, typer.Argument(metavar="RUN", help="The run's folder.")]
 Checkpoint: TypeAlias = Annotated[
@@ -79,16 +82,31 @@ def find_device(name: str) -> Any:
 
 @contextmanager
 def counting(label: str) -> Generator[Progress]:
-    """A bar on stderr that counts images; silent if stderr is no terminal."""
+    """A bar on stderr that counts what is done; a line now and then if stderr is no terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
 
     console = Console(stderr=True)
+    if not console.is_terminal:
+        yield _in_lines(label)
+        return
     columns = (TextColumn(label), BarColumn(20), MofNCompleteColumn(), TimeRemainingColumn())
-    with Bar(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+    with Bar(*columns, console=console, transient=True) as bar:
         task = bar.add_task("", total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def _in_lines(label: str) -> Progress:
+    last = time.monotonic()
+
+    def on_count(done: int, total: int) -> None:
+        nonlocal last
+        if time.monotonic() >= last + SECONDS_A_LINE:
+            last = time.monotonic()
+            typer.echo(f"{label}: {done} of {total}", err=True)
+
+    return on_count
 
 
 def warn(line: str) -> None:

@@ -137,7 +137,7 @@ def claim(path: Path) -> Generator[None]:
     """Hold a run's folder; refused while another process holds it."""
     with contextlib.ExitStack() as stack:
         try:
-            with checkpoint.writing(path / LOCK):
+            with checkpoint.writing(path):
                 path.mkdir(parents=True, exist_ok=True)
                 stack.enter_context(locked(path / LOCK))
         except InUse as owner:
