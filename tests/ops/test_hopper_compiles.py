@@ -188,7 +188,7 @@ def main():
             said = f"{case}:\n{log.getvalue()}"
             assert not re.search(r"\(C75\d\d\)", said), said
             assert int(LOCAL_MEMORY.search(said)[1]) <= most, said
-            print(f"{case}: {side} compiled")  # noqa: T201
+            print(f"{case}: {side} compiled")  # noqa: T201 - the parent process reads it
 
 
 if __name__ == "__main__":

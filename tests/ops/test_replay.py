@@ -1,14 +1,14 @@
-"""A second call like the first is a replay: of every route, on new tensors with new values."""
+"""A second call like the first is a replay: what is remembered of every route, and what not."""
 
 from functools import partial
 
 import pytest
 import torch
 from implementations import HAS_TRITON, TRITON, device_of, needs_gpu
-from numerics import make_qkv
+from numerics import assert_within_budget, make_qkv
 from results import assert_same, evaluate
 
-from flashpoint import HeadNorm, attention, attention_qkvpacked
+from flashpoint import HeadNorm, attention, attention_qkvpacked, attention_varlen
 
 if not HAS_TRITON:
     pytest.skip("triton is not installed", allow_module_level=True)
@@ -16,6 +16,9 @@ if not HAS_TRITON:
 from flashpoint.ops.triton import replay
 
 SHAPE = (2, 3, 3, 17, 17, 32, 32)
+DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}
+every_dtype = pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+on_triton = pytest.mark.parametrize("impl", TRITON)
 
 
 class Repeating(replay.Recorder):
@@ -27,8 +30,9 @@ class Repeating(replay.Recorder):
 
     def launch(self, kernel, num_programs, arguments):
         super().launch(kernel, num_programs, arguments)
-        last = self.launches[-1]
-        self.launches[-1] = last._replace(compiled=last.compiled or kernel)
+        if self.is_repeatable:
+            last = self.launches[-1]
+            self.launches[-1] = last._replace(compiled=last.compiled or kernel)
 
 
 def call_plain(q, k, v, **options):
@@ -73,7 +77,7 @@ def check_replays(call, gains, shape, dtype, monkeypatch):
 
 @pytest.mark.parametrize("options", ROUTES.values(), ids=ROUTES)
 @pytest.mark.parametrize(("call", "gains"), CALLS.values(), ids=CALLS)
-@pytest.mark.parametrize("impl", TRITON)
+@on_triton
 def test_second_call_follows_new_values(impl, call, gains, options, monkeypatch):
     if "key_lengths" in options:
         options = {"key_lengths": torch.tensor(options["key_lengths"], device=device_of(impl))}
@@ -90,3 +94,98 @@ def test_second_call_follows_new_values_on_a_gpu(call, gains, L, causal, monkeyp
     """By the kernels that tokens of vision take there, those for Hopper among them."""
     call = partial(call, impl="triton", causal=causal)
     check_replays(call, gains, (2, 3, 3, L, L, 64, 64), torch.bfloat16, monkeypatch)
+
+
+def record(monkeypatch, call, tensors):
+    """What forward and backward leave to be replayed."""
+    monkeypatch.setattr(replay, "Recorder", Repeating)
+    monkeypatch.setattr(replay, "_recordings", {})
+    evaluate(call, **tensors)
+    return list(replay._recordings.values())
+
+
+@pytest.mark.parametrize("alpha", [0.5, 0.7, 1.0])
+@on_triton
+def test_recordings_know_no_lengths(impl, alpha, monkeypatch):
+    tensors = make_qkv((2, 2, 1, 40, 70, 32, 32))
+    call = partial(attention, causal=True, alpha=alpha, impl=impl)
+    recordings = []
+    for numbers in ([70, 20], [3, 0]):
+        lengths = torch.tensor(numbers, device=device_of(impl))
+        recordings.append(record(monkeypatch, partial(call, key_lengths=lengths), tensors))
+    assert [len(recorder.launches) for recorder in recordings[0]] == [1, 2]
+    for first, second in zip(*recordings, strict=True):
+        known = {"q", "k", "v", "do", "lengths"} | set(first.buffers)
+        for a, b in zip(first.launches, second.launches, strict=True):
+            assert (a.grid, a.arguments, a.tensors) == (b.grid, b.arguments, b.tensors)
+            assert {name for _, name in a.tensors} <= known
+
+
+@pytest.mark.parametrize("length", ["keys", "visible"])
+@on_triton
+def test_recordings_know_no_ends_of_sequences(impl, length, monkeypatch):
+    tensors = {name: t[0].transpose(0, 1) for name, t in make_qkv((1, 2, 1, 9, 9, 8, 8)).items()}
+    launches = []
+    for ends in ([0, 4, 9], [0, 9, 9]):
+        cu = torch.tensor(ends, dtype=torch.int32, device=device_of(impl))
+        call = partial(
+            attention_varlen,
+            cu_seqlens_q=cu,
+            cu_seqlens_k=cu,
+            max_seqlen_q=9,
+            max_seqlen_k=9,
+            alpha=0.5,
+            length=length,
+            impl=impl,
+        )
+        recorded = record(monkeypatch, call, tensors)
+        launches.append([launch for recorder in recorded for launch in recorder.launches])
+    assert len(launches[0]) == 3
+    for a, b in zip(*launches, strict=True):
+        assert (a.grid, a.arguments, a.tensors) == (b.grid, b.arguments, b.tensors)
+
+
+@on_triton
+def test_counts_of_a_mask_are_not_recorded(impl, monkeypatch):
+    mask = torch.arange(70, device=device_of(impl)) % 3 > 0
+    call = partial(attention, mask=mask, alpha=0.5, impl=impl)
+    assert not record(monkeypatch, call, make_qkv())
+
+
+@every_dtype
+@on_triton
+def test_lengths_and_masks_of_a_second_call_are_its_own(impl, dtype):
+    lengths = torch.tensor([70, 20], device=device_of(impl))
+    mask = torch.rand(70, device=device_of(impl)) > 0.3
+    masked = {"mask": mask, "key_lengths": lengths}
+    for options in ({}, {"alpha": 0.5, "key_lengths": lengths}, masked):
+        call = partial(attention, impl=impl, causal=True, **options)
+        plain = partial(call, impl="reference")
+        for seed in (1, 2, 3):
+            tensors = make_qkv((2, 2, 1, 40, 70, 32, 32), dtype, seed)
+            wide = {name: t.double() for name, t in tensors.items()}
+            got, near, exact = (
+                evaluate(f, **t) for f, t in ((call, tensors), (plain, tensors), (plain, wide))
+            )
+            for name, value in got.items():
+                assert_within_budget(name, value, exact[name], near[name], 2.0 * 2**0.5)
+            if options:
+                mask.copy_(mask.roll(1))
+                lengths.copy_(lengths.flip(0))
+
+
+@on_triton
+def test_calls_that_differ_in_a_number_do_not_share_a_result(impl):
+    tensors = make_qkv((1, 2, 1, 20, 33, 16, 16))
+    numbers = {
+        "scale": (0.1, 0.3),
+        "alpha": (0.0, 0.5, 1.0),
+        "length": (7, 9, "keys", "visible"),
+        "bias": (0.1, 0.2),
+        "window": ((1, 2), (2, 2), (1, None), (None, None)),
+    }
+    for name, values in numbers.items():
+        for value in values:
+            options = {"activation": "silu", "causal": name == "length", name: value}
+            got = attention(**tensors, **options, impl=impl)
+            assert_same({"o": got}, {"o": attention(**tensors, **options, impl="reference")})

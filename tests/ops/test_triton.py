@@ -1,4 +1,4 @@
-"""What only Triton's kernels have: refusals, activations of their own, ways to load, replays."""
+"""What only Triton's kernels have: refusals, activations of their own, ways to load, powers."""
 
 import os
 import subprocess
@@ -341,112 +341,6 @@ def test_powers_of_lengths_have_their_digits(alpha):
     exact = lengths.double() ** -torch.tensor(alpha).double()  # alpha as fp32 holds it
     error = (powers.double() / exact - 1.0).abs().max()
     assert error <= (5.0 + 3.0 * abs(alpha)) * torch.finfo(torch.float32).eps
-
-
-# A second call like the first
-
-
-class Repeating(replay.Recorder):
-    """Records in the interpreter too, where nothing can be replayed."""
-
-    def __init__(self, like):
-        super().__init__(like)
-        self.is_repeatable = True
-
-
-def record(monkeypatch, call, tensors):
-    """What forward and backward leave to be replayed."""
-    monkeypatch.setattr(replay, "Recorder", Repeating)
-    monkeypatch.setattr(replay, "_recordings", {})
-    evaluate(call, **tensors)
-    return list(replay._recordings.values())
-
-
-@pytest.mark.parametrize("alpha", [0.5, 0.7, 1.0])
-@on_triton
-def test_recordings_know_no_lengths(impl, alpha, monkeypatch):
-    tensors = make_qkv((2, 2, 1, 40, 70, 32, 32))
-    call = partial(attention, causal=True, alpha=alpha, impl=impl)
-    recordings = []
-    for numbers in ([70, 20], [3, 0]):
-        lengths = torch.tensor(numbers, device=device_of(impl))
-        recordings.append(record(monkeypatch, partial(call, key_lengths=lengths), tensors))
-    assert [len(recorder.launches) for recorder in recordings[0]] == [1, 2]
-    for first, second in zip(*recordings, strict=True):
-        known = {"q", "k", "v", "do", "lengths"} | set(first.buffers)
-        for a, b in zip(first.launches, second.launches, strict=True):
-            assert (a.grid, a.arguments, a.tensors) == (b.grid, b.arguments, b.tensors)
-            assert {name for _, name in a.tensors} <= known
-
-
-@pytest.mark.parametrize("length", ["keys", "visible"])
-@on_triton
-def test_recordings_know_no_ends_of_sequences(impl, length, monkeypatch):
-    tensors = {name: t[0].transpose(0, 1) for name, t in make_qkv((1, 2, 1, 9, 9, 8, 8)).items()}
-    launches = []
-    for ends in ([0, 4, 9], [0, 9, 9]):
-        cu = torch.tensor(ends, dtype=torch.int32, device=device_of(impl))
-        call = partial(
-            attention_varlen,
-            cu_seqlens_q=cu,
-            cu_seqlens_k=cu,
-            max_seqlen_q=9,
-            max_seqlen_k=9,
-            alpha=0.5,
-            length=length,
-            impl=impl,
-        )
-        recorded = record(monkeypatch, call, tensors)
-        launches.append([launch for recorder in recorded for launch in recorder.launches])
-    assert len(launches[0]) == 3
-    for a, b in zip(*launches, strict=True):
-        assert (a.grid, a.arguments, a.tensors) == (b.grid, b.arguments, b.tensors)
-
-
-@on_triton
-def test_counts_of_a_mask_are_not_recorded(impl, monkeypatch):
-    mask = torch.arange(70, device=device_of(impl)) % 3 > 0
-    call = partial(attention, mask=mask, alpha=0.5, impl=impl)
-    assert not record(monkeypatch, call, make_qkv())
-
-
-@every_dtype
-@on_triton
-def test_second_call_follows_new_values(impl, dtype):
-    lengths = torch.tensor([70, 20], device=device_of(impl))
-    mask = torch.rand(70, device=device_of(impl)) > 0.3
-    masked = {"mask": mask, "key_lengths": lengths}
-    for options in ({}, {"alpha": 0.5, "key_lengths": lengths}, masked):
-        call = partial(attention, impl=impl, causal=True, **options)
-        plain = partial(call, impl="reference")
-        for seed in (1, 2, 3):
-            tensors = make_qkv((2, 2, 1, 40, 70, 32, 32), dtype, seed)
-            wide = {name: t.double() for name, t in tensors.items()}
-            got, near, exact = (
-                evaluate(f, **t) for f, t in ((call, tensors), (plain, tensors), (plain, wide))
-            )
-            for name, value in got.items():
-                assert_within_budget(name, value, exact[name], near[name], 2.0 * 2**0.5)
-            if options:
-                mask.copy_(mask.roll(1))
-                lengths.copy_(lengths.flip(0))
-
-
-@on_triton
-def test_calls_that_differ_in_a_number_do_not_share_a_result(impl):
-    tensors = make_qkv((1, 2, 1, 20, 33, 16, 16))
-    numbers = {
-        "scale": (0.1, 0.3),
-        "alpha": (0.0, 0.5, 1.0),
-        "length": (7, 9, "keys", "visible"),
-        "bias": (0.1, 0.2),
-        "window": ((1, 2), (2, 2), (1, None), (None, None)),
-    }
-    for name, values in numbers.items():
-        for value in values:
-            options = {"activation": "silu", "causal": name == "length", name: value}
-            got = attention(**tensors, **options, impl=impl)
-            assert_same({"o": got}, {"o": attention(**tensors, **options, impl="reference")})
 
 
 # dk and dv of queries that see few of many keys

@@ -9,6 +9,7 @@ from torch import Tensor
 from flashpoint.ops.spec import Terms
 from flashpoint.ops.triton import decode, hopper, whole
 from flashpoint.ops.triton.autotune import autotuned
+from flashpoint.ops.triton.packed_norm import NO_NORMS
 from flashpoint.ops.triton.problem import Problem, prepare
 from flashpoint.ops.triton.replay import Recorder, only, run_recorded
 from flashpoint.ops.triton.tiles import (
@@ -178,8 +179,10 @@ def launch_forward_varlen(
     return run_recorded("forward_varlen", inputs, (*longest, *terms), ("o",), first_call)[0]
 
 
-def attend(problem: Problem, recorder: Recorder, heads_last: bool) -> Tensor:
-    """The result, by the kernel that serves the call."""
+def attend(
+    problem: Problem, recorder: Recorder, heads_last: bool, norms: dict[str, Any] = NO_NORMS
+) -> Tensor:
+    """The result, by the kernel that serves the call, which must take the norms if there are."""
     B, H, L, _ = problem.q.shape
     shape = (B, L, H) if heads_last else (B, H, L)
     shape = shape[1:] if problem.is_packed else shape
@@ -191,12 +194,12 @@ def attend(problem: Problem, recorder: Recorder, heads_last: bool) -> Tensor:
         decode.launch_decode(problem, recorder, o)
         return o
     if whole.suits(problem):
-        whole.launch_whole(problem, recorder, o, int(heads_last))
+        whole.launch_whole(problem, recorder, o, int(heads_last), norms)
         return o
     kernels = hopper.forward_kernels(problem)
     if kernels is not None:
         heads_first = o.transpose(1, 2) if heads_last else o
-        kernels.launch_hopper_forward(problem, recorder, heads_first)
+        kernels.launch_hopper_forward(problem, recorder, heads_first, norms)
     else:
         launch_tiled(problem, recorder, o, heads_last)
     return o

@@ -16,6 +16,7 @@ from flashpoint.ops.spec import NormTerms, Terms
 from flashpoint.ops.triton import backward, forward, hopper, whole
 from flashpoint.ops.triton.packed_call import PackedCall
 from flashpoint.ops.triton.packed_heads import denormalise_heads, normalise_heads
+from flashpoint.ops.triton.packed_norm import NO_NORMS
 from flashpoint.ops.triton.problem import Problem, prepare
 from flashpoint.ops.triton.replay import Recorder, run_recorded
 
@@ -43,19 +44,14 @@ def launch_packed_forward(
         recorder.name_parts("qkv", ("q", "k", "v"))
         problem = call.problem(bias, mask, lengths)
         kernels = None if problem.is_empty else hopper.forward_kernels(problem)
-        if whole.suits(problem):
-            o = _empty_output(qkv, recorder)
-            whole.launch_whole(problem, recorder, o, 1, call.norms())
-        elif kernels is not None and kernels.takes_norms(problem):
-            o = _empty_output(qkv, recorder)
-            if qkv.shape[1] not in ON_CHIP:
-                problem = _normalised(call.of_keys(), problem, recorder)
-                call = call.of_queries()
-            kernels.launch_hopper_forward(problem, recorder, o.transpose(1, 2), call.norms())
-        else:
-            problem = _normalised(call, problem, recorder)
-            o = forward.attend(problem, recorder, heads_last=True)
-        return [o]
+        takes_q = kernels is not None and kernels.takes_norms(problem)
+        norms = call.norms()  # those left to the kernel
+        if not (whole.suits(problem) or takes_q):
+            problem, norms = _normalised(call, problem, recorder), NO_NORMS
+        elif takes_q and qkv.shape[1] not in ON_CHIP:
+            problem = _normalised(call.of_keys(), problem, recorder)
+            norms = call.of_queries().norms()
+        return [forward.attend(problem, recorder, heads_last=True, norms=norms)]
 
     options = (*norm, *terms)
     return run_recorded("packed", inputs, options, ("o",), first_call)[0]
@@ -122,11 +118,6 @@ def launch_packed_backward(
         for name, gain in gains.items()
     ]
     return [dqkv, *of_gains, *rest[len(shared):]]
-
-
-def _empty_output(qkv: Tensor, recorder: Recorder) -> Tensor:
-    B, L, _, H, D = qkv.shape
-    return recorder.empty("o", (B, L, H, D), qkv.dtype)
 
 
 def _normalised(call: PackedCall, problem: Problem, recorder: Recorder) -> Problem:

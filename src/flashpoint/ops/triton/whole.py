@@ -12,7 +12,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from flashpoint.ops.spec import Terms
 from flashpoint.ops.triton.activations import is_builtin
 from flashpoint.ops.triton.packed_norm import NO_NORMS, normalise, normalise_gradient
 from flashpoint.ops.triton.problem import Problem
@@ -153,22 +152,14 @@ def whole_backward_kernel(
     store_share(dk_gain, k_share, D)
 
 
-def fits(L: int, D: int, dtype: torch.dtype, terms: Terms) -> bool:
-    """True where heads fit one tile and by its terms every query sees every key."""
-    return (
-        L <= MOST_TOKENS and D <= LARGEST_DIM and dtype in (torch.bfloat16, torch.float16)
-        and terms.left is None and terms.right is None and is_builtin(terms.activation)
-    )
-
-
 def suits(problem: Problem) -> bool:
-    """True where such heads, each with keys of its own, are all there is to a call."""
-    shape = problem.q.shape
-    others = (problem.bias, problem.mask, problem.lengths, problem.cu_q)
+    """True where every query sees every key, and heads with keys of their own fit one tile."""
+    q, terms = problem.q, problem.terms
+    others = (problem.bias, problem.mask, problem.lengths, problem.cu_q, terms.left, terms.right)
     return (
-        all(x is None for x in others) and shape == problem.k.shape == problem.v.shape
-        and not problem.is_empty
-        and fits(shape[2], shape[3], problem.q.dtype, problem.terms)
+        all(x is None for x in others) and q.shape == problem.k.shape == problem.v.shape
+        and not problem.is_empty and q.shape[2] <= MOST_TOKENS and q.shape[3] <= LARGEST_DIM
+        and q.dtype in (torch.bfloat16, torch.float16) and is_builtin(terms.activation)
     )
 
 
