@@ -8,11 +8,12 @@ import triton
 from torch import Tensor
 
 from flashpoint.ops.implementations import INTERPRETED
-from flashpoint.ops.triton.problem import Problem
+from flashpoint.ops.triton.problem import Problem, block_of
 
 GLUON_VERSIONS = ("3.6.",)  # whose Gluon was tested; others take the portable kernels
 FORWARD_ROWS = 192  # queries that fill the large tiles of the forward kernel
 BACKWARD_ROWS = 192  # queries and keys that fill those of the backward kernel
+NORMED_DIM = 64  # BLOCK_D of calls with norms: registers hold x, dx and what comes of them
 
 
 def forward_kernels(problem: Problem) -> ModuleType | None:
@@ -32,6 +33,11 @@ def backward_kernels(problem: Problem, do: Tensor) -> ModuleType | None:
     from flashpoint.ops.triton import hopper_backward
 
     return hopper_backward if hopper_backward.suits(problem, do) else None
+
+
+def takes_norms(problem: Problem) -> bool:
+    """True where they can normalise q and k of a call, and take gradients through the norms."""
+    return block_of(problem.q.shape[3]) == NORMED_DIM
 
 
 @functools.cache

@@ -156,17 +156,11 @@ SIGNED_CONFIGS = {
 }
 SIGNED_ROWS = {False: 1, True: 2048}  # queries and keys from which on they pay, by causality
 MOST_WORDS = 2**24  # of signs at a time: 64 MB
-NORMED_DIM = 64  # BLOCK_D of calls with norms: registers hold x, da and what comes of them
 
 
 def suits(problem: Problem, do: Tensor) -> bool:
     """True where the kernel serves the call."""
     return is_builtin(problem.terms.activation) and is_regular(do) and suits_forward(problem)
-
-
-def takes_norms(problem: Problem) -> bool:
-    """True where gradients of a call can pass through the norms of q and k here."""
-    return block_of(problem.q.shape[3]) == NORMED_DIM
 
 
 def launch_hopper_backward(

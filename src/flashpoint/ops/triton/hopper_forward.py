@@ -152,12 +152,6 @@ TURNS = {
 }
 IN_TURNS = ("sigmoid", "silu")
 NORMED = Config(64, 128, 2, 4, "paired", False)  # where K has a norm
-NORMED_DIM = 64  # BLOCK_D of calls with norms
-
-
-def takes_norms(problem: Problem) -> bool:
-    """True where the kernel can normalise q and k of a call."""
-    return block_of(problem.q.shape[3]) == NORMED_DIM
 
 
 def launch_hopper_forward(

@@ -44,7 +44,7 @@ def launch_packed_forward(
         recorder.name_parts("qkv", ("q", "k", "v"))
         problem = call.problem(bias, mask, lengths)
         kernels = None if problem.is_empty else hopper.forward_kernels(problem)
-        takes_q = kernels is not None and kernels.takes_norms(problem)
+        takes_q = kernels is not None and hopper.takes_norms(problem)
         norms = call.norms()  # those left to the kernel
         if not (whole.suits(problem) or takes_q):
             problem, norms = _normalised(call, problem, recorder), NO_NORMS
@@ -95,7 +95,7 @@ def launch_packed_backward(
             shares = whole.launch_whole_backward(
                 problem, recorder, do, grads, arguments, 3, call.norms()
             )
-        elif kernels is not None and kernels.takes_norms(problem):
+        elif kernels is not None and hopper.takes_norms(problem):
             problem = _normalised(call, problem, recorder)
             arguments = backward.gradient_arguments(problem)
             recorder.rename({"q_raw": "q", "k_raw": "k"})
