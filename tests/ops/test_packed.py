@@ -296,8 +296,12 @@ def test_offsets_beyond_int32_are_reached(impl, axis, causal, monkeypatch):
     strides = [256, 64, 16, 4, 1]
     strides[axis] = far
     spread = pool.as_strided(dense.shape, strides).copy_(dense)
-    call = partial(attention_qkvpacked, **norms(("layer", "rms")), causal=causal, impl=impl)
-    assert_same(evaluate(call, qkv=spread), evaluate(call, qkv=dense))
+    call = partial(attention_qkvpacked, **norms(("layer", "rms")), causal=causal)
+    got = evaluate(partial(call, impl=impl), qkv=spread)
+    reference = partial(call, impl="reference")
+    exact, plain = (evaluate(reference, qkv=x) for x in (dense.double(), dense))
+    for name, value in got.items():  # other strides may add in another order
+        assert_within_budget(name, value, exact[name], plain[name])
 
 
 @pytest.mark.parametrize("kind", [None, "layer", "rms"])
