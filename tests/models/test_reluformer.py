@@ -98,13 +98,15 @@ def test_logits_do_not_see_the_future(variant):
     assert (model(source, changed)[:, 5:] - whole[:, 5:]).abs().max() > 1e-3
 
 
-def test_model_is_the_transformer_of_pytorch():
-    """The softmax twin, post-norm, has the weights and the logits of torch.nn.Transformer."""
-    model = make(attention=SOFTMAX, pre_norm=False, decoder_depth=2).double()
-    theirs = nn.Transformer(
-        32, 4, 2, 2, 48, dropout=0.0, batch_first=True, dtype=torch.float64
-    ).eval()
-    theirs.encoder.norm = theirs.decoder.norm = nn.Identity()  # post-norm has none more
+@pytest.mark.filterwarnings("ignore:enable_nested_tensor is True")
+@pytest.mark.parametrize("pre_norm", [True, False])
+def test_model_is_the_transformer_of_pytorch(pre_norm):
+    """The softmax twin has the weights and the logits of torch.nn.Transformer."""
+    model = make(attention=SOFTMAX, pre_norm=pre_norm, decoder_depth=2).double()
+    options = {"dropout": 0.0, "batch_first": True, "dtype": torch.float64}
+    theirs = nn.Transformer(32, 4, 2, 2, 48, norm_first=pre_norm, **options).eval()
+    if not pre_norm:
+        theirs.encoder.norm = theirs.decoder.norm = nn.Identity()  # post-norm has none more
     for ours, other in [
         *zip(model.encoder, theirs.encoder.layers, strict=True),
         *zip(model.decoder, theirs.decoder.layers, strict=True),

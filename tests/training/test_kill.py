@@ -17,8 +17,10 @@ from training.runs import (
     train_quietly,
     write_config,
 )
+from training.text_runs import text_config, write_corpus
 
 from flashpoint.cli.train import STOPPED
+from flashpoint.training import config_file
 from flashpoint.training.failure import RunError
 
 pytestmark = pytest.mark.slow
@@ -75,9 +77,9 @@ def wait_for_checkpoint(process, out, known):
     return False
 
 
-def test_killed_run_goes_on_to_the_same_end(reference, tmp_path):
-    config, whole = reference
-    out, rng, kills = tmp_path / "run", random.Random(0), 0
+def kill_again_and_again(config, out):
+    """Start a run and kill it at some moment behind a new checkpoint, several times over."""
+    rng, kills = random.Random(0), 0
     for _ in range(4):
         known = {path.name for path in (out / "checkpoints").glob("step_*")}
         with started(config, out) as process:
@@ -87,9 +89,26 @@ def test_killed_run_goes_on_to_the_same_end(reference, tmp_path):
             kills += process.poll() is None
             process.kill()
     assert kills >= 3, "the run is too short to be killed"
+
+
+def test_killed_run_goes_on_to_the_same_end(reference, tmp_path):
+    config, whole = reference
+    out = tmp_path / "run"
+    kill_again_and_again(config, out)
     go_on(out)
     assert_same_run(whole, out)
     assert not [path for path in out.rglob("*") if "unfinished" in path.name]
+
+
+def test_killed_run_of_text_goes_on_to_the_same_end(tmp_path):
+    changes = ("steps=50", "checkpoint_every=3", "evaluate_every=20", "log_every=7")
+    config = text_config(write_corpus(tmp_path), *changes, "model.dropout=0.2")
+    (tmp_path / "text.yaml").write_text(config_file.dump(config))
+    out, whole = tmp_path / "run", tmp_path / "whole"
+    train_quietly(config, whole)
+    kill_again_and_again(tmp_path / "text.yaml", out)
+    train_quietly(config, out)
+    assert_same_run(whole, out)
 
 
 def test_killed_run_with_a_cut_checkpoint_goes_on_from_the_one_before(reference, tmp_path):

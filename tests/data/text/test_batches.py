@@ -80,7 +80,7 @@ def test_rows_are_padded_shifted_and_ended():
 
 
 @pytest.mark.parametrize("join", [True, False])
-@pytest.mark.parametrize("length", [64, 128, 512])
+@pytest.mark.parametrize("length", [64, 128, 512, 2048])
 def test_an_epoch_has_every_segment_and_few_twice(join, length):
     batches = train_batches(config(length=length, join=join))
     found = pairs_of(epoch(batches))

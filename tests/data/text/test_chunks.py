@@ -53,13 +53,13 @@ def test_segments_longer_than_a_chunk_are_left_out_and_counted():
 
 
 @pytest.mark.parametrize("join", [True, False])
-@pytest.mark.parametrize("seed", range(5))
-def test_shuffled_documents_keep_their_order_inside(join, seed):
+@pytest.mark.parametrize(("length", "seed"), [*((128, n) for n in range(5)), (512, 0), (2048, 0)])
+def test_shuffled_documents_keep_their_order_inside(join, length, seed):
     documents = encode_documents(make_documents(), make_pieces())
-    chunks = cut_documents(documents, 128, join=join, rng=np.random.default_rng(seed))
-    kept = np.flatnonzero(np.maximum(documents.source.lengths, documents.target.lengths) <= 128)
+    chunks = cut_documents(documents, length, join=join, rng=np.random.default_rng(seed))
+    kept = np.flatnonzero(np.maximum(documents.source.lengths, documents.target.lengths) <= length)
     assert sorted(chunks.segments.tolist()) == kept.tolist()
-    assert chunks.lengths.max() <= 128
+    assert chunks.lengths.max() <= length
     assert chunks.ends[-1] == len(chunks.segments)
     home = np.searchsorted(documents.borders, chunks.segments, side="right")
     assert len(np.flatnonzero(np.diff(home))) == len(np.unique(home)) - 1  # in one piece each
