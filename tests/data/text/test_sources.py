@@ -80,6 +80,8 @@ def test_missing_files_and_splits_are_named(tmp_path):
     write_lines(tmp_path / "train.jsonl", {"en": "A", "de": "a"})
     with pytest.raises(InputError, match=r"has no split 'validation'.*It has: train"):
         opened(f"jsonl:{tmp_path}", "validation")
+    place = open_documents(f"jsonl:{tmp_path}", "train").name
+    assert opened(place, "validation") == opened(f"jsonl:{tmp_path}")  # as messages name it
 
 
 def test_prepared_folders_come_back_in_both_directions(tmp_path):

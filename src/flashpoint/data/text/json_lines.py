@@ -26,11 +26,11 @@ def open_json_lines(place: Path, split: str, languages: tuple[str, str]) -> Docu
 
     Segments without a document are one document. An empty line is nothing.
     """
-    file, name = place, f"jsonl:{place}"
+    file = place
     if place.is_dir():
-        chosen = pick_split([found.stem for found in place.glob("*.jsonl")], split, name)
-        file, name = place / f"{chosen}.jsonl", f"{name}:{chosen}"
-    return read_json_lines(file, languages, name)
+        stems = [found.stem for found in place.glob("*.jsonl")]
+        file = place / f"{pick_split(stems, split, f'jsonl:{place}')}.jsonl"
+    return read_json_lines(file, languages, f"jsonl:{file}")
 
 
 def read_json_lines(file: Path, languages: tuple[str, str], name: str) -> Documents:

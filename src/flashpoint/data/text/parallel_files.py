@@ -48,8 +48,8 @@ def find_files(place: str, split: str, languages: tuple[str, str]) -> ParallelFi
     stems = {name.partition(f".{languages[0]}")[0] for name in names if f".{languages[0]}" in name}
     if split == "validation" and "dev" in stems and "validation" not in stems:
         split = "dev"
-    chosen = pick_split(stems, split, f"text:{place}")
-    return _with_prefix(path / chosen, languages, f"text:{place}:{chosen}")
+    prefix = path / pick_split(stems, split, f"text:{place}")
+    return _with_prefix(prefix, languages, f"text:{prefix}")
 
 
 def _with_prefix(prefix: Path, languages: tuple[str, str], name: str) -> ParallelFiles:
