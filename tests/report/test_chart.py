@@ -4,7 +4,14 @@ import math
 
 import pytest
 
-from flashpoint.report.chart import assign_places, chart_figure, positions_of, tick_label, ticks_of
+from flashpoint.report.chart import (
+    assign_places,
+    chart_figure,
+    legend_of,
+    positions_of,
+    tick_label,
+    ticks_of,
+)
 from flashpoint.report.figure import NUM_SERIES, SERIES
 from flashpoint.report.findings import Chart, Series
 
@@ -50,6 +57,23 @@ def test_theory_has_the_colour_of_what_it_is_beside():
     assert found["relu, theory"] == found["relu"]
     assert found["relu2, theory"] == found["relu2"]
     assert found["limit"] not in (found["relu"], found["relu2"])
+
+
+def test_names_that_share_a_colour_are_in_different_charts():
+    many = make_chart(*(line(f"n{i}") for i in range(NUM_SERIES - 1)), line("softmax"))
+    few = make_chart(line("softmax"), line("relu, alpha 0.5"), line("relu, alpha 1"))
+    found = assign_places([many, few])
+    for chart in (many, few):
+        assert len({found[one.name] for one in chart.series}) == len(chart.series)
+    assert found["relu, alpha 0.5"] == places("relu")["relu"]
+
+
+def test_theory_beside_what_was_measured_has_no_entry_in_the_legend():
+    chart = make_chart(
+        line("relu"), *(line(n, is_dashed=True) for n in ("relu, theory", "a guess"))
+    )
+    assert [trace["showlegend"] for trace in draw(chart).traces] == [True, False, True]
+    assert [one.name for one in legend_of(chart)] == ["relu", "a guess"]
 
 
 def test_colours_hold_over_all_charts_of_a_study():
@@ -128,6 +152,14 @@ def test_shares_are_percent():
     figure = draw(make_chart(line("a", y=(0.915, 0.92)), y_format="percent"))
     assert figure.layout["yaxis"]["tickformat"] == "~%"
     assert figure.traces[0]["text"] == ["91.50%", "92.00%"]
+
+
+def test_intervals_of_shares_end_at_none_and_at_all():
+    series = line("a", y=(0.1, 0.75), low=(-0.2, 0.5), high=(0.2, 1.75))
+    (trace,) = draw(make_chart(series, y_format="percent")).traces
+    assert trace["text"] == ["10.00% (0.00% to 20.00%)", "75.00% (50.00% to 100.00%)"]
+    (trace,) = draw(make_chart(series)).traces
+    assert trace["text"] == ["0.1 (-0.2 to 0.2)", "0.75 (0.5 to 1.75)"]
 
 
 def test_categories_stand_side_by_side_and_apart_by_series():

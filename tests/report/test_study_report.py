@@ -55,6 +55,19 @@ def test_page_has_claims_studies_environment_and_commands(page, studies):
     assert "18 claims of 12 studies: 8 supported, 5 contradicted, 5 undecided." in page.of("p")
 
 
+@pytest.mark.parametrize(
+    ("source", "heading"),
+    [
+        ("paper 1, figure 3", "The claim"),
+        ("open", "What one would expect"),
+        ("open in paper 1", "What one would expect"),
+    ],
+)
+def test_what_no_paper_says_is_called_no_claim(source, heading):
+    page = Page(report_studies([one_study(source=source)], title="t"))
+    assert page.of("h3")[0] == heading
+
+
 def test_every_link_has_its_place(page, text):
     links = [address for address in page.addresses if address.startswith("#")]
     ids = re.findall(r'<section id="([^"]*)"', text)

@@ -7,7 +7,7 @@ softmax is blue everywhere.
 import math
 import re
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from flashpoint.report.figure import NUM_SERIES, SERIES, Figure, plain
@@ -48,37 +48,65 @@ def assign_places(charts: Sequence[Chart]) -> dict[str, int]:
     """Which of the ``NUM_SERIES`` colours and marks each name has in all these charts.
 
     A dashed series whose name begins with that of another one has its colour: theory beside
-    what was measured.
+    what was measured. Where names are many, those that share a place are in different charts, as
+    far as they can be.
     """
     series = [one for chart in charts for one in chart.series]
     measured = list(dict.fromkeys(one.name for one in series if not one.is_dashed))
-    places = add_places({}, measured)
+    beside = {
+        name: {one.name for chart in charts if name in _names(chart) for one in chart.series}
+        for name in measured
+    }
+    places = add_places({}, measured, beside)
     for name in dict.fromkeys(one.name for one in series if one.is_dashed):
-        kin = [other for other in measured if re.match(rf"{re.escape(other)}(?!\w)", name)]
-        if kin:
-            places[name] = places[max(kin, key=len)]
-        else:
-            places = add_places(places, [name])
+        kin = _kin(name, measured)
+        places = {**places, name: places[kin]} if kin else add_places(places, [name])
     return places
 
 
-def add_places(places: Mapping[str, int], names: Iterable[str]) -> dict[str, int]:
-    """The places, and one for each name that has none; well-known names first."""
+def _names(chart: Chart) -> set[str]:
+    return {one.name for one in chart.series}
+
+
+def _kin(name: str, measured: Iterable[str]) -> str:
+    """The measured series that a dashed one stands beside; empty where there is none."""
+    kin = [other for other in measured if re.match(rf"{re.escape(other)}(?!\w)", name)]
+    return max(kin, key=len, default="")
+
+
+def add_places(
+    places: Mapping[str, int],
+    names: Iterable[str],
+    beside: Mapping[str, Collection[str]] | None = None,
+) -> dict[str, int]:
+    """The places, and one for each name that has none; well-known names first.
+
+    Args:
+        places: by name.
+        names: that need one.
+        beside: the names that share a chart with a name. None: all do with all.
+    """
     every = dict(places)
     for name in sorted(names, key=lambda name: name not in KNOWN):
         if name not in every:
-            every[name] = KNOWN[name] if name in KNOWN else _free_place(name, every)
+            near = every if beside is None else beside[name]
+            every[name] = KNOWN[name] if name in KNOWN else _free_place(name, every, near)
     return every
 
 
-def _free_place(name: str, places: Mapping[str, int]) -> int:
-    """That of its first word if it is free, else the next; some share one where there are many."""
-    used = set(places.values())
+def _free_place(name: str, places: Mapping[str, int], near: Collection[str]) -> int:
+    """That of its first word if it is free, else the next.
+
+    Where there are many names, one that is free in the name's own charts, else any.
+    """
     first = re.match(r"\w*", name)
     wanted = KNOWN.get(first.group() if first else "")
-    if wanted is not None and wanted not in used:
-        return wanted
-    return next((place for place in FREE if place not in used), len(places) % NUM_SERIES)
+    order = FREE if wanted is None else (wanted, *FREE)
+    for used in (set(places.values()), {places[other] for other in near if other in places}):
+        for place in order:
+            if place not in used:
+                return place
+    return len(places) % NUM_SERIES
 
 
 def points_of(series: Series, chart: Chart) -> list[Point]:
@@ -96,7 +124,9 @@ def points_of(series: Series, chart: Chart) -> list[Point]:
 
 def _end(ends: Sequence[float | None], i: int, y: float, chart: Chart) -> float:
     end = ends[i] if i < len(ends) else None
-    return y if end is None or not _fits(end, chart.y_is_log) else end
+    if end is None or not _fits(end, chart.y_is_log):
+        return y
+    return min(max(end, 0.0), 1.0) if chart.y_format == "percent" else end
 
 
 def _fits(value: float | str, is_log: bool) -> bool:
@@ -150,6 +180,12 @@ def has_legend(chart: Chart) -> bool:
     return len(chart.series) > 1 and any(list(one.x) != [one.name] for one in chart.series)
 
 
+def legend_of(chart: Chart) -> list[Series]:
+    """Those that the legend names: all but theory in the colour of what was measured."""
+    measured = [one.name for one in chart.series if not one.is_dashed]
+    return [one for one in chart.series if not (one.is_dashed and _kin(one.name, measured))]
+
+
 def tick_label(value: float) -> str:
     """A place on a logarithmic axis.
 
@@ -186,7 +222,7 @@ def chart_figure(chart: Chart, places: Mapping[str, int]) -> Figure:
         "hovermode": "closest" if categories_of(chart) else "x unified",
         "showlegend": has_legend(chart),
     }
-    height = 300 + (22 * math.ceil(len(chart.series) / 3) if has_legend(chart) else 0)
+    height = 300 + (22 * math.ceil(len(legend_of(chart)) / 3) if has_legend(chart) else 0)
     height += 15 * (max(map(len, category_lines(chart)), default=1) - 1)
     return Figure(
         title=chart.title, traces=traces, layout=layout, height=height, caption=chart.caption
@@ -233,6 +269,7 @@ def _traces(
         "mode": "markers" if len(points) == 1 else mode,
         "name": plain(series.name),
         "legendgroup": plain(series.name),
+        "showlegend": series in legend_of(chart),
         "x": positions_of(series, chart),
         "y": [p.y for p in points],
         "line": {"color": color, "width": 2, "dash": "dash" if series.is_dashed else "solid"},

@@ -20,7 +20,9 @@ class Series:
     """Points of one name; with ``low`` and ``high``, an interval around each.
 
     Attributes:
-        is_dashed: drawn dashed, as theory beside measurement is.
+        is_dashed: drawn dashed, as theory beside measurement is. Where its name begins with that
+            of another series, it has that one's colour and no entry in the legend: the caption
+            says what it is.
         has_line: points are joined.
     """
 
@@ -40,7 +42,8 @@ class Chart:
     Attributes:
         name: of its files, as "length-power-relu".
         caption: what the paper's figure says, and what this one shows.
-        y_format: "percent", or "" for plain numbers.
+        y_format: "percent" of shares, whose intervals are drawn from 0 to 1 at most, or "" for
+            plain numbers.
     """
 
     name: str

@@ -18,6 +18,7 @@ from flashpoint.report.chart import (
     has_band,
     has_interval,
     has_legend,
+    legend_of,
     points_of,
     positions_of,
     tick_label,
@@ -90,7 +91,7 @@ def _write(chart: Chart, places: Mapping[str, int], folder: Path) -> list[Path]:
 
     with rc_context(STYLE):
         width, height = SIZE
-        rows = math.ceil(len(chart.series) / _columns(chart)) if has_legend(chart) else 0
+        rows = math.ceil(len(legend_of(chart)) / _columns(chart)) if has_legend(chart) else 0
         figure: Any = Figure(figsize=(width, height + LEGEND_HEIGHT * rows), layout="constrained")
         _draw(figure, chart, places)
         files = [folder / f"{chart.name}.png", folder / f"{chart.name}.svg"]
@@ -102,11 +103,12 @@ def _write(chart: Chart, places: Mapping[str, int], folder: Path) -> list[Path]:
 def _draw(figure: Any, chart: Chart, places: Mapping[str, int]) -> None:
     axes = figure.add_subplot()
     entries: list[tuple[Any, str]] = []
+    named = legend_of(chart)
     for series in chart.series:
         if points := points_of(series, chart):
             where = positions_of(series, chart)
             line = _draw_series(axes, series, where, points, places[series.name])
-            entries.append((line, series.name))
+            entries += [(line, series.name)] if series in named else []
     _draw_axes(axes, chart)
     if has_legend(chart):
         _draw_legend(figure, entries, _columns(chart))
@@ -183,5 +185,6 @@ def _draw_legend(figure: Any, entries: Sequence[tuple[Any, str]], columns: int) 
 
 def _columns(chart: Chart) -> int:
     """As many names of the legend as fit side by side."""
-    longest = max(len(series.name) for series in chart.series)
-    return min(max(LEGEND_LETTERS // (longest + 6), 1), LEGEND_COLUMNS, len(chart.series))
+    named = legend_of(chart)
+    longest = max(len(series.name) for series in named)
+    return min(max(LEGEND_LETTERS // (longest + 6), 1), LEGEND_COLUMNS, len(named))

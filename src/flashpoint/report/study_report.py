@@ -110,7 +110,7 @@ def _study(section: StudySection) -> Section:
     charts = [embed(chart_figure(chart, places)) for chart in findings.charts]
     said = tag(
         "div",
-        tag("h3", "What one would expect" if section.source == "open" else "The claim"),
+        tag("h3", "What one would expect" if section.source.startswith("open") else "The claim"),
         tag("blockquote", section.claim),
     )
     verdicts = [verdict_card(verdict) for verdict in findings.verdicts]

@@ -86,10 +86,10 @@ def describe_region(region: tuple[float, float]) -> str:
     if math.isinf(low) and math.isinf(high):
         return "any value"
     if math.isinf(high):
-        return f"at least {low:g}"
+        return f"at least {low:.4g}"
     if math.isinf(low):
-        return f"at most {high:g}"
-    return f"exactly {low:g}" if low == high else f"from {low:g} to {high:g}"
+        return f"at most {high:.4g}"
+    return f"exactly {low:.4g}" if low == high else f"from {low:.4g} to {high:.4g}"
 
 
 def strip(verdict: Verdict) -> Html:

@@ -6,7 +6,14 @@ import pytest
 
 from flashpoint.data.text.config import DocumentConfig, PiecesConfig
 from flashpoint.data.text.pieces import train_pieces
-from flashpoint.data.text.recall import NUM_HELD_OUT, NUM_KEYS, NUM_PIECES, VALUES, open_recall
+from flashpoint.data.text.recall import (
+    NUM_HELD_OUT,
+    NUM_KEYS,
+    NUM_PIECES,
+    VALUES,
+    best_guess,
+    open_recall,
+)
 from flashpoint.data.text.sources import names_documents, open_both, open_documents
 from flashpoint.errors import InputError
 
@@ -33,6 +40,16 @@ def test_numbers_of_pairs_are_spread_evenly_over_powers_of_two():
     powers = [sum(2**n <= count < 2 ** (n + 1) for count in counts) for n in range(8)]
     assert min(powers) > 0.7 * len(counts) / 8
     assert max(powers) < 1.3 * len(counts) / 8
+
+
+@pytest.mark.parametrize("pairs", [4, 32, 256])
+def test_most_frequent_value_is_right_as_often_as_the_best_guess(pairs):
+    values = [
+        [value for _, value in pairs_of(document.segments[0][0])]
+        for document in open_documents(f"recall:{pairs}", "train")[:3000]
+    ]
+    shares = [max(map(some.count, VALUES)) / pairs for some in values]
+    assert sum(shares) / len(shares) == pytest.approx(best_guess(pairs), rel=0.02)
 
 
 def test_samples_are_the_same_every_time_and_differ_between_splits():

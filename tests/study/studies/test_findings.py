@@ -103,9 +103,9 @@ def longer(relu_seen, relu_fixed, softmax):
     return numbers
 
 
-def retrieval(half, one, beyond=0.1):
+def retrieval(half, one, beyond=0.1, softmax=0.99):
     def numbers(attention, trained_pairs, seed):
-        level = {"relu, alpha 0.5": half, "relu, alpha 1": one}.get(attention, 0.99)
+        level = {"relu, alpha 0.5": half, "relu, alpha 1": one}.get(attention, softmax)
         at = {4: 1.0, 32: level + noise(seed), 256: beyond}
         return {f"pairs{pairs}.exact": share for pairs, share in at.items()}
 
@@ -302,6 +302,15 @@ def test_what_has_learned_nothing_decides_nothing():
     ).verdicts[0]
     assert (verdict.word, verdict.value) == (OPEN, None)
     assert "has any BLEU" in verdict.note
+
+
+def test_level_with_a_softmax_that_only_guesses_says_nothing():
+    guesses, learned = (retrieval(0.09, 0.58, softmax=level) for level in (0.084, 0.087))
+    for verdict in findings("retrieval", guesses).verdicts:
+        assert (verdict.word, verdict.value) == (OPEN, None)
+        assert "8.4% right, a guess 8.5%" in verdict.note
+    found = findings("retrieval", learned).verdicts
+    assert [(verdict.word, verdict.note) for verdict in found] == [(YES, ""), (YES, "")]
 
 
 def test_document_groups_are_ordered_by_length():

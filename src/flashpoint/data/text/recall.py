@@ -84,6 +84,33 @@ def open_recall(text: str, split: str, languages: tuple[str, str]) -> Documents:
     return Documents(name, samples, languages)
 
 
+def best_guess(pairs: int) -> float:
+    """How often the value that a source has most often is right: all that helps without its key.
+
+    Values fall evenly into 64 cells; P(no cell holds more than m) is that of as many Poisson
+    numbers given their sum.
+
+    Example:
+        >>> best_guess(1), round(best_guess(32), 3)
+        (1.0, 0.085)
+    """
+    counts = np.arange(pairs + 1)
+    factorials = np.cumsum(np.log(np.maximum(counts, 1)))
+
+    def poisson(mean: float) -> np.ndarray:
+        return np.exp(counts * np.log(mean) - mean - factorials)
+
+    cell, whole = poisson(pairs / len(VALUES)), poisson(float(pairs))
+    most = 0.0
+    for m in range(pairs):
+        sums = np.ones(1)
+        for _ in VALUES:
+            sums = np.convolve(sums, cell[: m + 1])[: pairs + 1]
+        below = sums[pairs] / whole[pairs] if len(sums) > pairs else 0.0
+        most += 1.0 - min(below, 1.0)
+    return float(most / pairs)
+
+
 def _sample(recall: Recall, rng: np.random.Generator) -> tuple[str, str]:
     """One source and its target."""
     low, high = np.log(recall.fewest), np.log(recall.most + 1)

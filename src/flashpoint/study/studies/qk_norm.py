@@ -40,7 +40,7 @@ def findings(outcomes: Sequence[Outcome]) -> Findings:
                 name="qk-norm",
                 title="Accuracy with and without qk-layernorm",
                 caption="Paper 1, figure 3: without the norm of q and k, relu and squared relu "
-                "change little at these sizes. Here: the same, softmax beside them.",
+                "change little at these sizes. Here: the same comparison, and softmax's.",
                 x_title="qk-layernorm",
                 y_title="top-1",
                 series=[

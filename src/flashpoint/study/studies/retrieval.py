@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from flashpoint.data.text.recall import NUM_PIECES
+from flashpoint.data.text.recall import NUM_PIECES, best_guess
 from flashpoint.report.findings import Chart, Findings, Series, Verdict
 from flashpoint.study.outcome import Outcome
 from flashpoint.study.plan import Evaluation, Scale, Settings, Study, Trial
-from flashpoint.study.reading import PERCENT, levels, line, numbers, state_notes, trial_table
+from flashpoint.study.reading import PERCENT, levels, line, mean, numbers, state_notes, trial_table
 from flashpoint.study.settings import pointwise, text, trial
 from flashpoint.study.verdict import judge
 
@@ -104,8 +104,8 @@ def findings(outcomes: Sequence[Outcome]) -> Findings:
             )
         ],
         notes=[
-            "A source has 2 tokens a pair; guessing a value of the source is right once in as "
-            "many times as there are pairs.",
+            "A source has 2 tokens a pair. A guess is the value that a source has most often, the "
+            "best answer without a look at the key.",
             *state_notes(outcomes),
         ],
     )
@@ -125,15 +125,21 @@ def _trained(outcomes: Sequence[Outcome]) -> int:
 def _verdict(outcomes: Sequence[Outcome], attention: str) -> Verdict:
     within = [pairs for pairs in _measured(outcomes) if pairs <= _trained(outcomes)]
     pairs = max(within, default=0)
+    softmax = numbers(outcomes, f"pairs{pairs}.exact", PERCENT, attention="softmax")
+    guess = PERCENT * best_guess(pairs) if pairs else 0.0
+    has_learned = (mean(softmax) or 0.0) > guess
     return judge(
         f"{attention} recalls as well as softmax at {pairs or 'the most'} pairs of training, up "
         f"to {MARGIN:g} points.",
-        [
-            numbers(outcomes, f"pairs{pairs}.exact", PERCENT, attention=kind)
-            for kind in (attention, "softmax")
-        ],
+        [numbers(outcomes, f"pairs{pairs}.exact", PERCENT, attention=attention), softmax]
+        if has_learned
+        else [[]],
         (-MARGIN, float("inf")),
         unit="points of recall, relu less softmax",
+        note=""
+        if has_learned or not softmax
+        else f"softmax has not learned to recall: {mean(softmax):.1f}% right, a guess "
+        f"{guess:.1f}%. To be level with it says nothing.",
     )
 
 
@@ -147,7 +153,7 @@ def _chart(outcomes: Sequence[Outcome]) -> Chart:
         for attention in levels(outcomes, "attention")
     ]
     if measured:
-        guesses = [1.0 / pairs for pairs in measured]
+        guesses = [best_guess(pairs) for pairs in measured]
         series.append(Series(name="a guess", x=measured, y=guesses, is_dashed=True))
     return Chart(
         name="retrieval",

@@ -31,6 +31,7 @@ _OPTIONS: Mapping[Scale, Mapping[str, Any]] = {
     },
 }
 _LAYERS = ("relu", "softmax")
+_DRAWN = ("softmax", *(activation for activation in ACTIVATIONS if activation != "relu6"))
 
 
 def plan(settings: Settings) -> tuple[Trial, ...]:
@@ -140,7 +141,7 @@ def _lemma(outcomes: Sequence[Outcome]) -> Verdict:
 def _chart(outcomes: Sequence[Outcome], alpha: float) -> Chart:
     keys = _keys(outcomes)
     series: list[Series] = []
-    for activation in ("softmax", *ACTIVATIONS):
+    for activation in _DRAWN:
         points = [(n, numbers(outcomes, variance_name(activation, alpha, n))) for n in keys]
         series.append(line(activation, points))
         series.append(
@@ -155,7 +156,8 @@ def _chart(outcomes: Sequence[Outcome], alpha: float) -> Chart:
         name=f"variance-alpha{alpha:g}",
         title=f"Variance of the output at initialisation, alpha {alpha:g}",
         caption="Paper 1 asks for weights of O(1/n), which alpha 1 gives as softmax does; paper 2 "
-        "for variance 1, which is alpha 0.5. softmax has no alpha and is in every chart.",
+        "for variance 1, which is alpha 0.5. softmax has no alpha and is in every chart. Dashed: "
+        "computed. relu6 lies on relu and is left out.",
         x_title="keys",
         y_title="variance",
         series=series,
@@ -185,7 +187,7 @@ def _layer_chart(outcomes: Sequence[Outcome]) -> Chart:
         name="variance-layer",
         title=f"The same in a layer of width {width}",
         caption="Tokens that give both keys and values add a term that no sum averages out: "
-        "n^(2 - 2 alpha) E[h']^2 / width. Neither paper has it.",
+        "n^(2 - 2 alpha) E[h']^2 / width. Neither paper has it. Dashed: computed.",
         x_title="keys",
         y_title="variance",
         series=series,
