@@ -7,7 +7,10 @@ from flashpoint.report.format import DASH
 from flashpoint.report.html import Child, Html, join, table, tag
 from flashpoint.report.run_files import Row, RunFiles
 
-SAME = "The same config and commit give the same curve on the same kind of device."
+SAME = (
+    "The same config and commit give the same curve on the same kind of device; with softmax over "
+    "documents on a GPU, up to the order in which PyTorch's kernels add."
+)
 TIME = "time_utc"
 
 
