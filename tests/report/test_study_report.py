@@ -142,6 +142,14 @@ def test_curves_of_many_runs_are_thin_lines_by_attention(page):
     assert first[0]["text"] == "relu-0"
 
 
+def test_runs_that_are_validated_once_have_no_empty_charts(tmp_path):
+    runs = [make_run(tmp_path / f"run-{i}", steps=100, seed=i) for i in range(3)]
+    page = Page(report_studies([one_study(runs=read_runs(runs))], title=""))
+    drawn = [f for f in page.figures if [t["text"] for t in f["data"]][:1] == ["run-0"]]
+    assert len(drawn) == 2  # training, 2 axes
+    assert all(len(trace["x"]) > 1 for figure in drawn for trace in figure["data"])
+
+
 def test_colour_of_an_attention_is_that_of_its_charts(page):
     chart = next(f for f in page.figures if len(f["data"]) == 8)
     curves = next(f for f in page.figures if len(f["data"]) == MOST_RUNS)

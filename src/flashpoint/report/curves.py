@@ -92,10 +92,10 @@ def _figure(
             if not group:
                 lines.append(Line(name=name, x=x, y=y, color=color, width=1, is_faint=True))
             x, y = _smooth(x), _smooth(y)
-        if group:
+        if group and len(x) > 1:  # one point is no line
             x, y = _coarse(x), _coarse(y)
             lines.append(Line(name=name, x=x, y=y, color=color, group=group, width=one.width))
-        elif x:
+        elif x and not group:
             lines.append(Line(name=name, x=x, y=y, color=color, has_marks=len(x) <= SMOOTHING))
     return line_figure(
         title,
