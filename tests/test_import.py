@@ -6,6 +6,9 @@ import sys
 import pytest
 
 import flashpoint
+from flashpoint import layers
+from flashpoint.layers.attention import Attention
+from flashpoint.layers.memory import KeyValueMemory
 
 
 def run_python(code):
@@ -33,6 +36,10 @@ print(time.perf_counter() - start)
 def test_public_name_is_listed_and_loads(name):
     assert name in dir(flashpoint)
     assert getattr(flashpoint, name) is not None
+
+
+def test_layers_have_the_names_that_documents_use():
+    assert (layers.Attention, layers.KeyValueMemory) == (Attention, KeyValueMemory)
 
 
 def test_unknown_name_is_an_attribute_error():

@@ -1,1 +1,6 @@
 """Building blocks of models, one family of modules a file."""
+
+from flashpoint.layers.attention import Attention
+from flashpoint.layers.memory import KeyValueMemory
+
+__all__ = ["Attention", "KeyValueMemory"]
