@@ -42,9 +42,9 @@ def translate(
     echo "How are you?" | flashpoint translate runs/mine --beam 1
 
     A line is a segment, an empty line ends a document. The model sees as many lines of a document
-    at once as it was trained on. If it gives another number of lines, they are translated again
-    in halves, at last one by one. A line that is too long goes in parts, which are joined again.
-    Invalid UTF-8 is replaced by U+FFFD.
+    at once as fit three quarters of the length it was trained on. If it gives another number of
+    lines, they are translated again in halves, at last one by one. A line that is too long goes
+    in parts, which are joined again. Invalid UTF-8 is replaced by U+FFFD.
     """
     with _opened(file) as lines:
         _, translator, _ = open_translator(
