@@ -118,8 +118,8 @@ def show(
         str,
         typer.Argument(
             help="Images: digits, cifar10:DIR, mnist:DIR, fashion-mnist:DIR, a folder of class "
-            "folders, 'shards:PATTERN' or hf:DIR. Text: documents:DIR, text:PREFIX, "
-            "text:FILE,FILE, text:FILE.tsv, jsonl:FILE, hf:DIR or recall:PAIRS."
+            "folders, 'shards:PATTERN' or hf:DIR. Text: documents:DIR, text:DIR, "
+            "text:PREFIX, text:FILE,FILE, text:FILE.tsv, jsonl:FILE, hf:DIR or recall:PAIRS."
         ),
     ],
     split: Annotated[

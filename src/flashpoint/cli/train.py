@@ -27,7 +27,7 @@ def train(
         typer.Option(
             metavar="WHERE",
             help="Images to train and validate on: digits, cifar10:DIR, a folder, shards:PATTERN, "
-            "hf:DIR. Or documents: documents:DIR, text:PREFIX, jsonl:DIR, hf:DIR.",
+            "hf:DIR. Or documents: documents:DIR, text:DIR, jsonl:DIR, hf:DIR.",
         ),
     ] = None,
     out: Annotated[
