@@ -305,10 +305,13 @@ def test_what_has_learned_nothing_decides_nothing():
 
 
 def test_level_with_a_softmax_that_only_guesses_says_nothing():
-    guesses, learned = (retrieval(0.09, 0.58, softmax=level) for level in (0.084, 0.087))
-    for verdict in findings("retrieval", guesses).verdicts:
-        assert (verdict.word, verdict.value) == (OPEN, None)
-        assert "8.4% right, a guess 8.5%" in verdict.note
+    guesses, lucky, learned = (
+        retrieval(0.11, 0.58, softmax=level) for level in (0.084, 0.104, 0.106)
+    )
+    for found, right in ((guesses, "8.4%"), (lucky, "10.4%")):
+        for verdict in findings("retrieval", found).verdicts:
+            assert (verdict.word, verdict.value) == (OPEN, None)
+            assert f"{right} right, a guess 8.5%" in verdict.note
     found = findings("retrieval", learned).verdicts
     assert [(verdict.word, verdict.note) for verdict in found] == [(YES, ""), (YES, "")]
 
