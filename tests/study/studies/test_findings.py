@@ -73,7 +73,8 @@ def document_length(gains):
     def numbers(attention, length, seed):
         bleu = 20.0 + gains[length] * (attention == "relu") + noise(seed)
         groups = {"translation.bleu_1-128": bleu, "translation.bleu_over 2048": bleu}
-        return {"translation.bleu": bleu, "loss": 3.0, **groups}
+        shares = {"translation.repeated_share": 0.5}
+        return {"translation.bleu": bleu, "loss": 3.0, **shares, **groups}
 
     return numbers
 
@@ -314,6 +315,13 @@ def test_level_with_a_softmax_that_only_guesses_says_nothing():
             assert f"{right} right, a guess 8.5%" in verdict.note
     found = findings("retrieval", learned).verdicts
     assert [(verdict.word, verdict.note) for verdict in found] == [(YES, ""), (YES, "")]
+
+
+def test_documents_say_how_much_was_translated_again():
+    found = findings("document-length", document_length({256: 0.0, 512: 0.0, 1024: 0.0}))
+    (table,) = found.tables
+    assert {row[table.head.index("translation.repeated_share")] for row in table.rows} == {0.5}
+    assert "translated again in halves" in found.notes[0]
 
 
 def test_document_groups_are_ordered_by_length():
