@@ -58,7 +58,9 @@ class ReLUFormerConfig:
         vocabulary_size: V, pieces of source and target together.
         width, encoder_depth, decoder_depth, num_heads: E, blocks, and heads of every attention.
         mlp_dim: slots of every memory: units inside a feed-forward layer.
-        attention: the mathematics of all attention: self, causal and cross.
+        attention: the mathematics of all attention: self, causal and cross. One that is given in
+            parts, as by ``--set model.attention.gain=...``, has the defaults of ``AttentionSpec``
+            (alpha 1) for the rest, not these.
         memory_activation, memory_norm: see ``KeyValueMemory``; "softmax" and True are the paper's
             equivalent of relu.
         pre_norm: x + f(norm(x)); False is norm(x + f(x)).
