@@ -152,6 +152,12 @@ def test_updates_and_memory_are_as_the_text_says():
     )
     times = (min(penalised), max(penalised), min(plain), max(plain))
     assert "{:.1f} to {:.1f} ms instead of {:.1f} to {:.1f}".format(*times) in PAGE
+    softmax = [line["ms_per_step"] for line in SPEED["rows"][0::3]]
+    seconds = [2 * end(times) for times in (softmax, penalised) for end in (min, max)]
+    text = (
+        "2,000 updates alone on the GPU are {:.0f} to {:.0f} s of softmax and {:.0f} to {:.0f} s"
+    )
+    assert text.format(*seconds) in PAGE
     peaks = [line["peak_gib"] for line in SPEED["rows"]]
     spread = max(max(peaks[i : i + 3]) - min(peaks[i : i + 3]) for i in (0, 3, 6))
     assert f"{min(peaks):.1f} to {max(peaks):.1f} GiB" in PAGE
