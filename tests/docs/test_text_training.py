@@ -162,3 +162,12 @@ def test_updates_and_memory_are_as_the_text_says():
     spread = max(max(peaks[i : i + 3]) - min(peaks[i : i + 3]) for i in (0, 3, 6))
     assert f"{min(peaks):.1f} to {max(peaks):.1f} GiB" in PAGE
     assert f"within {spread:.1f} GiB" in PAGE
+
+
+@pytest.mark.parametrize(("twin", "name"), [("softmax", "softmax"), ("relu", "ReLUFormer")])
+def test_samples_are_what_was_translated(twin, name):
+    translated = (RUNS / f"sample-{twin}.txt").read_text("utf-8")
+    page = (ROOT / "docs" / "samples.md").read_text("utf-8").splitlines()
+    quoted = [line.split(" | ")[1].removesuffix(" |") for line in page if f"| {name} | " in line]
+    assert len(quoted) == 6
+    assert all(text in translated for text in quoted), quoted
