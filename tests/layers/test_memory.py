@@ -186,7 +186,11 @@ def test_slots_survive_a_checkpoint_and_another_dtype():
 @pytest.mark.parametrize(
     ("use", "message"),
     [
-        (lambda m: KeyValueMemory(0, 4), "dim=0"),
+        (lambda m: KeyValueMemory(0, 4), "dim must be an integer >= 1. Got 0"),
+        (lambda m: KeyValueMemory(4.5, 4), "dim must be an integer >= 1. Got 4.5"),
+        (lambda m: KeyValueMemory(4, True), "slots must be an integer >= 1. Got True"),
+        (lambda m: m.add_slots([[1.0] * E], torch.ones(1, E)), "keys must be a tensor"),
+        (lambda m: m.remove_slots([1]), "slots must be a tensor"),
         (lambda m: KeyValueMemory(4, 4, "sofmax"), "Did you mean 'softmax'"),
         (lambda m: m.add_slots(torch.ones(2, 5), torch.ones(2, 5)), "expected [2, 12]"),
         (lambda m: m.add_slots(torch.ones(2, E), torch.ones(3, E)), "values have shape [3, 12]"),

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from flashpoint.errors import InputError, check_choice, describe
 from flashpoint.layers.spec import SOFTMAX
-from flashpoint.ops.check import check_flag, check_number
+from flashpoint.ops.check import check_count, check_flag, check_number, check_tensor
 from flashpoint.ops.spec import BUILTIN, registered
 
 NORM_EPS = 1e-9  # the variance of softmax's output starts near 1e-6, under LayerNorm's usual eps
@@ -58,8 +58,8 @@ class KeyValueMemory(nn.Module):
         bias: bool = True,
     ) -> None:
         super().__init__()
-        if min(dim, slots) < 1:
-            raise InputError(f"dim={dim} and slots={slots} must be at least 1.")
+        check_count("dim", dim, smallest=1)
+        check_count("slots", slots, smallest=1)
         check_choice("activation", activation, (*BUILTIN, SOFTMAX))
         check_flag("output_norm", output_norm)
         self.activation = activation
@@ -137,6 +137,7 @@ class KeyValueMemory(nn.Module):
             key_biases: added to the slots' scores. None: zeros.
         """
         for name, rows in (("keys", keys), ("values", values)):
+            check_tensor(name, rows)
             if rows.dim() != 2 or rows.shape != (len(keys), self.fc1.in_features):
                 raise InputError(
                     f"{name} have shape {list(rows.shape)}, expected [{len(keys)}, "
@@ -163,6 +164,7 @@ class KeyValueMemory(nn.Module):
 
         Removing what was added last gives the parameters back bit by bit.
         """
+        check_tensor("slots", slots)
         if slots.dim() != 1 or slots.is_floating_point() or slots.dtype == torch.bool:
             raise InputError(f"slots must be a vector of numbers of slots. Got {describe(slots)}.")
         numbers = set(slots.tolist())

@@ -17,9 +17,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from flashpoint.errors import InputError, describe
+from flashpoint.errors import InputError
 from flashpoint.models.reluformer import DecodingState, ReLUFormer
-from flashpoint.ops.check import check_number
+from flashpoint.ops.check import check_count, check_number
 
 PAD = 0
 """Fills up shorter translations, as it does in batches."""
@@ -105,8 +105,7 @@ def beam(
     """
     _check_tokens(model, bos, eos)
     check_number("length_penalty", length_penalty)
-    if isinstance(beam_size, bool) or not isinstance(beam_size, int) or beam_size < 1:
-        raise InputError(f"beam_size must be an integer >= 1. Got {describe(beam_size)}.")
+    check_count("beam_size", beam_size, smallest=1)
     limits = _limits(max_length, source)
     done = _hopeless(source, source_lengths, limits)
     with _evaluating(model):

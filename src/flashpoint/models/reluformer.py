@@ -37,7 +37,7 @@ from flashpoint.layers.cache import KeyValueCache
 from flashpoint.layers.memory import KeyValueMemory
 from flashpoint.layers.spec import SOFTMAX, AttentionSpec
 from flashpoint.models.penalty import RowMeans, attend_and_measure, penalise, r_log_r
-from flashpoint.ops.check import check_flag, check_number
+from flashpoint.ops.check import check_count, check_flag, check_number
 from flashpoint.ops.spec import BUILTIN
 
 RELU_ATTENTION = AttentionSpec(
@@ -83,9 +83,7 @@ class ReLUFormerConfig:
 
     def __post_init__(self) -> None:
         for name in _COUNTS:
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise InputError(f"{name} must be an integer >= 1. Got {describe(value)}.")
+            check_count(name, getattr(self, name), smallest=1)
         for name in _FLAGS:
             check_flag(name, getattr(self, name))
         check_choice("memory_activation", self.memory_activation, (*BUILTIN, SOFTMAX))

@@ -29,7 +29,7 @@ from flashpoint.layers.attention import GATES, Attention, Gate
 from flashpoint.layers.positions import resize_positions, sine2d
 from flashpoint.layers.qk_norm import QK_NORMS, QkNorm
 from flashpoint.layers.spec import AttentionSpec
-from flashpoint.ops.check import check_flag, check_number
+from flashpoint.ops.check import check_count, check_flag, check_number
 
 Pool = Literal["gap", "token", "map"]
 Positions = Literal["learned", "sine2d"]
@@ -93,8 +93,8 @@ class ViTConfig:
 
     def __post_init__(self) -> None:
         for name in _COUNTS:
-            _check_size(name, getattr(self, name), smallest=1)
-        _check_size("num_classes", self.num_classes, smallest=0)
+            check_count(name, getattr(self, name), smallest=1)
+        check_count("num_classes", self.num_classes, smallest=0)
         for name, known in _CHOICES.items():
             check_choice(name, getattr(self, name), known)
         for name in _FLAGS:
@@ -126,11 +126,6 @@ def _check_eps(eps: float) -> None:
     check_number("norm_eps", eps)
     if eps <= 0:
         raise InputError(f"norm_eps={eps} must be positive.")
-
-
-def _check_size(name: str, value: object, smallest: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < smallest:
-        raise InputError(f"{name} must be an integer >= {smallest}. Got {describe(value)}.")
 
 
 class PatchEmbed(nn.Module):

@@ -58,8 +58,7 @@ def check_inputs(q: Tensor, k: Tensor, v: Tensor, axes: Axes) -> tuple[Tensor, T
 
 def check_packed(qkv: Tensor) -> Tensor:
     """Packed q, k and v, in autocast's dtype where it is on."""
-    if not isinstance(qkv, Tensor):
-        raise InputError(f"qkv must be a tensor. Got {describe(qkv)}.")
+    check_tensor("qkv", qkv)
     if torch._C._is_any_autocast_enabled():
         (qkv,) = cast_for_autocast(qkv)
     shape = list(qkv.shape)
@@ -175,16 +174,22 @@ def _is_count(n: Any) -> bool:
     return isinstance(n, (int, torch.SymInt)) and not isinstance(n, bool)
 
 
+def check_tensor(name: str, x: Any) -> None:
+    """A tensor, of whatever kind."""
+    if not isinstance(x, Tensor):
+        raise InputError(f"{name} must be a tensor. Got {describe(x)}.")
+
+
 def check_flag(name: str, value: Any) -> None:
     """True or False, and nothing that merely counts as one."""
     if value is not True and value is not False:
         raise InputError(f"{name} must be True or False. Got {describe(value)}.")
 
 
-def check_count(name: str, value: Any) -> None:
-    """An integer that is not negative."""
-    if not _is_count(value) or value < 0:
-        raise InputError(f"{name} must be an integer >= 0. Got {describe(value)}.")
+def check_count(name: str, value: Any, smallest: int = 0) -> None:
+    """An integer from the smallest on."""
+    if not _is_count(value) or value < smallest:
+        raise InputError(f"{name} must be an integer >= {smallest}. Got {describe(value)}.")
 
 
 def check_scores(
@@ -198,8 +203,7 @@ def check_scores(
 
     ``beside`` is the tensor, by its name in the call, on whose device it must be.
     """
-    if not isinstance(x, Tensor):
-        raise InputError(f"{name} must be a tensor. Got {describe(x)}.")
+    check_tensor(name, x)
     if not (x.dtype in DTYPES or (name == "mask" and x.dtype == torch.bool)):
         kinds = "bool or floating" if name == "mask" else "floating"
         raise InputError(f"{name} must be {kinds}. Got {str(x.dtype).removeprefix('torch.')}.")
