@@ -1,0 +1,95 @@
+"""All stored studies: verdicts, figures, equal curves of equal configs, no machine's folders."""
+
+import re
+
+import numpy as np
+import pytest
+from stored_results import PAGE, ROOT, STUDIES, TEXT, names_a_machine
+
+from flashpoint.report.run_files import read_runs
+from flashpoint.report.verdicts import count_words
+from flashpoint.study.registry import STUDIES as REGISTRY
+from flashpoint.study.sections import read_section
+
+VERDICTS = {
+    "variance": ["supports", "supports", "contradicts"],
+    "qk-norm": ["supports", "contradicts"],
+    "learned-length": ["undecided", "supports", "supports", "contradicts"],
+    "longer-than-trained": ["undecided", "supports"],
+    "retrieval": ["undecided", "undecided"],
+}
+
+
+def repeated():
+    """Runs of equal configs and seeds in several studies."""
+    groups = {}
+    for file in sorted(STUDIES.rglob("config.yaml")):
+        groups.setdefault(file.read_text("utf-8"), []).append(file.parent)
+    return {tuple(group): read_runs(group) for group in groups.values() if len(group) > 1}
+
+
+def test_equal_configs_gave_equal_curves_but_for_softmax_over_documents():
+    alike, apart = [], []
+    for group in repeated().values():
+        curves = [[row["loss"] for row in (*run.train, *run.validation)] for run in group]
+        (alike if all(curve == curves[0] for curve in curves) else apart).append(group)
+    images = [group for group in alike if group[0].config["task"] == "vision"]
+    assert (len(images), len(alike) - len(images), len(apart)) == (9, 3, 3)
+    assert {len(group) for group in images} == {2, 3}
+    assert all("softmax" in run.name for group in apart for run in group)
+    largest = {
+        step: max(
+            abs(
+                np.subtract(
+                    *(row["loss"] for run in group for row in run.train if row["step"] == step)
+                )
+            )
+            for group in apart
+        )
+        for step in (100, 2000)
+    }
+    assert f"by up to {largest[100]:.4f} at update 100 and by up to {largest[2000]:.3f} at" in TEXT
+
+
+def test_verdicts_are_those_that_the_text_gives():
+    for name, words in VERDICTS.items():
+        found = read_section(STUDIES / name, REGISTRY).findings.verdicts
+        assert [verdict.word for verdict in found] == words, name
+    closed, ratio, lemma = read_section(STUDIES / "variance", REGISTRY).findings.verdicts
+    for verdict, digits in ((closed, 3), (ratio, 2), (lemma, 2)):
+        value, low, high = (
+            f"{number:.{digits}f}" for number in (verdict.value, verdict.low, verdict.high)
+        )
+        assert f"{value} ({low} to {high})" in TEXT
+    alpha = read_section(STUDIES / "learned-length", REGISTRY).findings.verdicts[2]
+    assert f"{alpha.value:.3f} on average ({alpha.low:.3f} to {alpha.high:.3f})" in TEXT
+    longer = read_section(STUDIES / "longer-than-trained", REGISTRY).findings.verdicts[0]
+    assert f"{longer.value:+.2f} ({longer.low:+.2f} to {longer.high:+.2f})" in TEXT
+
+
+def test_readme_counts_the_verdicts():
+    sections = [read_section(folder, REGISTRY) for folder in STUDIES.iterdir()]
+    found = [verdict for section in sections for verdict in section.findings.verdicts]
+    assert len(sections) == 7
+    words = count_words(found).replace("supported", "are supported")
+    assert f"of {len(found)} claims {words}." in " ".join(
+        (ROOT / "README.md").read_text("utf-8").split()
+    )
+
+
+def test_every_figure_is_there_and_shown():
+    shown = set(re.findall(r"\(figures/([^)]*)\)", PAGE))
+    stored = {file.name for file in (ROOT / "docs" / "figures").glob("*.svg")}
+    assert shown == stored
+    for name in sorted(file.name for file in STUDIES.iterdir()):
+        assert any(figure.startswith(name) for figure in shown), name
+
+
+@pytest.mark.parametrize(
+    "file",
+    sorted(file for file in STUDIES.rglob("*") if file.is_file()),
+    ids=lambda file: file.parent.name,
+)
+def test_stored_trial_names_no_folder_of_a_machine(file):
+    text = file.read_text("utf-8")
+    assert not names_a_machine(text)

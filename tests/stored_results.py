@@ -1,0 +1,44 @@
+"""docs/results.md, the results that its numbers come from, and how the page writes them."""
+
+import json
+from pathlib import Path
+
+from flashpoint.study.verdict import bootstrap
+
+ROOT = Path(__file__).parents[1]
+RUNS = ROOT / "benchmarks" / "results"
+STUDIES = ROOT / "results"
+PAGE = (ROOT / "docs" / "results.md").read_text("utf-8")
+TEXT = " ".join(PAGE.split())
+
+
+def names_a_machine(text):
+    """Whether a folder of one is named, which means nothing elsewhere."""
+    return any(folder in text for folder in (":/", '"/', " /", "/tmp", "/home", "/root"))
+
+
+def record_of(study, name, file="record.json"):
+    """Of seeds 0, 1 and 2."""
+    trials = [STUDIES / study / f"{name}seed{seed}" for seed in (0, 1, 2)]
+    return [json.loads((trial / file).read_text("utf-8")) for trial in trials]
+
+
+def rounded(values, digits=2):
+    return f"{values.mean():.{digits}f} ± {values.std(ddof=1):.{digits}f}"
+
+
+def difference(first, second, digits=2):
+    """Two cells: the difference and its interval."""
+    drawn = bootstrap([first, second])
+    ends = f"{drawn.low:+.{digits}f} to {drawn.high:+.{digits}f}"
+    return [f"{drawn.value:+.{digits}f}", ends]
+
+
+def said(first, second):
+    """The same in a sentence."""
+    value, interval = difference(first, second)
+    return f"{value} ({interval})"
+
+
+def assert_row(*cells):
+    assert "|" + "".join(f" {cell} |" if cell != "" else " |" for cell in cells) in PAGE
