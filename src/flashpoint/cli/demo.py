@@ -101,10 +101,10 @@ def _train(twins: "list[Twin]", config: Path, console: "Console") -> None:
 
 def _look_at(twin: "Twin") -> None:
     """Draw the attention of a trained twin and count its zeros."""
-    from flashpoint.cli.run_arguments import open_with_model
+    from flashpoint.cli.run_arguments import open_classifier
     from flashpoint.evaluation.run_inspection import inspect_model
 
-    run, model, step = open_with_model(twin.folder, "last", "cpu")
+    run, model, step = open_classifier(twin.folder, "last", "cpu")
     inspect_model(model, run.config.data, twin.folder / "attention", step=step)
 
 

@@ -119,7 +119,7 @@ def _evaluate_images(
     from flashpoint.cli import run_arguments
     from flashpoint.evaluation.run_evaluation import evaluate_run
 
-    found, model, step = run_arguments.open_with_model(run, checkpoint, device)
+    found, model, step = run_arguments.open_classifier(run, checkpoint, device)
     with run_arguments.counting("Evaluating") as on_count:
         result = evaluate_run(
             found,

@@ -67,7 +67,7 @@ def inspect(
 
     run_arguments.require_writable(json_file, "--json")
     chosen = _parse_layers(layers)
-    found, model, step = run_arguments.open_with_model(run, checkpoint, device)
+    found, model, step = run_arguments.open_classifier(run, checkpoint, device)
     folder = run / "attention" if out is None else out
     shown = data_at(found.config.data, data)
     with run_arguments.counting("Looking") as on_count:

@@ -56,7 +56,7 @@ def probe(
     from flashpoint.evaluation.probe import probe_config
 
     run_arguments.require_writable(json_file, "--json")
-    found, model, step = run_arguments.open_with_model(run, checkpoint, device)
+    found, model, step = run_arguments.open_classifier(run, checkpoint, device)
     with run_arguments.counting("Reading features") as on_count:
         result = probe_model(
             model,

@@ -13,6 +13,8 @@ from flashpoint.errors import InputError, hint
 from flashpoint.files import json_text
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from flashpoint.models.vit import ViT
     from flashpoint.training.run_folder import Run
 
@@ -41,25 +43,30 @@ JsonFile: TypeAlias = Annotated[
 Progress: TypeAlias = Callable[[int, int], None]
 
 
-def open_with_model(folder: Path, checkpoint: str, device: str) -> "tuple[Run, ViT, int]":
+def open_with_model(folder: Path, checkpoint: str, device: str) -> "tuple[Run, nn.Module, int]":
     """A run and its model at a checkpoint, on a device, and the checkpoint's step."""
-    from flashpoint.models.vit import ViT
     from flashpoint.training.run_folder import open_run
 
-    where = find_device(device)
+    where = _find_device(device)
     run = open_run(folder)
-    which = parse_checkpoint(checkpoint)
-    model = run.load_model(which)
+    step = run.find_step(_parse_checkpoint(checkpoint))
+    return run, run.load_model(step).to(where), step
+
+
+def open_classifier(folder: Path, checkpoint: str, device: str) -> "tuple[Run, ViT, int]":
+    """The same of a run on images."""
+    from flashpoint.models.vit import ViT
+
+    run, model, step = open_with_model(folder, checkpoint, device)
     if not isinstance(model, ViT):
         raise InputError(
             f"{folder} trained {type(model).__name__}, which classifies no images. For text there "
             "are `flashpoint evaluate` and `flashpoint translate`."
         )
-    step = {"best": run.best_step, "last": run.steps[-1]}.get(str(which), which)
-    return run, model.to(where), int(step)
+    return run, model, step
 
 
-def parse_checkpoint(text: str) -> Literal["best", "last"] | int:
+def _parse_checkpoint(text: str) -> Literal["best", "last"] | int:
     """What --checkpoint says."""
     if text == "best" or text == "last":
         return text
@@ -71,8 +78,7 @@ def parse_checkpoint(text: str) -> Literal["best", "last"] | int:
     return int(text)
 
 
-def find_device(name: str) -> Any:
-    """What --device says."""
+def _find_device(name: str) -> Any:
     from flashpoint.training.ranks import choose_device
 
     if name not in ("auto", "cpu", "cuda"):

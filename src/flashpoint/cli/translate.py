@@ -68,22 +68,18 @@ def open_translator(
     batch_size: int,
 ) -> "tuple[Run, Translator, int]":
     """A run, its model at a checkpoint as a translator, and the checkpoint's step."""
-    from flashpoint.cli.run_arguments import find_device, parse_checkpoint
+    from flashpoint.cli.run_arguments import open_with_model
     from flashpoint.data.text.pieces import load_pieces
     from flashpoint.evaluation.translation import Search, Translator
     from flashpoint.models.reluformer import ReLUFormer
-    from flashpoint.training.run_folder import open_run
     from flashpoint.training.text import PIECES
 
-    where = find_device(device)
-    run, which = open_run(folder), parse_checkpoint(checkpoint)
-    model = run.load_model(which)
+    run, model, step = open_with_model(folder, checkpoint, device)
     if not isinstance(model, ReLUFormer):
         raise InputError(
             f"{folder} trained {type(model).__name__}, which translates nothing. For images there "
             "are `flashpoint evaluate` and `flashpoint inspect`."
         )
-    step = {"best": run.best_step, "last": run.steps[-1]}.get(str(which), which)
     search = Search(
         beam_size=beam,
         length_penalty=length_penalty,
@@ -92,7 +88,7 @@ def open_translator(
     )
     pieces = load_pieces(folder / PIECES)
     length: int = run.config.data.length
-    return run, Translator(model.to(where), pieces, length, search), int(step)
+    return run, Translator(model, pieces, length, search), step
 
 
 @contextmanager

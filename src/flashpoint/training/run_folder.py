@@ -71,20 +71,25 @@ class Run:
             raise InputError(f"{self.path} has no checkpoint yet.")
         return self.steps[-1]
 
-    def load_model(self, which: Literal["best", "last"] | int = "best") -> nn.Module:
-        """The model with the weights of a checkpoint, on the CPU, in evaluation mode.
-
-        Args:
-            which: "best" by validation, "last", or a step that has a checkpoint.
-        """
-        from flashpoint.models.registry import create_model
-
+    def find_step(self, which: Literal["best", "last"] | int) -> int:
+        """The step of a checkpoint: "best" by validation, "last", or a step that has one."""
         step = {"best": self.best_step, "last": self._last_step}.get(cast("str", which), which)
         if step not in self.steps:
             have = ", ".join(map(str, self.steps)) or "none"
             raise InputError(f"{self.path} has no checkpoint of step {which}. It has: {have}.")
+        return int(step)
+
+    def load_model(self, which: Literal["best", "last"] | int = "best") -> nn.Module:
+        """The model with the weights of a checkpoint, on the CPU, in evaluation mode.
+
+        Args:
+            which: as for ``find_step``.
+        """
+        from flashpoint.models.registry import create_model
+
+        step = self.find_step(which)
         try:
-            weights = checkpoint.load_tensors(self.path / CHECKPOINTS, int(step), "model")
+            weights = checkpoint.load_tensors(self.path / CHECKPOINTS, step, "model")
         except checkpoint.DamagedError as error:
             others = ", ".join(str(other) for other in self.steps if other != step)
             raise InputError(
