@@ -14,7 +14,7 @@ from flashpoint.errors import InputError, UnsupportedError
 from flashpoint.report.chart import (
     Point,
     assign_places,
-    categories_of,
+    category_lines,
     has_band,
     has_interval,
     has_legend,
@@ -142,13 +142,10 @@ def _draw_axes(axes: Any, chart: Chart) -> None:
 
     texts = [axes.set_xlabel(chart.x_title), axes.set_ylabel(chart.y_title)]
     texts.append(axes.set_title(chart.title, loc="left", pad=8))
-    if categories := categories_of(chart):
-        axes.set_xticks(range(len(categories)), categories)
+    if categories := category_lines(chart):
+        axes.set_xticks(range(len(categories)), ["\n".join(lines) for lines in categories])
         axes.set_xlim(-0.6, len(categories) - 0.4)
         texts += axes.get_xticklabels()
-        if max(map(len, categories)) * len(categories) > LEGEND_LETTERS:
-            for label in axes.get_xticklabels():
-                label.set(rotation=20, ha="right", rotation_mode="anchor")
     elif chart.x_is_log:
         axes.set_xscale("log")
         if ticks := ticks_of(chart):

@@ -110,8 +110,7 @@ def _verdicts(outcomes: Sequence[Outcome]) -> list[Verdict]:
 
 def _accuracy(outcomes: Sequence[Outcome]) -> Chart:
     points = [
-        (str(rule).replace("learned per head", "per head"), numbers(outcomes, "top1", alpha=rule))
-        for rule in levels(outcomes, "alpha")
+        (str(rule), numbers(outcomes, "top1", alpha=rule)) for rule in levels(outcomes, "alpha")
     ]
     return Chart(
         name="learned-length",
