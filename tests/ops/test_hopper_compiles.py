@@ -40,17 +40,19 @@ CASES = {
     "128-silu": (128, None, 1.0, "silu", "forward"),
     "128-causal-silu": (128, 0, 1.0, "silu", "forward"),
 }
-# norms of q and k in a packed call, whether they have gains, and which kernels have one inside
+# tokens and norms of q and k in a packed call, whether these have gains, kernels with one inside
 NORMED_CASES = {
-    "64-layer": ("layer", "layer", True, ["forward", "keys", "queries"]),
-    "64-rms-q-only": ("rms", "none", False, ["queries"]),
-    "64-rms-k-only": ("none", "rms", False, ["forward", "keys"]),
+    "64-layer": (300, "layer", "layer", True, ["forward", "keys", "queries"]),
+    "64-rms-q-only": (784, "rms", "none", False, ["forward", "queries"]),
+    "64-rms-k-only": (784, "none", "rms", False, ["keys"]),
+    "64-short-layer": (200, "layer", "layer", True, ["forward", "keys", "queries"]),
+    "64-short-rms-k-only": (200, "none", "rms", False, ["forward", "keys"]),
 }
 NUM_KERNELS = {"all": 3, "signed": 2, "forward": 1}
 NUM_WORKERS = 2  # to load torch takes as long as to compile a case
 LOCAL_MEMORY = re.compile(r"(\d+) bytes stack frame")
-# bytes, of dk and dv in head dim 128: what is needed once a tile, not once a block; others none
-MOST_LOCAL_MEMORY = 96
+# bytes by kernel and head dim, of what is needed once a tile, not once a product; others none
+MOST_LOCAL_MEMORY = {("keys", 128): 96, ("keys", 64): 8}
 
 
 def test_kernels_compile_without_a_gpu():
@@ -73,6 +75,22 @@ def test_kernels_compile_without_a_gpu():
     lines = "".join(said).splitlines()
     for case, count in counts.items():
         assert sum(line.startswith(f"{case}: ") for line in lines) == count, lines
+
+
+@pytest.mark.parametrize(
+    ("columns", "block", "pieces"),
+    [
+        *((784, 128, (16, 0)), (577, 128, (64, 16)), (197, 128, (64, 16)), (96, 128, (64, 32))),
+        *((300, 128, (32, 16)), (256, 128, (0, 0)), (250, 128, (0, 0)), (100, 64, (32, 16))),
+        (120, 64, (0, 0)),
+    ],
+)
+def test_last_block_is_cut_to_pieces(columns, block, pieces):
+    """Powers of two from 16 on that hold what is left; as others where a block costs no more."""
+    from flashpoint.ops.triton.hopper_backward import pieces_of
+
+    assert pieces_of(columns, block) == pieces
+    assert sum(pieces) == 0 or 0 <= sum(pieces) - columns % block < 16
 
 
 class Collector:
@@ -119,8 +137,8 @@ def launches_of(head_dim, right, alpha, activation, which):
     return collector.launches
 
 
-def packed_launches_of(q_kind, k_kind, has_gains, sides):
-    """Those with a norm inside, of a packed call over few enough tokens for that in forward."""
+def packed_launches_of(tokens, q_kind, k_kind, has_gains, sides):
+    """Those with a norm inside, of a packed call."""
     from flashpoint.ops.spec import NormTerms, Terms
     from flashpoint.ops.triton import hopper, packed
     from flashpoint.ops.triton.hopper_backward import hopper_backward_kernel
@@ -129,14 +147,14 @@ def packed_launches_of(q_kind, k_kind, has_gains, sides):
     collector = Collector()
     hopper.serves = lambda _: True
     packed.run_recorded = lambda *call: call[-1](collector)
-    qkv = torch.empty(2, 200, 3, 4, 64, dtype=torch.bfloat16)
+    qkv = torch.empty(2, tokens, 3, 4, 64, dtype=torch.bfloat16)
     gains = [torch.ones(64) if has_gains and kind != "none" else None for kind in (q_kind, k_kind)]
     rest = (*gains, None, None, None, NormTerms(q_kind, 1e-6, k_kind, 1e-6), Terms())
     o = packed.launch_packed_forward(qkv, *rest)
     packed.launch_packed_backward(o, qkv, *rest, False, False)
     own = (hopper_forward_kernel, hopper_backward_kernel)
     launches = [launch for launch in collector.launches if launch[0] in own]
-    normed = [launch for launch in launches if norm_of(launch[1]) != "none"]
+    normed = [launch for launch in launches if has_norm(launch[1])]
     assert [side_of(arguments) for _, arguments in normed] == sides
     return normed
 
@@ -145,8 +163,9 @@ def side_of(arguments):
     return arguments.get("SIDE", "forward")
 
 
-def norm_of(arguments):
-    return arguments["Q_NORM" if side_of(arguments) == "queries" else "K_NORM"]
+def has_norm(arguments):
+    names = {"keys": ["K_NORM"], "queries": ["Q_NORM"], "forward": ["Q_NORM", "K_NORM"]}
+    return any(arguments[name] != "none" for name in names[side_of(arguments)])
 
 
 def compile_kernel(kernel, arguments):
@@ -182,7 +201,7 @@ def main():
         launches = launches_of(*CASES[case]) if plain else packed_launches_of(*NORMED_CASES[case])
         for kernel, arguments in launches:
             side, head_dim = side_of(arguments), arguments["v"].block_shape[3]
-            most = MOST_LOCAL_MEMORY if (side, head_dim) == ("keys", 128) else 0
+            most = MOST_LOCAL_MEMORY.get((side, head_dim), 0)
             with contextlib.redirect_stdout(io.StringIO()) as log:
                 compile_kernel(kernel, arguments)
             said = f"{case}:\n{log.getvalue()}"

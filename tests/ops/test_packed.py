@@ -122,13 +122,35 @@ def test_every_head_dim_is_exact(impl, D, dtype):
 @pytest.mark.gpu
 @needs_gpu
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("L", [49, 64, 65, 192, 197, 256, 257, 1100])
+@pytest.mark.parametrize("L", [49, 64, 65, 130, 192, 197, 256, 257, 290, 577, 784, 1100])
 def test_lengths_of_vision_on_a_gpu_are_exact(L, causal):
-    """By the kernels for one tile, those that normalise K on the chip, and the general ones."""
+    """By the kernels for one tile and the general ones, last blocks in pieces or whole."""
     inputs = make_inputs(2, L, 3, 64)
     for kinds in (("layer", "rms"), (None, "layer"), ("rms", None)):
         for _ in range(2):  # the second is a replay
             assert_exact("triton", torch.bfloat16, inputs, kinds, causal=causal)
+
+
+@pytest.mark.gpu
+@needs_gpu
+@pytest.mark.parametrize(
+    ("L", "causal"), [(70, False), (130, False), (197, False), (197, True), (300, False)]
+)
+def test_many_heads_on_a_gpu_are_exact(L, causal):
+    """A program goes over five or six, so that its places for them are used again and again."""
+    inputs = make_inputs(60, L, 12, 64)
+    for kinds in (("layer", "layer"), (None, "layer"), ("rms", None), (None, None)):
+        assert_exact("triton", torch.bfloat16, inputs, kinds, causal=causal)
+
+
+@pytest.mark.gpu
+@needs_gpu
+@pytest.mark.parametrize("activation", ["relu2", "sigmoid", "silu", "gelu"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_activations_on_a_gpu_are_exact(dtype, activation):
+    inputs = make_inputs(2, 197, 3, 48)
+    options = {"activation": activation, "bias": -1.0, "scale": 0.3}
+    assert_exact("triton", dtype, inputs, ("rms", "layer"), **options)
 
 
 @pytest.mark.gpu

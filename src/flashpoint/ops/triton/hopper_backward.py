@@ -52,14 +52,16 @@ def work(
     descriptors, buffers, barriers, words, sizes, numbers, norm,
     WEIGH: gl.constexpr, GRADIENT: gl.constexpr, FINISHES: gl.constexpr, IS_RELU: gl.constexpr,
     LIFTS: gl.constexpr, POWER: gl.constexpr, CAUSAL: gl.constexpr, SIDE: gl.constexpr,
-    SIGNED: gl.constexpr, NORM: gl.constexpr, D: gl.constexpr, WARPGROUP: gl.constexpr,
+    SIGNED: gl.constexpr, NORM: gl.constexpr, D: gl.constexpr, PIECE: gl.constexpr,
+    LAST_PIECE: gl.constexpr, WARPGROUP: gl.constexpr,
 ):
     """Consumers are warpgroups 0 to NUM_CONSUMERS - 1, the producer is the one after them."""
     NUM_CONSUMERS: gl.constexpr = buffers[0].shape[0] // SLOTS
     if WARPGROUP < NUM_CONSUMERS:
         consume(
             descriptors, buffers, barriers, words, sizes, numbers, norm, WEIGH, GRADIENT,
-            FINISHES, IS_RELU, LIFTS, POWER, CAUSAL, SIDE, SIGNED, NORM, D, WARPGROUP,
+            FINISHES, IS_RELU, LIFTS, POWER, CAUSAL, SIDE, SIGNED, NORM, D, PIECE, LAST_PIECE,
+            WARPGROUP,
         )
     else:
         HAS_B: gl.constexpr = SIDE == "keys" or not SIGNED
@@ -80,6 +82,7 @@ def hopper_backward_kernel(
     LIFTS: gl.constexpr, POWER: gl.constexpr, CAUSAL: gl.constexpr, SIDE: gl.constexpr,
     SIGNED: gl.constexpr, Q_NORM: gl.constexpr, K_NORM: gl.constexpr, D: gl.constexpr,
     NUM_CONSUMERS: gl.constexpr, STAGES: gl.constexpr, CONSUMER_REGISTERS: gl.constexpr,
+    PIECE: gl.constexpr, LAST_PIECE: gl.constexpr,
 ):
     """dq, or dk and dv: sums of lift_ds dS and lift_w W times tails; any grid, tiles are dealt.
 
@@ -124,7 +127,8 @@ def hopper_backward_kernel(
                 work,
                 (
                     descriptors, buffers, barriers, words, sizes, numbers, norm, WEIGH, GRADIENT,
-                    FINISHES, IS_RELU, LIFTS, POWER, CAUSAL, SIDE, SIGNED, NORM, D, warpgroup,
+                    FINISHES, IS_RELU, LIFTS, POWER, CAUSAL, SIDE, SIGNED, NORM, D, PIECE,
+                    LAST_PIECE, warpgroup,
                 ),
             )
             for warpgroup in (0, 1, 2, 3, 4)[:NUM_CONSUMERS + 1]
@@ -155,6 +159,7 @@ SIGNED_CONFIGS = {
     ("queries", 128, True): (128, 2),
 }
 SIGNED_ROWS = {False: 1, True: 2048}  # queries and keys from which on they pay, by causality
+SHORTEST = 16  # columns of a piece of a block
 MOST_WORDS = 2**24  # of signs at a time: 64 MB
 
 
@@ -212,6 +217,16 @@ def count_signed_heads(problem: Problem, processors: int) -> int:
     return split_heads(heads, most, problem.group, *sizes, processors)
 
 
+def pieces_of(columns: int, block: int) -> tuple[int, int]:
+    """The last block's columns as one or two powers of two from 16 on; 0, 0 if it is as others."""
+    rest = -(-(columns % block) // SHORTEST) * SHORTEST
+    piece = 1 << rest.bit_length() - 1 if rest else 0
+    last = rest - piece
+    if last & (last - 1):  # three pieces cost as much as a block
+        return 0, 0
+    return (piece, last) if piece < block else (0, 0)
+
+
 def _launch_side(
     side: str, heads: range, words: Tensor | None, processors: int,
     problem: Problem, recorder: Recorder, do: Tensor, grads: list[Tensor],
@@ -226,6 +241,9 @@ def _launch_side(
     of_keys = side == "keys"
     needs_q = of_keys or words is None
     members = 1 if of_keys else problem.group
+    num_columns = problem.num_queries if of_keys else problem.num_keys
+    cuts = not causal and words is None
+    piece, last_piece = pieces_of(num_columns, block) if cuts else (0, 0)
     dq, dk, dv = grads
     rows, columns = (problem.k, problem.q) if of_keys else (problem.q, problem.k)
     rows_of = {True: ROWS, False: block}
@@ -255,6 +273,7 @@ def _launch_side(
             "IS_RELU": is_relu, "LIFTS": arguments["SHRINKS"],
             "CAUSAL": causal, "SIDE": side, "SIGNED": words is not None,
             "NUM_CONSUMERS": NUM_CONSUMERS, "STAGES": stages,
+            "PIECE": piece, "LAST_PIECE": last_piece,
             "CONSUMER_REGISTERS": REGISTERS[NUM_CONSUMERS], "num_warps": 4,
         })
     return shares

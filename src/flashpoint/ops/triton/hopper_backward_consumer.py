@@ -42,7 +42,8 @@ def consume(
     descriptors, buffers, barriers, words, sizes, numbers, norm,
     WEIGH: gl.constexpr, GRADIENT: gl.constexpr, FINISHES: gl.constexpr, IS_RELU: gl.constexpr,
     LIFTS: gl.constexpr, POWER: gl.constexpr, CAUSAL: gl.constexpr, SIDE: gl.constexpr,
-    SIGNED: gl.constexpr, NORM: gl.constexpr, D: gl.constexpr, CONSUMER: gl.constexpr,
+    SIGNED: gl.constexpr, NORM: gl.constexpr, D: gl.constexpr, PIECE: gl.constexpr,
+    LAST_PIECE: gl.constexpr, CONSUMER: gl.constexpr,
 ):
     """Warpgroup CONSUMER: rows [CONSUMER * ROWS, (CONSUMER + 1) * ROWS) of every tile."""
     a_rows, b_rows, c_rows, d_rows, da_rows, db_rows = descriptors
@@ -100,8 +101,8 @@ def consume(
             else:
                 da, db = take_head(
                     tile_blocks, own_blocks, number, rows, da, db, own_words, limits, sizes,
-                    numbers, buffers, barriers, WEIGH, GRADIENT, FINISHES, IS_RELU, LIFTS, POWER,
-                    CAUSAL, SIDE, SIGNED, S_LAYOUT, W_LAYOUT,
+                    numbers, buffers, barriers, first_row < num_rows, WEIGH, GRADIENT, FINISHES,
+                    IS_RELU, LIFTS, POWER, CAUSAL, SIDE, SIGNED, W_LAYOUT, PIECE, LAST_PIECE,
                 )
                 if SIGNED:
                     own_words += count_head_words(num_columns, num_rows)

@@ -29,28 +29,18 @@ def start_transposed(left, right, LAYOUT: gl.constexpr):
 
 
 @gluon.jit
-def take_block(
-    block, number, rows, da, db, words, limits, sizes, numbers, buffers, barriers,
+def take_columns(
+    c, d, d_full, parity, first, rows, da, db, words, limits, sizes, numbers,
     WEIGH: gl.constexpr, GRADIENT: gl.constexpr, FINISHES: gl.constexpr, IS_RELU: gl.constexpr,
     LIFTS: gl.constexpr, POWER: gl.constexpr, SIDE: gl.constexpr, SIGNED: gl.constexpr,
     MASKED: gl.constexpr, S_LAYOUT: gl.constexpr, W_LAYOUT: gl.constexpr,
 ):
-    """One column block: S, dW | W, dS | da, db. The other warpgroup fills the gaps."""
+    """Columns from ``first`` on: S, dW | W, dS | da, db. The other warpgroup fills the gaps."""
     a, b = rows
-    a_buffers, b_buffers, c_buffers, d_buffers = buffers
-    rows_full, rows_empty, c_full, c_empty, d_full, d_empty = barriers
     first_head, num_heads, H, group, row_tiles, num_rows, num_columns = sizes
-    DTYPE: gl.constexpr = c_buffers.dtype
-    STAGES: gl.constexpr = c_buffers.shape[0]
-    BLOCK: gl.constexpr = c_buffers.shape[3]
-    stage = number % STAGES
-    parity = number // STAGES & 1
-    c = c_buffers.index(stage).reshape([BLOCK, c_buffers.shape[4]])
-    d = d_buffers.index(stage).reshape([BLOCK, d_buffers.shape[4]])
-    first = block * BLOCK
-    mbarrier.wait(c_full.index(stage), parity)
+    DTYPE: gl.constexpr = c.dtype
     scores = start_transposed(a, c, S_LAYOUT)
-    mbarrier.wait(d_full.index(stage), parity)
+    mbarrier.wait(d_full, parity)
     dweights = start_transposed(b, d, S_LAYOUT)
     scores = warpgroup_mma_wait(1, deps=[scores])
     weights, signs = weigh(
@@ -58,7 +48,7 @@ def take_block(
         WEIGH, FINISHES, IS_RELU, LIFTS, POWER, SIDE, MASKED, DTYPE,
     )
     if SIGNED:
-        signs = store_signs(signs, words + block * count_block_words(num_rows))
+        signs = store_signs(signs, words + first // c.shape[0] * count_block_words(num_rows))
     dweights = warpgroup_mma_wait(0, deps=[dweights])
     dscores = differentiate(
         dweights, signs, limits, first, sizes, numbers,
@@ -70,6 +60,40 @@ def take_block(
         weights = gl.convert_layout(weights, W_LAYOUT, assert_trivial=True)
         db = warpgroup_mma(weights, d, db, is_async=True)
     da, db = warpgroup_mma_wait(0, deps=[da, db])
+    return da, db
+
+
+@gluon.jit
+def take_block(
+    block, number, rows, da, db, words, limits, sizes, numbers, buffers, barriers,
+    WEIGH: gl.constexpr, GRADIENT: gl.constexpr, FINISHES: gl.constexpr, IS_RELU: gl.constexpr,
+    LIFTS: gl.constexpr, POWER: gl.constexpr, SIDE: gl.constexpr, SIGNED: gl.constexpr,
+    MASKED: gl.constexpr, W_LAYOUT: gl.constexpr, PIECE: gl.constexpr, LAST_PIECE: gl.constexpr,
+):
+    """The first PIECE + LAST_PIECE columns of a block, so many at a time."""
+    a_buffers, b_buffers, c_buffers, d_buffers = buffers
+    rows_full, rows_empty, c_full, c_empty, d_full, d_empty = barriers
+    STAGES: gl.constexpr = c_buffers.shape[0]
+    BLOCK: gl.constexpr = c_buffers.shape[3]
+    stage = number % STAGES
+    parity = number // STAGES & 1
+    first = block * BLOCK
+    c = c_buffers.index(stage).reshape([BLOCK, c_buffers.shape[4]])
+    d = d_buffers.index(stage).reshape([BLOCK, d_buffers.shape[4]])
+    mbarrier.wait(c_full.index(stage), parity)
+    da, db = take_columns(
+        c.slice(0, PIECE), d.slice(0, PIECE), d_full.index(stage), parity, first,
+        rows, da, db, words, limits, sizes, numbers,
+        WEIGH, GRADIENT, FINISHES, IS_RELU, LIFTS, POWER, SIDE, SIGNED, MASKED,
+        gl.NVMMADistributedLayout([3, 0], [4, 1], [16, PIECE, 16]), W_LAYOUT,
+    )
+    if LAST_PIECE > 0:
+        da, db = take_columns(
+            c.slice(PIECE, LAST_PIECE), d.slice(PIECE, LAST_PIECE), d_full.index(stage), parity,
+            first + PIECE, rows, da, db, words, limits, sizes, numbers,
+            WEIGH, GRADIENT, FINISHES, IS_RELU, LIFTS, POWER, SIDE, SIGNED, MASKED,
+            gl.NVMMADistributedLayout([3, 0], [4, 1], [16, LAST_PIECE, 16]), W_LAYOUT,
+        )
     mbarrier.arrive(c_empty.index(stage), count=1)
     mbarrier.arrive(d_empty.index(stage), count=1)
     return da, db
@@ -90,32 +114,58 @@ def skip_blocks(first, last, barriers, STAGES: gl.constexpr):
 @gluon.jit
 def take_head(
     tile_blocks, own_blocks, number, rows, da, db, words, limits, sizes, numbers,
-    buffers, barriers,
+    buffers, barriers, has_rows,
     WEIGH: gl.constexpr, GRADIENT: gl.constexpr, FINISHES: gl.constexpr, IS_RELU: gl.constexpr,
     LIFTS: gl.constexpr, POWER: gl.constexpr, CAUSAL: gl.constexpr, SIDE: gl.constexpr,
-    SIGNED: gl.constexpr, S_LAYOUT: gl.constexpr, W_LAYOUT: gl.constexpr,
+    SIGNED: gl.constexpr, W_LAYOUT: gl.constexpr, PIECE: gl.constexpr, LAST_PIECE: gl.constexpr,
 ):
-    """All column blocks of one head; number: that of the tile's first block."""
+    """All column blocks of one head; number: that of the tile's first block.
+
+    If not CAUSAL, the last block has PIECE + LAST_PIECE columns, or as many as others where these
+    are 0; and a warpgroup without rows leaves other blocks alone.
+    """
     first, last, masked = own_blocks
     tile_first, tile_last, tile_masked = tile_blocks
+    BLOCK: gl.constexpr = buffers[2].shape[3]
+    STAGES: gl.constexpr = buffers[2].shape[0]
     start = 0
+    end = tile_last - tile_first
     if CAUSAL:
         skipped = first - tile_first if SIDE == "keys" else tile_last - last
-        skip_blocks(number, number + skipped, barriers, buffers[2].shape[0])
+        skip_blocks(number, number + skipped, barriers, STAGES)
         for step in range(masked):
             block = first + step if SIDE == "keys" else last - 1 - step
             da, db = take_block(
                 block, number + skipped + step, rows, da, db, words, limits, sizes, numbers,
                 buffers, barriers, WEIGH, GRADIENT, FINISHES, IS_RELU, LIFTS, POWER, SIDE, SIGNED,
-                True, S_LAYOUT, W_LAYOUT,
+                True, W_LAYOUT, BLOCK, 0,
             )
         start = skipped + masked
-    for step in range(start, tile_last - tile_first):
+    else:
+        if PIECE > 0 and SIDE == "queries":
+            da, db = take_block(
+                tile_last - 1, number, rows, da, db, words, limits, sizes, numbers,
+                buffers, barriers, WEIGH, GRADIENT, FINISHES, IS_RELU, LIFTS, POWER, SIDE, SIGNED,
+                False, W_LAYOUT, PIECE, LAST_PIECE,
+            )
+            start = 1
+        if PIECE > 0 and SIDE == "keys":
+            end -= 1
+        taken = gl.where(has_rows, start, end)
+        skip_blocks(number + start, number + taken, barriers, STAGES)
+        start = taken
+    for step in range(start, end):
         block = tile_first + step if SIDE == "keys" else tile_last - 1 - step
         da, db = take_block(
             block, number + step, rows, da, db, words, limits, sizes, numbers,
             buffers, barriers, WEIGH, GRADIENT, FINISHES, IS_RELU, LIFTS, POWER, SIDE, SIGNED,
-            False, S_LAYOUT, W_LAYOUT,
+            False, W_LAYOUT, BLOCK, 0,
+        )
+    if PIECE > 0 and SIDE == "keys":
+        da, db = take_block(
+            tile_last - 1, number + end, rows, da, db, words, limits, sizes, numbers,
+            buffers, barriers, WEIGH, GRADIENT, FINISHES, IS_RELU, LIFTS, POWER, SIDE, SIGNED,
+            False, W_LAYOUT, PIECE, LAST_PIECE,
         )
     return da, db
 

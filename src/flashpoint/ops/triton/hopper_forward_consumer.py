@@ -144,6 +144,7 @@ def consume(
         tile_blocks = count_blocks(last_row, sizes, BLOCK_KEYS, CAUSAL)
         own_blocks = count_blocks(first_row + ROWS - 1, sizes, BLOCK_KEYS, CAUSAL)
         own_blocks = gl.minimum(own_blocks, tile_blocks)
+        own_blocks = gl.where(first_row < Lq, own_blocks, 1)  # without rows, others take the rest
         # limits: [ROWS], how many keys each row sees
         rows = first_row + gl.arange(0, ROWS, gl.SliceLayout(1, S_LAYOUT))
         limits = gl.minimum(rows + 1 + Lk - Lq, Lk)
