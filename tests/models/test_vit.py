@@ -68,6 +68,35 @@ def test_other_images(channels, size, patch):
     assert model(make_images(2, channels, size)).shape == (2, 5)
 
 
+@pytest.mark.parametrize("patch", [1, 4, 8])
+def test_patches_are_embedded_as_by_a_convolution(patch):
+    embed = make(patch_size=patch).double().patch_embed
+    images = make_images(3, 3, 16).double().requires_grad_()
+    tokens = embed(images)
+    expected = embed.proj(images).flatten(2).transpose(1, 2)
+    upstream = torch.randn_like(tokens)
+    inputs = (images, embed.proj.weight, embed.proj.bias)
+    torch.testing.assert_close(tokens, expected)
+    for ours, theirs in zip(
+        torch.autograd.grad(tokens, inputs, upstream),
+        torch.autograd.grad(expected, inputs, upstream),
+        strict=True,
+    ):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_tokens_lie_one_after_another_in_every_block():
+    model, strided = make(), []
+
+    def look(block, inputs, output):
+        strided.extend(x for x in (*inputs, output) if not x.is_contiguous())
+
+    for block in model.blocks:
+        block.register_forward_hook(look)
+    model(make_images())
+    assert not strided
+
+
 def test_without_classes_the_model_returns_its_features():
     model = make(num_classes=0)
     assert torch.equal(model(make_images()), model.features(make_images()))
