@@ -19,8 +19,9 @@ Barriers are those of ``hopper_tiles``; c and d have their own, and the producer
 c_0, d_0, c_1, d_1, ... No circle of waits: a consumer that waits for c_t or d_t has released all
 before them. Rows have two slots per warpgroup, the same two barriers with one arrival each, and
 the tile's number in place of t. Gradients leave through their rows' slots, which are released at
-the start of the next tile, once the stores have read them. With a norm the rows before it, x, lie
-in slots of their own, and da passes through the norm on its way out (``hopper_norm``).
+the start of the next tile, once the stores have read them. With a norm it is the rows before it,
+x, that are loaded, to slots of their own; consumers make a of them, and take da back through the
+norm on its way out (``hopper_norm``).
 
 Every tile starts at the diagonal, so that its first loop, over masked blocks, runs at least once
 and the compiler knows it. That is not for speed: where the first of two loops may run zero times,

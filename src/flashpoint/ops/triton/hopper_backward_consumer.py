@@ -9,7 +9,13 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 
 from flashpoint.ops.triton.hopper_backward_producer import SLOTS
 from flashpoint.ops.triton.hopper_blocks import take_head, take_head_by_signs
-from flashpoint.ops.triton.hopper_norm import normalise_gradient
+from flashpoint.ops.triton.hopper_norm import (
+    add_pairs,
+    centre,
+    measure,
+    normalise_gradient,
+    times_gain,
+)
 from flashpoint.ops.triton.hopper_signs import count_head_words, find_words
 from flashpoint.ops.triton.hopper_tiles import count_turns, locate_tile
 from flashpoint.ops.triton.hopper_weights import find_blocks
@@ -25,15 +31,30 @@ def store_rows(values, buffer, rows, at):
 
 
 @gluon.jit
-def leave_norm(da, share, slot, num_rows, norm, NORM: gl.constexpr, D: gl.constexpr):
+def enter_norm(a, slot, num_rows, norm, NORM: gl.constexpr, D: gl.constexpr, LAYOUT: gl.constexpr):
+    """Rows x, if there is a norm, become x-hat in a; gives what ``leave_norm`` must know of x."""
+    if NORM == "none":
+        return 0.0, 0.0
+    else:
+        x_rows, x_buffers, gain, dgain, eps = norm
+        x = x_buffers.index(slot).reshape(a.shape).load(LAYOUT).to(gl.float32)
+        exists = gl.arange(0, a.shape[0], gl.SliceLayout(1, LAYOUT)) < num_rows
+        mean, r = measure(x, exists, eps, NORM, D)
+        a.store(times_gain(centre(x, mean, NORM, D) * r[:, None], gain, D).to(a.dtype))
+        fence_async_shared()
+        return mean, r
+
+
+@gluon.jit
+def leave_norm(da, share, slot, known, norm, NORM: gl.constexpr, D: gl.constexpr):
     """da [ROWS, D], of x-hat, becomes that of x; its part of dgain is added to the share."""
     if NORM != "none":
+        mean, r = known
         x_rows, x_buffers, gain, dgain, eps = norm
         x = x_buffers.index(slot).reshape(da.shape).load(da.type.layout)
-        exists = gl.arange(0, da.shape[0], gl.SliceLayout(1, da.type.layout)) < num_rows
-        da, own = normalise_gradient(da, x, exists, gain, eps, NORM, D)
+        da, own = normalise_gradient(da, x, mean, r, gain, NORM, D)
         if dgain is not None:
-            share += own
+            share += add_pairs(own)
     return da, share
 
 
@@ -60,7 +81,7 @@ def consume(
     S_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK, 16])
     D_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_D, 16])
     W_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, D_LAYOUT, 2)
-    share = gl.full([BLOCK_D], 0.0, gl.float32, gl.SliceLayout(0, D_LAYOUT))  # of dgain
+    share = add_pairs(gl.full([ROWS, BLOCK_D], 0.0, gl.float32, D_LAYOUT))  # of dgain
     number = 0
     for turn in range(count_turns(num_heads * row_tiles, CAUSAL)):
         place, row_tile = locate_tile(turn, num_heads, row_tiles, CAUSAL, SIDE == "queries")
@@ -88,6 +109,7 @@ def consume(
         a_buffer = a_buffers.index(slot)
         b_buffer = b_buffers.index(slot)
         rows = (a_buffer.reshape([ROWS, BLOCK_D]), b_buffer.reshape([ROWS, BLOCK_D]))
+        known = enter_norm(rows[0], slot, num_rows - first_row, norm, NORM, D, D_LAYOUT)
         da = gl.full([ROWS, BLOCK_D], 0.0, gl.float32, D_LAYOUT)
         db = gl.full([ROWS, BLOCK_D], 0.0, gl.float32, D_LAYOUT)
         own_words = find_words(words, place, first_row, sizes, SIDE) if SIGNED else words
@@ -116,10 +138,11 @@ def consume(
             seen = gl.convert_layout(seen, gl.SliceLayout(1, D_LAYOUT), assert_trivial=True)
             da = over_power(da, seen[:, None], alpha, POWER)
         da *= tail_ds
-        da, share = leave_norm(da, share, slot, num_rows - first_row, norm, NORM, D)
+        da, share = leave_norm(da, share, slot, known, norm, NORM, D)
         store_rows(da, a_buffer, da_rows, at)
     tma.store_wait(0)
     if dgain is not None:
         d = gl.arange(0, BLOCK_D, gl.SliceLayout(0, D_LAYOUT))
         row = gl.program_id(0) * NUM_CONSUMERS + CONSUMER
-        gl.store(dgain + row * D + d, share, mask=d < D)
+        total = gl.convert_layout(gl.sum(gl.sum(share, 1), 0), d.type.layout)
+        gl.store(dgain + row * D + d, total, mask=d < D)

@@ -47,13 +47,14 @@ def produce(
             slot = turn % SLOTS * NUM_CONSUMERS + consumer
             full = rows_full.index(slot)
             mbarrier.wait(rows_empty.index(slot), (turn // SLOTS & 1) ^ 1)
-            mbarrier.expect(full, a.block_type.nbytes * (1 + HAS_B + HAS_X))
+            mbarrier.expect(full, a.block_type.nbytes * (1 + HAS_B))
             at = [batch, head, first_row + consumer * ROWS, 0]
-            tma.async_copy_global_to_shared(a, at, full, a_buffers.index(slot))
-            if HAS_B:
-                tma.async_copy_global_to_shared(b, at, full, b_buffers.index(slot))
             if HAS_X:
                 tma.async_copy_global_to_shared(x, at, full, x_buffers.index(slot))
+            else:
+                tma.async_copy_global_to_shared(a, at, full, a_buffers.index(slot))
+            if HAS_B:
+                tma.async_copy_global_to_shared(b, at, full, b_buffers.index(slot))
         last_row = first_row + BLOCK_ROWS - 1
         first, last, masked = find_blocks(first_row, last_row, sizes, BLOCK, SIDE, CAUSAL)
         column_head = head // group

@@ -9,22 +9,22 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared
 
 
 @gluon.jit
-def take_mean(x, D: gl.constexpr):
-    """P x of "layer": the mean of each row over D subtracted, zeros beyond kept."""
-    x = x - (gl.sum(x, 1) / D)[:, None]
-    if D != x.shape[1]:
-        d = gl.arange(0, x.shape[1], gl.SliceLayout(0, x.type.layout))
-        x = gl.where((d < D)[None, :], x, 0.0)
+def centre(x, mean, KIND: gl.constexpr, D: gl.constexpr):
+    """P x: the means [ROWS] of "layer" subtracted, zeros beyond D kept."""
+    if KIND == "layer":
+        x = x - mean[:, None]
+        if D != x.shape[1]:
+            d = gl.arange(0, x.shape[1], gl.SliceLayout(0, x.type.layout))
+            x = gl.where((d < D)[None, :], x, 0.0)
     return x
 
 
 @gluon.jit
-def unit_rows(x, exists, eps, KIND: gl.constexpr, D: gl.constexpr):
-    """u and r of a tile in fp32; ``exists`` [ROWS] tells the rows there are."""
-    if KIND == "layer":
-        x = take_mean(x, D)
-    r = gl.where(exists, gl.rsqrt(gl.sum(x * x, 1) / D + eps), 0.0)
-    return x * r[:, None], r
+def measure(x, exists, eps, KIND: gl.constexpr, D: gl.constexpr):
+    """Means and r [ROWS] of a tile in fp32; ``exists`` tells the rows there are."""
+    mean = gl.sum(x, 1) / D
+    x = centre(x, mean, KIND, D)
+    return mean, gl.where(exists, gl.rsqrt(gl.sum(x * x, 1) / D + eps), 0.0)
 
 
 @gluon.jit
@@ -46,17 +46,28 @@ def normalise_buffer(buffer, num_rows, gain, eps, KIND: gl.constexpr, D: gl.cons
     PER_ROW: gl.constexpr = buffer.shape[1] // 8  # threads, of 16 bytes each
     LAYOUT: gl.constexpr = gl.BlockedLayout([1, 8], [32 // PER_ROW, PER_ROW], [4, 1], [1, 0])
     exists = gl.arange(0, buffer.shape[0], gl.SliceLayout(1, LAYOUT)) < num_rows
-    u, _ = unit_rows(buffer.load(LAYOUT).to(gl.float32), exists, eps, KIND, D)
-    buffer.store(times_gain(u, gain, D).to(buffer.dtype))
+    x = buffer.load(LAYOUT).to(gl.float32)
+    mean, r = measure(x, exists, eps, KIND, D)
+    x = times_gain(centre(x, mean, KIND, D) * r[:, None], gain, D)
+    buffer.store(x.to(buffer.dtype))
     fence_async_shared()
 
 
 @gluon.jit
-def normalise_gradient(dy, x, exists, gain, eps, KIND: gl.constexpr, D: gl.constexpr):
-    """dx of a tile in fp32, and its share of dgain [BLOCK_D]; dy is the gradient of x-hat."""
-    u, r = unit_rows(x.to(gl.float32), exists, eps, KIND, D)
+def add_pairs(x):
+    """[ROWS, BLOCK_D] of a product's layout summed over the two rows that a thread holds."""
+    return gl.sum(x.reshape([x.shape[0] // 16, 2, 8, x.shape[1]]), 1)
+
+
+@gluon.jit
+def normalise_gradient(dy, x, mean, r, gain, KIND: gl.constexpr, D: gl.constexpr):
+    """dx of a tile in fp32, and dy u, whose sum over the rows is dgain; dy is that of x-hat.
+
+    u has mean zero, so P of "layer" only concerns g: both sums over a row can run at once.
+    """
+    u = centre(x.to(gl.float32), mean, KIND, D) * r[:, None]
     g = times_gain(dy, gain, D)
     dx = g - u * (gl.sum(g * u, 1) / D)[:, None]
     if KIND == "layer":
-        dx = take_mean(dx, D)
-    return dx * r[:, None], gl.sum(dy * u, 0)
+        dx -= (gl.sum(g, 1) / D)[:, None]
+    return dx * r[:, None], dy * u
