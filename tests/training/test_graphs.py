@@ -1,7 +1,9 @@
 """Compiled and captured updates are the plain ones."""
 
 import functools
+import gc
 import json
+import weakref
 from itertools import islice
 
 import pytest
@@ -114,6 +116,22 @@ def test_captured_bad_update_is_left_out():
     assert not any(a.equal(b) for a, b in zip(before, snapshot(step), strict=True))
     counts = step.tally.read()
     assert (counts.good, counts.bad, counts.bad_row, counts.worst_row) == (2, 1, 0, 1)
+
+
+@pytest.mark.gpu
+@needs_gpu
+def test_captured_step_keeps_the_weights_that_its_graph_changes():
+    step, batches = make_step(gpu_config())
+    step.set_rate(1e-3)
+    batch = next(batches)
+    weight = weakref.ref(next(step.model.module.parameters()))
+    captured = CapturedStep(step, batch)
+    del step
+    gc.collect()
+    assert weight() is not None
+    before = weight().clone()
+    captured(batch)
+    assert not before.equal(weight())
 
 
 @pytest.mark.gpu

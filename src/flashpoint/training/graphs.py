@@ -24,6 +24,7 @@ class CapturedStep:
     """
 
     def __init__(self, step: Step, batch: Batch, pool: Any = None) -> None:
+        self._step = step  # a graph knows addresses only: weights must not be freed under it
         self._inputs = tuple(tensor.clone() for tensor in batch)
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())

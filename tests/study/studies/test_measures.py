@@ -5,6 +5,8 @@ import math
 
 import numpy as np
 import pytest
+import torch
+from implementations import needs_gpu
 from study.studies.outcomes import SMOKE
 
 from flashpoint.errors import InputError
@@ -101,6 +103,19 @@ def test_a_step_that_takes_longer_is_measured_longer():
     options = {"configs": {"two": config, "twelve": deep}, "steps": 2, "rounds": 3}
     found = step_time.measure(options)
     assert found["twelve_s"] > 2 * found["two_s"]
+
+
+@pytest.mark.gpu
+@needs_gpu
+def test_captured_steps_are_timed_each_on_its_own_weights():
+    trial = next(t for t in STUDIES["gate"].plan(SMOKE) if t.factors.get("measured") == "time")
+    configs = {
+        name: config | {"compile": "graphs_only", "device": "cuda"}
+        for name, config in trial.work.options["configs"].items()
+    }
+    found = step_time.measure({"configs": configs, "steps": 20, "rounds": 3})
+    torch.cuda.synchronize()
+    assert set(found) == {"without_s", "with_s"}
 
 
 def test_stored_benchmarks_give_both_times_of_every_case():
