@@ -1,0 +1,107 @@
+"""README's speeds are those of the stored benchmarks."""
+
+import json
+
+import pytest
+from stored_results import ROOT, RUNS
+
+README = " ".join((ROOT / "README.md").read_text("utf-8").split())
+
+
+def stored(name):
+    return json.loads((RUNS / f"h200_{name}.json").read_text("utf-8"))
+
+
+def speedups(name, **wanted):
+    """Of the cases that have these fields, in the order of the file."""
+    rows = [row for row in stored(name)["rows"] if not row["is_overhead"]]
+    cases = [(row["case"] | row["case"]["shape"], row["speedup"]) for row in rows]
+    return [
+        speedup
+        for case, speedup in cases
+        if all(case.get(field) == value for field, value in wanted.items())
+    ]
+
+
+def between(values, digits=2):
+    return f"{min(values):.{digits}f} to {max(values):.{digits}f}"
+
+
+@pytest.mark.parametrize("dim", [64, 128])
+@pytest.mark.parametrize("mode", ["forward", "backward"])
+def test_table_of_long_sequences(mode, dim):
+    cells = [
+        speedups("long", mode=mode, dim=dim, length=length, activation="relu", causal=causal)[0]
+        for length, causal in ((1024, False), (4096, False), (16384, False), (4096, True))
+    ]
+    assert f"| {mode}, head dim {dim} | " + " | ".join(f"{x:.2f}" for x in cells) in README
+
+
+@pytest.mark.parametrize(
+    ("norm", "words"),
+    [
+        ("none", "196 to 784 tokens, {forward} forward and {backward} backward;"),
+        ("layer", "against compiled norms and the best backend, {forward} and {backward}."),
+    ],
+)
+def test_vit_lengths(norm, words):
+    found = {
+        mode: [
+            speedup
+            for length in (196, 197, 577, 784)
+            for speedup in speedups("vit", mode=mode, length=length, qk_norm=norm)
+        ]
+        for mode in ("forward", "backward")
+    }
+    assert [len(values) for values in found.values()] == [4, 4]
+    assert words.format(**{mode: between(values) for mode, values in found.items()}) in README
+
+
+def test_49_tokens():
+    plain, normed = (
+        [f"{x:.2f}" for x in speedups("vit", length=49, qk_norm=norm)]
+        for norm in ("none", "layer")
+    )
+    assert f"the best, {' and '.join(plain)}, with qk-layernorm {' and '.join(normed)}." in README
+
+
+def test_whole_steps():
+    ours = [model["measurements"][0] for model in stored("vit_model")["models"]]
+    theirs = [model["measurements"][1] for model in stored("vit_model")["models"]]
+    assert [m["attention"] for m in (*ours, *theirs)] == ["relu"] * 2 + ["softmax"] * 2
+    ratios = [
+        b["timing"]["median_s"] / a["timing"]["median_s"]
+        for a, b in zip(ours, theirs, strict=True)
+    ]
+    rates = [f"{m['images_per_s']:,.0f} a second" for m in ours]
+    assert f"{ratios[0]:.2f} (S/16, 1024 images, {rates[0]})" in README
+    assert f"{ratios[1]:.2f} (S/8, 256 images, {rates[1]})" in README
+    shares = [
+        a["peak"]["extra_bytes"] / b["peak"]["extra_bytes"]
+        for a, b in zip(ours, theirs, strict=True)
+    ]
+    assert f"with {shares[0]:.2f} and {shares[1]:.2f} of softmax's memory" in README
+
+
+@pytest.mark.parametrize(
+    ("mode", "words"),
+    [
+        ("forward", "costs the host {ours} us where SDPA's costs {theirs},"),
+        ("backward", "a backward {ours} where SDPA's costs {theirs}."),
+    ],
+)
+def test_cost_of_calling(mode, words):
+    rows = [row for row in stored("vit")["rows"] if row["is_overhead"]]
+    times = {"flashpoint": [], "sdpa": []}
+    for row in rows:
+        for measured in row["measurements"]:
+            if row["case"]["mode"] == mode and measured["provider"] in times:
+                times[measured["provider"]].append(1e6 * measured["timing"]["median_s"])
+    ours, theirs = (between(found, 0) for found in times.values())
+    assert words.format(ours=ours, theirs=theirs) in README
+
+
+def test_commits_are_those_of_the_files():
+    long, vit, models = (stored(name)["environment"] for name in ("long", "vit", "vit_model"))
+    assert vit["commit"] == models["commit"]
+    assert f"Commit {long['commit'][:7]} but for ViTs ({vit['commit'][:7]})," in README
