@@ -144,9 +144,9 @@ def test_loss_that_is_not_finite_is_left_out(tmp_path):
 
 
 def test_folder_that_is_no_run_is_refused(tmp_path):
-    with pytest.raises(InputError, match=r"is not a run folder: it has no config\.yaml"):
+    with pytest.raises(InputError, match=r"is not a run's folder: it has no config\.yaml"):
         report_runs([tmp_path], title="")
-    with pytest.raises(InputError, match="no run folders"):
+    with pytest.raises(InputError, match="no run's folder is given"):
         report_runs([], title="")
 
 

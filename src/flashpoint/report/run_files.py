@@ -40,13 +40,16 @@ class RunFiles:
 def read_runs(paths: Sequence[Path]) -> list[RunFiles]:
     """All runs, under names that tell them apart."""
     if not paths:
-        raise InputError("no run folders are given. Name at least one, as runs/demo/relu.")
+        raise InputError("no run's folder is given. Name at least one, as runs/demo/relu.")
     return [_read_run(path, name) for path, name in zip(paths, _short_names(paths), strict=True)]
 
 
 def _read_run(path: Path, name: str) -> RunFiles:
     if not (path / "config.yaml").is_file():
-        raise InputError(f"{path} is not a run folder: it has no config.yaml.")
+        raise InputError(
+            f"{path} is not a run's folder: it has no config.yaml. Give one that `flashpoint "
+            "train` wrote."
+        )
     lines = read_lines(path / "metrics.jsonl")
     return RunFiles(
         path=path,

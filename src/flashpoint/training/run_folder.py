@@ -111,7 +111,10 @@ def open_run(path: Path | str) -> Run:
                 f"{path} is a checkpoint, not a run's folder. Give {found[0]}, and --checkpoint "
                 f"{found[1]} for this step."
             )
-        raise InputError(f"{path} is not a run's folder: it has no {CONFIG}.")
+        raise InputError(
+            f"{path} is not a run's folder: it has no {CONFIG}. Give one that `flashpoint train` "
+            "wrote."
+        )
     return Run(
         path=path,
         config=config_file.load(path / CONFIG),
