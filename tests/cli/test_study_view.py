@@ -106,3 +106,13 @@ def test_findings_are_counted_and_judged():
     assert "tiny: 6 finished, 1 failed" in text
     assert "failed bad: no [b]disk" in text
     assert "supports  More steps help. 0.4 of top-1, 0.3" in text
+
+
+def test_one_seed_is_shown_without_an_interval():
+    outcomes = [
+        Outcome(name=name, factors={"attention": name}, status="finished", numbers={"top1": top1})
+        for name, top1 in (("relu", 0.9), ("few", 0.5))
+    ]
+    console = terminal(100)
+    console.print(draw_findings("tiny", outcomes, STUDY.findings(outcomes)))
+    assert "More steps help. 0.4 of top-1. 1 of at least 3 seeds." in console.export_text()

@@ -1,5 +1,7 @@
 """What trained models are asked: the same as the verbs give, and under another config."""
 
+import math
+
 import pytest
 import torch
 from evaluation.trained import trained_run
@@ -10,7 +12,7 @@ from flashpoint.evaluation.probe import probe, probe_config
 from flashpoint.study.evaluations import run_evaluation
 from flashpoint.study.settings import pointwise
 from flashpoint.training import config_file
-from flashpoint.training.run_folder import open_run
+from flashpoint.training.run_folder import Run, open_run
 
 
 @pytest.fixture(scope="module")
@@ -134,6 +136,38 @@ def test_translate_takes_other_data_that_is_longer_than_training(translator):
     found = run_evaluation("translate", translator, options)
     assert found["exact"] < 0.5
     assert "bleu_129-256" in found
+
+
+@pytest.fixture
+def diverged(monkeypatch):
+    """Models of runs have weights that are not finite."""
+    load = Run.load_model
+
+    def load_diverged(run, which):
+        model = load(run, which)
+        for parameter in model.parameters():
+            torch.nn.init.constant_(parameter, math.nan)
+        return model
+
+    monkeypatch.setattr(Run, "load_model", load_diverged)
+
+
+def test_a_classifier_that_diverged_is_never_right_and_has_no_loss(diverged):
+    found = run_evaluation("classify", trained_run(), {})
+    assert (found["top1"], found["top5"]) == (0.0, 0.0)
+    assert math.isnan(found["loss"])
+
+
+def test_probe_of_a_model_that_diverged_is_no_failure(diverged):
+    found = run_evaluation("probe", trained_run(), {"data": "digits", "shots": 5, "seeds": 2})
+    assert set(found) == {"mean"}
+    assert math.isnan(found["mean"])
+
+
+def test_a_translator_that_diverged_has_a_bleu(diverged, translator):
+    found = run_evaluation("translate", translator, {})
+    assert found["exact"] == 0.0
+    assert found["bleu"] < 1.0
 
 
 @pytest.mark.parametrize(

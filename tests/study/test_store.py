@@ -1,5 +1,6 @@
 """Studies on disk: what is written, what is refused, and how a folder is read."""
 
+import math
 import subprocess
 import sys
 from dataclasses import replace
@@ -21,8 +22,12 @@ from flashpoint.errors import InputError
 from flashpoint.study import store
 
 VALIDATION = {"top1": 0.5, "loss": None}
-RECORD = {"seconds": 2, "flops": 3e9, "train_loss": None, "steps": 12, "validation": VALIDATION}
+RECORD = {
+    **{"seconds": 2, "flops": 3e9, "peak_memory_bytes": None, "steps": 12, "skipped": 7},
+    "validation": VALIDATION,
+}
 ANSWERS = {"far": {"top1": 0.25}, "few": {"mean": 0.75}}
+NOT_FINITE = pytest.approx(math.nan, nan_ok=True)
 
 
 def test_plan_comes_back_as_it_was(tmp_path):
@@ -110,7 +115,8 @@ def test_numbers_of_a_training_are_those_of_record_validation_and_evaluations(tm
     store.write_json(folder / store.EVALUATIONS, ANSWERS)
     outcome = store.read_outcome(folder)
     assert outcome.numbers == {
-        **{"seconds": 2.0, "flops": 3e9, "top1": 0.5, "far.top1": 0.25, "few.mean": 0.75},
+        **{"seconds": 2.0, "flops": 3e9, "skipped": 7.0, "top1": 0.5, "loss": NOT_FINITE},
+        **{"far.top1": 0.25, "few.mean": 0.75},
     }
     assert outcome.factors == {"attention": "relu", "seed": 3}
     assert (outcome.name, outcome.reason) == ("relu-seed3", None)
@@ -119,7 +125,7 @@ def test_numbers_of_a_training_are_those_of_record_validation_and_evaluations(tm
 def test_numbers_of_a_measurement_are_its_own(tmp_path):
     (folder,) = settle(tmp_path, [measurement("add", "add", x=1, y=2)])
     store.write_json(folder / store.RECORD, {"numbers": {"sum": 3, "bad": None}, "seconds": 9})
-    assert store.read_outcome(folder).numbers == {"sum": 3.0}
+    assert store.read_outcome(folder).numbers == {"sum": 3.0, "bad": NOT_FINITE}
 
 
 @pytest.mark.parametrize("name", [store.RECORD, store.EVALUATIONS, store.FAILURE])

@@ -49,8 +49,9 @@ def test_groups_that_spread_unlike_keep_the_level(spreads):
     assert 0.91 <= np.mean([one.low <= 0 <= one.high for one in found]) <= 0.98
 
 
-def test_single_seeds_have_no_spread():
-    assert bootstrap([[3.0], [1.0]]) == (2.0, 2.0, 2.0)
+@pytest.mark.parametrize("groups", [[[3.0], [1.0]], [[2.0, 4.0], [0.9, 1.0, 1.1]]])
+def test_fewer_than_three_seeds_have_no_interval(groups):
+    assert bootstrap(groups) == (pytest.approx(2.0), None, None)
 
 
 def test_any_quantity_of_several_groups():
@@ -76,7 +77,7 @@ def test_few_seeds_decide_nothing_and_are_named():
     verdict = judge("a claim", [HIGH[:2], LOW], (0.0, math.inf), unit="points", note="Small.")
     assert verdict.word == "undecided"
     assert verdict.note == "Small. 2 of at least 3 seeds."
-    assert verdict.value == pytest.approx(0.095)
+    assert (verdict.value, verdict.low, verdict.high) == (pytest.approx(0.095), None, None)
 
 
 def test_missing_runs_decide_nothing():
@@ -85,6 +86,19 @@ def test_missing_runs_decide_nothing():
     assert verdict.note == "Runs that it needs are missing."
 
 
-def test_numbers_that_are_not_finite_decide_nothing():
-    assert word([[math.nan, 1.0, 2.0]], (0.0, math.inf)) == "undecided"
-    assert word([[math.inf, 1.0, 2.0]], (0.0, math.inf)) == "undecided"
+def test_what_is_lacking_is_said_only_where_a_group_is_empty():
+    options = {"unit": "points", "note": "Small.", "lack": "No run is long."}
+    assert judge("a claim", [[]], (0.0, math.inf), **options).note == "Small. No run is long."
+    assert judge("a claim", [HIGH], (0.0, math.inf), **options).note == "Small."
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+def test_a_run_that_diverged_leaves_a_claim_open_and_is_counted(number):
+    verdict = judge("a claim", [[*HIGH, number], LOW], (0.0, math.inf), unit="points")
+    assert (verdict.word, verdict.note) == ("undecided", "1 of 7 runs diverged.")
+    assert (verdict.value, verdict.low, verdict.high) == (None, None, None)
+
+
+def test_divergence_is_said_beside_what_is_missing():
+    verdict = judge("a claim", [[math.nan] * 2, []], (0.0, math.inf), unit="points")
+    assert verdict.note == "2 of 2 runs diverged. Runs that it needs are missing."

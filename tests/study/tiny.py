@@ -13,8 +13,8 @@ from training.runs import TINY
 from flashpoint.report.findings import Chart as Picture
 from flashpoint.report.findings import DataTable, Findings, Series
 from flashpoint.study import store
-from flashpoint.study.outcome import values
 from flashpoint.study.plan import Evaluation, Measurement, Settings, Study, Training, Trial
+from flashpoint.study.reading import numbers
 from flashpoint.study.verdict import judge
 from flashpoint.training.failure import Preempted
 
@@ -49,10 +49,7 @@ def plan(settings):
 
 def findings(outcomes):
     """Whether more steps help."""
-    groups = [
-        values(outcomes, "top1", lambda outcome, name=name: outcome.factors["attention"] == name)
-        for name in ("relu", "few")
-    ]
+    groups = [numbers(outcomes, "top1", attention=name) for name in ("relu", "few")]
     verdict = judge("More steps help.", groups, (0.0, float("inf")), unit="of top-1")
     points = Series(name="relu", x=list(range(len(groups[0]))), y=groups[0])
     words = {"title": "Accuracy", "caption": "By seed.", "x_title": "seed", "y_title": "top-1"}

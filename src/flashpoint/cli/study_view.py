@@ -153,10 +153,11 @@ def draw_findings(name: str, outcomes: Sequence[Outcome], findings: Findings) ->
 
 
 def _describe(verdict: Verdict) -> Text:
-    if verdict.value is None or verdict.low is None or verdict.high is None:
-        return Text.assemble(verdict.claim, (f" {verdict.note}", "dim"))
-    found = f" {verdict.value:.4g} {verdict.unit}, {verdict.low:.4g} to {verdict.high:.4g}."
-    return Text.assemble(verdict.claim, found, (f" {verdict.note}" if verdict.note else "", "dim"))
+    found = "" if verdict.value is None else f" {verdict.value:.4g} {verdict.unit}"
+    if verdict.low is not None and verdict.high is not None:
+        found += f", {verdict.low:.4g} to {verdict.high:.4g}"
+    note = f" {verdict.note}" if verdict.note else ""
+    return Text.assemble(verdict.claim, found and f"{found}.", (note, "dim"))
 
 
 def draw_studies(

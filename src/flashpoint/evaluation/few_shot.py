@@ -22,6 +22,10 @@ BIAS_FEATURE = 100.0
 MIN_DEVIATION = 1e-5
 
 
+class NotFinite(InputError):
+    """Features that nothing can be learned from, as a model has that diverged."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Features:
     """What a frozen model makes of a set of images: values [N, E] and labels [N]."""
@@ -136,7 +140,7 @@ def _require_finite(features: Features) -> None:
     """Refuse what nothing can be learned from."""
     bad = (~features.values.isfinite().all(1)).sum().item()
     if bad:
-        raise InputError(
+        raise NotFinite(
             f"the features of {bad} of {len(features.labels)} images are not finite. "
             "Probe another checkpoint."
         )

@@ -10,7 +10,9 @@ RULE = (
     "by group, their deviations widened to Student's t since seeds are few, and the quantity is "
     "computed from each draw; the interval holds the middle 95% of them. The numbers support a "
     "claim where the whole interval lies in the region and contradict it where none of it does. "
-    "Else, or where a group has fewer than three seeds, it is undecided."
+    "Else it is undecided, and so it is where a group has fewer than three seeds, which give no "
+    "interval, and where a run diverged, so that its number is not finite: such runs are counted "
+    "and named. An accuracy or BLEU counts whatever became of the run."
 )
 """How words follow from numbers, for readers; ``study/verdict.py`` does it."""
 
@@ -74,7 +76,8 @@ class Verdict:
     Attributes:
         claim: a sentence that the interval can bear out or not.
         word: follows from the interval and the region, never from a hand.
-        value, low, high: the quantity and its interval; None where runs are missing.
+        value, low, high: the quantity and its interval; None where runs are missing or diverged,
+            and the interval's where seeds are too few.
         region: where the quantity lies if the claim holds; an infinite side is open.
         unit: of the quantity, as "points of top-1".
         note: what is missing, or what else a reader should know.

@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from torch import nn
 from flashpoint.convert.fitting import fit
 from flashpoint.data.text.pieces import load_pieces
 from flashpoint.errors import InputError, check_choice, hint
+from flashpoint.evaluation.few_shot import NotFinite
 from flashpoint.evaluation.probe import probe, probe_config
 from flashpoint.evaluation.run_evaluation import evaluate_run
 from flashpoint.evaluation.translation import Search, Translator
@@ -37,7 +39,7 @@ def run_evaluation(kind: str, folder: Path, options: Mapping[str, Any]) -> Numbe
     | kind | options | numbers |
     |---|---|---|
     | "classify" | data, batch_size | top1, top5, loss |
-    | "probe" | data, shots, seeds | mean, spread |
+    | "probe" | data, shots, seeds | mean, spread; mean alone, NaN, of a model that diverged |
     | "translate" | data, beam, batch_size | bleu, chrf, document_bleu, exact, repeated_share; \
 bleu_129-256 and so on by the source's tokens |
     | "learned" | none | alpha, gain and bias where they are learned: mean over all heads, and \
@@ -104,7 +106,10 @@ def _classify(
 
 def _probe(run: Run, model: nn.Module, *, data: str, shots: int = 10, seeds: int = 3) -> Numbers:
     config = probe_config(run.config.data, data)
-    found = probe(_require(model, ViT), config, shots=shots, seeds=range(seeds))
+    try:
+        found = probe(_require(model, ViT), config, shots=shots, seeds=range(seeds))
+    except NotFinite:  # a run that diverged is a result
+        return {"mean": math.nan}
     spread = {} if found.spread is None else {"spread": found.spread}
     return {"mean": found.mean, **spread}
 

@@ -1,6 +1,6 @@
 """What came out of a trial, as plain data."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -17,7 +17,8 @@ class Outcome:
         status: "running" is what began and has not ended, be it interrupted.
         numbers: by name. Of a training: those of the last validation ("top1", "loss", "bleu"),
             of the record ("seconds", "samples_per_s", "flops", "num_parameters", "train_loss",
-            "peak_memory_bytes"), and "NAME.key" of every evaluation. Of a measurement: its own.
+            "peak_memory_bytes", "skipped"), and "NAME.key" of every evaluation. Of a measurement:
+            its own. NaN is what came out not finite, as the loss of a run that diverged.
         reason: why it failed; None otherwise.
     """
 
@@ -26,14 +27,3 @@ class Outcome:
     status: Status
     numbers: Mapping[str, float] = field(default_factory=dict[str, float])
     reason: str | None = None
-
-
-def values(
-    outcomes: Sequence[Outcome], number: str, where: Callable[[Outcome], bool] = lambda _: True
-) -> list[float]:
-    """One number of all finished outcomes that have it, one for each seed usually."""
-    return [
-        outcome.numbers[number]
-        for outcome in outcomes
-        if outcome.status == "finished" and number in outcome.numbers and where(outcome)
-    ]

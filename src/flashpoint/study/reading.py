@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from flashpoint.report.findings import DataTable, Series
-from flashpoint.study.outcome import Outcome, values
+from flashpoint.study.outcome import Outcome
 from flashpoint.study.plan import Factor
-from flashpoint.study.verdict import LEAST_SEEDS, bootstrap
+from flashpoint.study.verdict import bootstrap
 
 PERCENT = 100.0
 MAX_REASONS = 5
@@ -41,14 +41,22 @@ def levels(outcomes: Sequence[Outcome], factor: str) -> list[Factor]:
 def numbers(
     outcomes: Sequence[Outcome], number: str, scale: float = 1.0, **factors: Factor
 ) -> list[float]:
-    """A number of the finished trials that stand at these places, where it is finite."""
-    found = values(select(outcomes, **factors), number)
-    return [scale * value for value in found if math.isfinite(value)]
+    """A number of every finished trial that stands at these places; NaN where it has none."""
+    return [
+        scale * outcome.numbers.get(number, math.nan)
+        for outcome in select(outcomes, **factors)
+        if outcome.status == "finished"
+    ]
+
+
+def finite(some: Sequence[float]) -> list[float]:
+    """Those of runs that did not diverge."""
+    return [value for value in some if math.isfinite(value)]
 
 
 def mean(some: Sequence[float]) -> float | None:
-    """Of some values, or None of none."""
-    return statistics.fmean(some) if some else None
+    """Of the finite ones among some values, or None of none."""
+    return statistics.fmean(finite(some)) if finite(some) else None
 
 
 def line(
@@ -58,21 +66,20 @@ def line(
     is_dashed: bool = False,
     has_line: bool = True,
 ) -> Series:
-    """Means, from three seeds on with their intervals; places without values are left out.
+    """Means of finite values, from three on with intervals; places without any are left out.
 
     Args:
         name: of the line.
         points: a place on the axis, and values by seed.
         is_dashed, has_line: as ``Series`` takes them.
     """
-    there = [(x, by_seed) for x, by_seed in points if by_seed]
-    found = [bootstrap([by_seed]) if len(by_seed) >= LEAST_SEEDS else None for _, by_seed in there]
+    there = [(x, bootstrap([finite(by_seed)])) for x, by_seed in points if finite(by_seed)]
     return Series(
         name=name,
         x=[x for x, _ in there],  # pyright: ignore[reportArgumentType]  one kind in one line
-        y=[statistics.fmean(by_seed) for _, by_seed in there],
-        low=[None if interval is None else interval.low for interval in found],
-        high=[None if interval is None else interval.high for interval in found],
+        y=[found.value for _, found in there],
+        low=[found.low for _, found in there],
+        high=[found.high for _, found in there],
         is_dashed=is_dashed,
         has_line=has_line,
     )
@@ -112,6 +119,10 @@ def trial_table(
     return DataTable(name=name, title=title, head=[*factors, *shown, "status"], rows=rows)
 
 
+def _has_diverged(outcome: Outcome) -> bool:
+    return not all(map(math.isfinite, outcome.numbers.values()))
+
+
 def state_notes(outcomes: Sequence[Outcome]) -> list[str]:
     """What is missing, and why."""
     left = [outcome for outcome in outcomes if outcome.status != "finished"]
@@ -125,7 +136,22 @@ def state_notes(outcomes: Sequence[Outcome]) -> list[str]:
     notes += [
         f"{o.name} failed: {o.reason or 'no reason is known.'}" for o in failed[:MAX_REASONS]
     ]
-    return notes
+    return notes + _divergences([o for o in outcomes if o.status == "finished"])
+
+
+def _divergences(finished: Sequence[Outcome]) -> list[str]:
+    """Which runs came to numbers that are not finite, on the way or at the end."""
+    ended = [o.name for o in finished if _has_diverged(o)]
+    passed = [o.name for o in finished if o.numbers.get("skipped") and o.name not in ended]
+    return [
+        f"{len(names)} of {len(finished)} finished trials {what}: {', '.join(names[:MAX_REASONS])}"
+        + (", ..." if len(names) > MAX_REASONS else ".")
+        for names, what in (
+            (ended, "diverged, so that numbers of theirs are not finite"),
+            (passed, "left out updates whose loss or gradient was not finite"),
+        )
+        if names
+    ]
 
 
 def least(*differences: np.ndarray) -> np.ndarray:

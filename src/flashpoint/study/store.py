@@ -7,6 +7,7 @@ failed. A measurement has a ``record.json`` of its own. What is there decides ho
 """
 
 import json
+import math
 import shutil
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -33,6 +34,7 @@ LAST_LINES = 40
 
 _RECORD_NUMBERS = (
     *("seconds", "samples_per_s", "flops", "num_parameters", "train_loss", "peak_memory_bytes"),
+    "skipped",
 )
 _NOT_TO_KEEP = ("checkpoints", "events.*", "pieces.model", LOCK)
 """What a finished trial needs no more: weights, and what metrics.jsonl says too."""
@@ -185,10 +187,14 @@ def _numbers(
     if isinstance(trial.work, Measurement):
         rows = {"": record.get("numbers", {})}
     else:
-        of_record = {name: record.get(name) for name in _RECORD_NUMBERS}
+        known = {name: record[name] for name in _RECORD_NUMBERS if record.get(name) is not None}
         after = {f"{name}.": numbers for name, numbers in evaluations.items()}
-        rows = {"": {**of_record, **record.get("validation", {})}, **after}
-    found = {f"{prefix}{name}": number(row, name) for prefix, row in rows.items() for name in row}
+        rows = {"": {**known, **record.get("validation", {})}, **after}
+    found = {  # null is what JSON has for a number that is not finite
+        f"{prefix}{name}": math.nan if row[name] is None else number(row, name)
+        for prefix, row in rows.items()
+        for name in row
+    }
     return {name: value for name, value in found.items() if value is not None}
 
 

@@ -1,6 +1,7 @@
 """What findings make of outcomes: verdicts in both directions, and of what is missing, none."""
 
 import math
+import re
 from dataclasses import replace
 
 import pytest
@@ -269,13 +270,61 @@ def test_one_seed_is_too_few_for_a_verdict(name):
 
 
 @every_study
-def test_numbers_that_are_missing_or_not_finite_are_left_out(name):
+def test_numbers_that_are_not_finite_decide_nothing_and_are_said(name):
     some = samples(name)
     broken = [
         replace(outcome, numbers=dict.fromkeys(outcome.numbers, math.nan)) for outcome in some
     ]
     found = STUDIES[name].findings(broken)
-    assert all(verdict.word == OPEN for verdict in found.verdicts)
+    for verdict in found.verdicts:
+        assert (verdict.word, verdict.value) == (OPEN, None)
+        count = re.search(r"(\d+) of (\d+) runs diverged", verdict.note)
+        assert count is not None
+        assert count[1] == count[2] != "0"
+    assert any(f"{len(some)} of {len(some)} finished trials diverged" in n for n in found.notes)
+    for chart in found.charts:
+        if chart.name != "speed-kernels":  # stored times are finite
+            ys = [y for series in chart.series for y in series.y]
+            assert all(y is None or math.isfinite(y) for y in ys), chart.name
+
+
+@pytest.mark.parametrize("left", [{}, {"loss": math.nan, "token_accuracy": 0.0}])
+def test_one_run_of_four_without_a_loss_leaves_its_claims_open(left):
+    settings = replace(SMALL, seeds=4)
+    some = outcomes("memory-slots", memory_slots(0.1, 0.01, 0.1), settings)
+    name = "relu-slots32-seed3"
+    assert [v.word for v in STUDIES["memory-slots"].findings(some).verdicts] == [YES, YES, YES]
+    diverged = [replace(o, numbers=left) if o.name == name else o for o in some]
+    found = STUDIES["memory-slots"].findings(diverged)
+    assert [v.word for v in found.verdicts] == [OPEN, OPEN, YES]
+    assert [v.note for v in found.verdicts] == [
+        *("1 of 40 runs diverged.", "1 of 32 runs diverged.", "")
+    ]
+    said = f"1 of {len(some)} finished trials diverged, so that numbers of theirs are not finite"
+    assert (f"{said}: {name}." in found.notes) == bool(left)
+
+
+def test_accuracy_of_a_run_that_diverged_counts():
+    some = outcomes("qk-norm", qk_norm(0.004))
+    broken = {"top1": 0.0, "loss": math.nan, "skipped": 400.0}
+    diverged = [
+        replace(o, numbers=broken)
+        if o.factors["attention"] == "relu" and o.factors["norm"] == "without"
+        else o
+        for o in some
+    ]
+    found = STUDIES["qk-norm"].findings(diverged)
+    assert [(v.word, v.note) for v in found.verdicts] == [(NO, ""), (YES, "")]
+    assert found.verdicts[0].value == pytest.approx(-80.0, abs=0.1)
+    assert any("3 of 18 finished trials diverged" in note for note in found.notes)
+
+
+def test_updates_that_were_left_out_are_said():
+    some = outcomes("qk-norm", lambda **factors: {"top1": 0.5, "loss": 1.0, "skipped": 2.0})
+    (note,) = STUDIES["qk-norm"].findings(some).notes
+    assert note.startswith(f"{len(some)} of {len(some)} finished trials left out updates")
+    assert note.count("-seed") == 5
+    assert note.endswith(", ...")
 
 
 def test_a_size_that_is_missing_leaves_a_claim_about_all_sizes_open():
@@ -322,6 +371,30 @@ def test_documents_say_how_much_was_translated_again():
     (table,) = found.tables
     assert {row[table.head.index("translation.repeated_share")] for row in table.rows} == {0.5}
     assert "translated again in halves" in found.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "number", "lack"),
+    [
+        ("document-length", "translation.bleu", "No trial of this scale has 512 tokens or more."),
+        ("memory-slots", "loss", "No trial of this scale has 3072 slots or more."),
+    ],
+)
+def test_a_claim_that_a_scale_cannot_answer_says_what_is_lacking(name, number, lack):
+    found = findings(name, lambda **factors: {number: 3.0}, SMOKE)
+    assert lack in [verdict.note for verdict in found.verdicts]
+    assert not any("are missing" in verdict.note for verdict in found.verdicts)
+
+
+def test_one_seed_has_no_interval_anywhere():
+    one = replace(SMALL, seeds=1)
+    found = findings("document-length", document_length({256: 0.0, 512: 1.0, 1024: 1.0}), one)
+    for verdict in found.verdicts:
+        assert verdict.value is not None
+        assert (verdict.low, verdict.high) == (None, None)
+    for chart in found.charts:
+        for series in chart.series:
+            assert set(series.low) | set(series.high) <= {None}
 
 
 def test_document_groups_are_ordered_by_length():

@@ -8,6 +8,7 @@ from flashpoint.study.plan import Factor, Scale, Settings, Study, Trial
 from flashpoint.study.reading import (
     along,
     farthest,
+    finite,
     levels,
     mean,
     numbers,
@@ -94,6 +95,7 @@ def _verdicts(outcomes: Sequence[Outcome]) -> list[Verdict]:
     lengths = _lengths(outcomes)
     short = [length for length in lengths if length <= SHORT]
     long = [length for length in lengths if length >= LONG]
+    no_long = "" if long else f"No trial of this scale has {LONG} tokens or more."
 
     return [
         judge(
@@ -108,6 +110,7 @@ def _verdicts(outcomes: Sequence[Outcome]) -> list[Verdict]:
             _groups(outcomes, long[-1]) if long else [[]],
             (0.0, float("inf")),
             unit="BLEU, ReLUFormer less softmax",
+            lack=no_long,
         ),
         judge(
             "The gain at the longest documents is larger than at the shortest.",
@@ -117,6 +120,7 @@ def _verdicts(outcomes: Sequence[Outcome]) -> list[Verdict]:
             (0.0, float("inf")),
             unit="BLEU, gain at the longest less gain at the shortest",
             quantity=over_pairs(lambda at_longest, at_shortest: at_longest - at_shortest),
+            lack=no_long,
         ),
     ]
 
@@ -135,7 +139,7 @@ def _by_cut(outcomes: Sequence[Outcome]) -> Chart:
 
 
 def _gains(outcomes: Sequence[Outcome]) -> Chart:
-    pairs = {length: _groups(outcomes, length) for length in _lengths(outcomes)}
+    pairs = {n: [finite(group) for group in _groups(outcomes, n)] for n in _lengths(outcomes)}
     there = {length: groups for length, groups in pairs.items() if all(groups)}
     found = [bootstrap(groups) for groups in there.values()]
     return Chart(

@@ -142,9 +142,8 @@ def _chart(outcomes: Sequence[Outcome]) -> Chart:
             points = [
                 (n, numbers(outcomes, f"{prefix}{n}.top1", attention=attention)) for n in tokens
             ]
-            if any(values for _, values in points):
-                name = str(attention) if attention == "softmax" else f"{attention}, {rule}"
-                series.append(line(name, points, is_dashed=rule == FIXED))
+            name = str(attention) if attention == "softmax" else f"{attention}, {rule}"
+            series.append(line(name, points, is_dashed=rule == FIXED))
     return Chart(
         name="longer-than-trained",
         title="Accuracy at other numbers of tokens than in training",
@@ -152,7 +151,7 @@ def _chart(outcomes: Sequence[Outcome]) -> Chart:
         f"saw in training, {_trained(outcomes)}.",
         x_title="tokens of an image at test time",
         y_title="top-1",
-        series=series,
+        series=[some for some in series if some.y],
         x_is_log=True,
         y_format="percent",
     )

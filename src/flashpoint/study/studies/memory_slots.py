@@ -127,6 +127,7 @@ def _verdicts(outcomes: Sequence[Outcome]) -> list[Verdict]:
             (-float("inf"), 0.0),
             unit="nats a token, relu less softmax with a norm, where it is largest",
             quantity=over_pairs(most),
+            lack="" if many else f"No trial of this scale has {MANY} slots or more.",
         ),
     ]
 

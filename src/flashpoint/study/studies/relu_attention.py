@@ -104,7 +104,7 @@ def _verdicts(outcomes: Sequence[Outcome]) -> list[Verdict]:
             (-float("inf"), 0.0),
             unit="BLEU without the factor less half of that with it",
             quantity=lambda bare, factor: bare - 0.5 * factor,
-            note="" if any(bleu(FACTOR)) else "No run with the factor has any BLEU yet.",
+            lack="" if any(bleu(FACTOR)) else "No run with the factor has any BLEU yet.",
         ),
         judge(
             "The factor alone does not reach softmax.",

@@ -127,7 +127,8 @@ def _verdict(outcomes: Sequence[Outcome], attention: str) -> Verdict:
     pairs = max(within, default=0)
     softmax = numbers(outcomes, f"pairs{pairs}.exact", PERCENT, attention="softmax")
     guess = PERCENT * best_guess(pairs) if pairs else 0.0
-    has_learned = (mean(softmax) or 0.0) > guess + MARGIN
+    right = mean(softmax)
+    has_learned = right is None or right > guess + MARGIN
     return judge(
         f"{attention} recalls as well as softmax at {pairs or 'the most'} pairs of training, up "
         f"to {MARGIN:g} points.",
@@ -136,9 +137,9 @@ def _verdict(outcomes: Sequence[Outcome], attention: str) -> Verdict:
         else [[]],
         (-MARGIN, float("inf")),
         unit="points of recall, relu less softmax",
-        note=""
-        if has_learned or not softmax
-        else f"softmax has not learned to recall: {mean(softmax):.1f}% right, a guess "
+        lack=""
+        if has_learned
+        else f"softmax has not learned to recall: {right:.1f}% right, a guess "
         f"{guess:.1f}%, and more than {MARGIN:g} points above it are asked. To be level with it "
         "says nothing.",
     )
