@@ -102,21 +102,42 @@ def along(
     return line(name, points)
 
 
-def trial_table(
-    name: str, title: str, outcomes: Sequence[Outcome], columns: Sequence[str]
-) -> DataTable:
-    """A row for every trial: its factors, some of its numbers, and what became of it."""
-    factors = list(dict.fromkeys(name for outcome in outcomes for name in outcome.factors))
-    shown = [column for column in columns if any(column in o.numbers for o in outcomes)]
+def arm_table(name: str, outcomes: Sequence[Outcome], columns: Sequence[str]) -> DataTable:
+    """A row for trials that differ in their seed only: how many have finished, means, deviations.
+
+    Means are of finite numbers; "diverged" counts runs that have others. That column, and
+    deviations, are left out where they are 0 everywhere.
+    """
+    places = dict.fromkeys(factor for outcome in outcomes for factor in outcome.factors)
+    factors = [factor for factor in places if factor != "seed"]
+    arms: dict[tuple[Factor | None, ...], list[Outcome]] = {}
+    for outcome in outcomes:
+        place = tuple(outcome.factors.get(factor) for factor in factors)
+        arms.setdefault(place, []).append(outcome)
+    finished = [[o for o in arm if o.status == "finished"] for arm in arms.values()]
+    found: dict[str, list[float | int | None]] = {"runs": [len(arm) for arm in finished]}
+    found |= _unless_zero("diverged", [sum(map(_has_diverged, arm)) for arm in finished])
+    for column in columns:
+        if any(column in outcome.numbers for outcome in outcomes):
+            groups = [finite(numbers(arm, column)) for arm in finished]
+            found[column] = [mean(group) for group in groups]
+            found |= _unless_zero(f"{column} sd", [_deviation(group) for group in groups])
     rows = [
-        [
-            *(outcome.factors.get(factor) for factor in factors),
-            *(outcome.numbers.get(column) for column in shown),
-            outcome.status,
-        ]
-        for outcome in outcomes
+        [*place, *cells]
+        for place, cells in zip(arms, zip(*found.values(), strict=True), strict=True)
     ]
-    return DataTable(name=name, title=title, head=[*factors, *shown, "status"], rows=rows)
+    title = "Mean and standard deviation over seeds"
+    return DataTable(name=name, title=title, head=[*factors, *found], rows=rows)
+
+
+def _unless_zero(
+    head: str, cells: list[float | int | None]
+) -> dict[str, list[float | int | None]]:
+    return {head: cells} if any(cells) else {}
+
+
+def _deviation(some: Sequence[float]) -> float | None:
+    return statistics.stdev(some) if len(some) > 1 else None
 
 
 def _has_diverged(outcome: Outcome) -> bool:

@@ -317,6 +317,9 @@ def test_accuracy_of_a_run_that_diverged_counts():
     assert [(v.word, v.note) for v in found.verdicts] == [(NO, ""), (YES, "")]
     assert found.verdicts[0].value == pytest.approx(-80.0, abs=0.1)
     assert any("3 of 18 finished trials diverged" in note for note in found.notes)
+    (table,) = found.tables
+    counts = [row[table.head.index("diverged")] for row in table.rows]
+    assert sorted(counts) == [0, 0, 0, 0, 0, 3]
 
 
 def test_updates_that_were_left_out_are_said():
@@ -395,6 +398,30 @@ def test_one_seed_has_no_interval_anywhere():
     for chart in found.charts:
         for series in chart.series:
             assert set(series.low) | set(series.high) <= {None}
+
+
+def test_a_row_of_the_table_is_a_kind_of_run_with_mean_and_deviation():
+    found = findings("qk-norm", qk_norm(0.03)).tables
+    (table,) = found
+    assert list(table.head) == ["attention", "norm", "runs", "top1", "top1 sd"]
+    assert len(table.rows) == 6
+    assert list(table.rows[0]) == ["relu", "with", 3, pytest.approx(0.8), pytest.approx(1e-4)]
+
+
+def test_rows_of_the_table_count_finished_runs_and_stay_without_any():
+    some = outcomes("qk-norm", qk_norm(0.03))
+    waiting = [
+        replace(o, status="waiting", numbers={})
+        if o.factors["norm"] == "without" or o.factors["seed"]
+        else o
+        for o in some
+    ]
+    (table,) = STUDIES["qk-norm"].findings(waiting).tables
+    assert list(table.head) == ["attention", "norm", "runs", "top1"]
+    assert [list(row[1:]) for row in table.rows[:2]] == [
+        ["with", 1, pytest.approx(0.7999)],
+        ["without", 0, None],
+    ]
 
 
 def test_document_groups_are_ordered_by_length():

@@ -7,6 +7,7 @@ from flashpoint.study.outcome import Outcome
 from flashpoint.study.plan import Factor, Scale, Settings, Study, Trial
 from flashpoint.study.reading import (
     along,
+    arm_table,
     farthest,
     finite,
     levels,
@@ -15,7 +16,6 @@ from flashpoint.study.reading import (
     over_pairs,
     select,
     state_notes,
-    trial_table,
 )
 from flashpoint.study.settings import (
     SMALL_CORPUS,
@@ -67,9 +67,8 @@ def findings(outcomes: Sequence[Outcome]) -> Findings:
         verdicts=_verdicts(outcomes),
         charts=[_by_cut(outcomes), _gains(outcomes), _by_document(outcomes)],
         tables=[
-            trial_table(
+            arm_table(
                 "document-length",
-                "All trials",
                 outcomes,
                 (BLEU, DOCUMENT_BLEU, REPEATED, "loss", "token_accuracy", "seconds"),
             )

@@ -11,12 +11,12 @@ from flashpoint.study.plan import Measurement, Scale, Settings, Study, Trial
 from flashpoint.study.reading import (
     PERCENT,
     along,
+    arm_table,
     levels,
     most,
     numbers,
     select,
     state_notes,
-    trial_table,
 )
 from flashpoint.study.settings import name_of, pointwise, trial, vision
 from flashpoint.study.verdict import judge
@@ -99,9 +99,7 @@ def findings(outcomes: Sequence[Outcome]) -> Findings:
                 y_format="percent",
             )
         ],
-        tables=[
-            trial_table("gate", "All trials", outcomes, ("top1", "loss", "without_s", "with_s"))
-        ],
+        tables=[arm_table("gate", outcomes, ("top1", "loss", "without_s", "with_s"))],
         notes=[
             "Time is that of single training steps, with and without in turns in one process. "
             "Runs that share a GPU distort times, which turns make up for; the runs' own images "

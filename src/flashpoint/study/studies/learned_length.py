@@ -6,7 +6,7 @@ from typing import Any
 from flashpoint.report.findings import Chart, Findings, Verdict
 from flashpoint.study.outcome import Outcome
 from flashpoint.study.plan import Evaluation, Scale, Settings, Study, Trial
-from flashpoint.study.reading import PERCENT, levels, line, numbers, state_notes, trial_table
+from flashpoint.study.reading import PERCENT, arm_table, levels, line, numbers, state_notes
 from flashpoint.study.settings import pointwise, trial, vision
 from flashpoint.study.verdict import judge
 
@@ -55,9 +55,8 @@ def findings(outcomes: Sequence[Outcome]) -> Findings:
         verdicts=_verdicts(outcomes),
         charts=[_accuracy(outcomes), _alphas(outcomes, layers)],
         tables=[
-            trial_table(
+            arm_table(
                 "learned-length",
-                "All trials",
                 outcomes,
                 (
                     *("top1", "loss", "learned.alpha", "learned.alpha_lowest"),

@@ -11,13 +11,13 @@ from flashpoint.study.plan import Factor, Scale, Settings, Study, Trial
 from flashpoint.study.reading import (
     PERCENT,
     along,
+    arm_table,
     levels,
     mean,
     most,
     numbers,
     select,
     state_notes,
-    trial_table,
 )
 from flashpoint.study.settings import pointwise, trial, vision
 from flashpoint.study.verdict import judge
@@ -88,7 +88,7 @@ def findings(outcomes: Sequence[Outcome]) -> Findings:
     return Findings(
         verdicts=_verdicts(outcomes),
         charts=[_chart(outcomes, number) for number in tokens],
-        tables=[trial_table("length-power", "All trials", outcomes, ("top1", "loss"))],
+        tables=[arm_table("length-power", outcomes, ("top1", "loss"))],
         notes=[
             "Seeds are several where a verdict depends on them, else one.",
             *state_notes(outcomes),

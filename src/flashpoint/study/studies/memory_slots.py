@@ -8,13 +8,13 @@ from flashpoint.study.outcome import Outcome
 from flashpoint.study.plan import Evaluation, Factor, Scale, Settings, Study, Trial
 from flashpoint.study.reading import (
     along,
+    arm_table,
     farthest,
     levels,
     most,
     numbers,
     over_pairs,
     state_notes,
-    trial_table,
 )
 from flashpoint.study.settings import SMALL_CORPUS, text, trial
 from flashpoint.study.verdict import judge
@@ -79,9 +79,8 @@ def findings(outcomes: Sequence[Outcome]) -> Findings:
         verdicts=_verdicts(outcomes),
         charts=charts,
         tables=[
-            trial_table(
+            arm_table(
                 "memory-slots",
-                "All trials",
                 outcomes,
                 ("loss", "token_accuracy", "translation.bleu", "num_parameters"),
             )

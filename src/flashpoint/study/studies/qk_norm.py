@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from flashpoint.report.findings import Chart, Findings, Verdict
 from flashpoint.study.outcome import Outcome
 from flashpoint.study.plan import Settings, Study, Trial
-from flashpoint.study.reading import PERCENT, along, levels, numbers, state_notes, trial_table
+from flashpoint.study.reading import PERCENT, along, arm_table, levels, numbers, state_notes
 from flashpoint.study.settings import trial, vision
 from flashpoint.study.verdict import judge
 
@@ -50,7 +50,7 @@ def findings(outcomes: Sequence[Outcome]) -> Findings:
                 y_format="percent",
             )
         ],
-        tables=[trial_table("qk-norm", "All trials", outcomes, ("top1", "loss", "train_loss"))],
+        tables=[arm_table("qk-norm", outcomes, ("top1", "loss", "train_loss"))],
         notes=state_notes(outcomes),
     )
 

@@ -6,7 +6,7 @@ from typing import Any
 from flashpoint.report.findings import Chart, Findings, Verdict
 from flashpoint.study.outcome import Outcome
 from flashpoint.study.plan import Evaluation, Scale, Settings, Study, Trial
-from flashpoint.study.reading import levels, line, numbers, state_notes, trial_table
+from flashpoint.study.reading import arm_table, levels, line, numbers, state_notes
 from flashpoint.study.settings import (
     SMALL_CORPUS,
     SMALL_GAMMA,
@@ -75,9 +75,8 @@ def findings(outcomes: Sequence[Outcome]) -> Findings:
             _chart(outcomes, loss, "Validation loss", "cross-entropy of a token, in nats"),
         ],
         tables=[
-            trial_table(
+            arm_table(
                 "relu-attention",
-                "All trials",
                 outcomes,
                 (bleu, "translation.document_bleu", loss, "token_accuracy", "train_loss"),
             )

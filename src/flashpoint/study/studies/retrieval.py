@@ -7,7 +7,7 @@ from flashpoint.data.text.recall import NUM_PIECES, best_guess
 from flashpoint.report.findings import Chart, Findings, Series, Verdict
 from flashpoint.study.outcome import Outcome
 from flashpoint.study.plan import Evaluation, Scale, Settings, Study, Trial
-from flashpoint.study.reading import PERCENT, levels, line, mean, numbers, state_notes, trial_table
+from flashpoint.study.reading import PERCENT, arm_table, levels, line, mean, numbers, state_notes
 from flashpoint.study.settings import pointwise, text, trial
 from flashpoint.study.verdict import judge
 
@@ -96,9 +96,8 @@ def findings(outcomes: Sequence[Outcome]) -> Findings:
         ],
         charts=[_chart(outcomes)],
         tables=[
-            trial_table(
+            arm_table(
                 "retrieval",
-                "All trials",
                 outcomes,
                 ("loss", *(f"pairs{pairs}.exact" for pairs in _measured(outcomes))),
             )

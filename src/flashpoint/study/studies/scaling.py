@@ -8,6 +8,7 @@ from flashpoint.study.outcome import Outcome
 from flashpoint.study.plan import Evaluation, Scale, Settings, Study, Trial
 from flashpoint.study.reading import (
     PERCENT,
+    arm_table,
     least,
     levels,
     line,
@@ -15,7 +16,6 @@ from flashpoint.study.reading import (
     numbers,
     over_pairs,
     state_notes,
-    trial_table,
 )
 from flashpoint.study.settings import trial, vision
 from flashpoint.study.verdict import judge
@@ -98,9 +98,8 @@ def findings(outcomes: Sequence[Outcome]) -> Findings:
             ),
         ],
         tables=[
-            trial_table(
+            arm_table(
                 "scaling",
-                "All trials",
                 outcomes,
                 ("top1", "loss", "transfer.mean", "flops", "seconds", "samples_per_s"),
             )

@@ -9,13 +9,13 @@ from flashpoint.report.findings import Chart, DataTable, Findings, Series, Verdi
 from flashpoint.study.outcome import Outcome
 from flashpoint.study.plan import Measurement, Scale, Settings, Study, Trial
 from flashpoint.study.reading import (
+    arm_table,
     least,
     levels,
     line,
     numbers,
     select,
     state_notes,
-    trial_table,
 )
 from flashpoint.study.settings import name_of, vision
 from flashpoint.study.verdict import judge
@@ -94,9 +94,8 @@ def findings(outcomes: Sequence[Outcome]) -> Findings:
         charts=[_kernel_chart(stored), _step_chart(outcomes)],
         tables=[
             _kernel_table(stored),
-            trial_table(
+            arm_table(
                 "speed-steps",
-                "Training steps",
                 select(outcomes, measured="step"),
                 ("relu_s", "softmax_s"),
             ),
