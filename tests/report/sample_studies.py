@@ -58,8 +58,12 @@ def trials_of(factors, numbers, rows=12, seed=0):
 def section(name, question, source, claim, verdicts, charts=(), tables=(), notes=(), **more):
     findings = Findings(verdicts=verdicts, charts=charts, tables=tables, notes=notes)
     more.setdefault("runs", [])
+    more.setdefault("factors", [{"seed": i} for i in range(len(more["runs"]))])
+    more.setdefault("environments", [])
+    more.setdefault("scope", "small: cifar10, ViT of 2.70 M parameters, 10 epochs, 3 seeds")
+    more.setdefault("departures", "")
     more.setdefault("trials", trials_of(("attention", "seed"), ("top1", "loss"), seed=len(name)))
-    more.setdefault("options", ("--scale", "small", "--seeds", "3"))
+    more.setdefault("commands", ("git checkout 273871d145c4", f"flashpoint study run {name}"))
     return StudySection(
         **{"name": name, "question": question, "source": source, "claim": claim},
         findings=findings,
@@ -361,7 +365,8 @@ def hostile():
     return dataclasses.replace(
         study,
         **{"name": f"{EVIL} &", "question": EVIL, "source": EVIL, "claim": EVIL},
-        **{"findings": findings, "trials": trials, "options": (EVIL,)},
+        **{"findings": findings, "trials": trials, "commands": (EVIL,)},
+        **{"scope": EVIL, "departures": EVIL},
     )
 
 
@@ -369,21 +374,30 @@ def make_studies(folder):
     """All twelve; the first has two runs, one of them with attention, the second sixty."""
     sections = [make() for make in STUDIES]
     few = [
-        add_attention(make_run(folder / "scaling" / "relu-0", environment=_machine("an H200", 1))),
-        make_run(folder / "scaling" / "softmax-0", attention="softmax", seed=1,
-                 environment=_machine("an H200", 2)),
-    ]  # fmt: skip
+        add_attention(make_run(folder / "scaling" / "relu-0")),
+        make_run(folder / "scaling" / "softmax-0", attention="softmax", seed=1),
+    ]
     many = [
         make_run(
             folder / "length-power" / f"{name}-{seed}",
             **{"attention": name, "top1": 0.8 + 0.01 * (seed % 7), "seed": 0.01 * seed},
-            environment=_machine("an H200" if seed else "a CPU", seed),
         )
         for name in ACTIVATIONS[:6]
         for seed in range(10)
     ]
-    sections[0] = dataclasses.replace(sections[0], runs=read_runs(few))
-    sections[1] = dataclasses.replace(sections[1], runs=read_runs(many))
+    sections[0] = dataclasses.replace(
+        sections[0],
+        runs=read_runs(few),
+        factors=[{"attention": "relu", "seed": 0}, {"attention": "softmax", "seed": 0}],
+        environments=[_machine("an H200", 1), _machine("an H200", 2)],
+        departures="At small: images of 32 x 32.",
+    )
+    sections[1] = dataclasses.replace(
+        sections[1],
+        runs=read_runs(many),
+        factors=[{"activation": n, "seed": s} for n in ACTIVATIONS[:6] for s in range(10)],
+        environments=[_machine("an H200" if i % 10 else "a CPU", i % 10) for i in range(60)],
+    )
     return sections
 
 

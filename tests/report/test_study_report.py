@@ -45,6 +45,8 @@ def page(text):
 
 
 def one_study(**changes):
+    if "runs" in changes:
+        changes.setdefault("factors", [{"seed": i} for i in range(len(changes["runs"]))])
     return dataclasses.replace(qk_norm(), **changes)
 
 
@@ -131,7 +133,14 @@ def test_trials_are_counted_by_status(page):
     assert "1 trials" in report_studies([bare], title="")
 
 
-def test_curves_of_many_runs_are_thin_lines_by_attention(page):
+def test_every_study_says_what_was_trained_on_what(page, text):
+    assert page.of("p").count(scaling().scope) == len(STUDIES)
+    departed = text.partition('id="study-scaling"')[2].partition("</section>")[0]
+    assert "Not as the paper has it. </strong>At small: images of 32 x 32.</p>" in departed
+    assert text.count("Not as the paper has it.") == 1
+
+
+def test_curves_of_many_runs_are_thin_lines_by_activation(page):
     many = [f for f in page.figures if len(f["data"]) == MOST_RUNS]
     assert len(many) == 6  # 3 quantities, 2 axes
     first = many[0]["data"]
@@ -148,6 +157,45 @@ def test_runs_that_are_validated_once_have_no_empty_charts(tmp_path):
     drawn = [f for f in page.figures if [t["text"] for t in f["data"]][:1] == ["run-0"]]
     assert len(drawn) == 2  # training, 2 axes
     assert all(len(trace["x"]) > 1 for figure in drawn for trace in figure["data"])
+
+
+def legend_of_curves(tmp_path, factors):
+    """What the first chart of curves calls its lines, with the note above it."""
+    runs = [make_run(tmp_path / f"run-{i}") for i in range(len(factors))]
+    text = report_studies([one_study(runs=read_runs(runs), factors=factors)], title="")
+    traces = next(f["data"] for f in Page(text).figures if f["data"][0]["text"] == "run-0")
+    named = {trace["name"]: trace["line"]["color"] for trace in traces if trace["showlegend"]}
+    return named, re.search(r"Coloured by ([^;]*);|A line names", text).group(1)
+
+
+def test_curves_are_told_apart_by_all_that_is_varied_but_the_seed(tmp_path):
+    factors = [
+        {"attention": attention, "length": length, "tokens": 64, "seed": seed}
+        for attention in ("relu", "softmax")
+        for length in (256, 512)
+        for seed in (0, 1)
+    ]
+    named, by = legend_of_curves(tmp_path, factors)
+    assert list(named) == [
+        *("relu, length 256", "relu, length 512"),
+        *("softmax, length 256", "softmax, length 512"),
+    ]
+    assert len(set(named.values())) == 4
+    assert by == "attention and length"
+
+
+def test_curves_leave_out_factors_for_which_colours_do_not_suffice(tmp_path):
+    factors = [{"kind": f"k{i}", "alpha": a} for i in range(5) for a in (0.5, 1.0)]
+    named, by = legend_of_curves(tmp_path, factors)
+    assert list(named) == ["k0", "k1", "k2", "k3", "k4"]
+    assert len(set(named.values())) == 5
+    assert by == "kind"
+
+
+def test_curves_of_seeds_alone_have_one_colour(tmp_path):
+    named, by = legend_of_curves(tmp_path, [{"seed": 0}, {"seed": 1}])
+    assert list(named) == ["all"]
+    assert by is None
 
 
 def test_colour_of_an_attention_is_that_of_its_charts(page):
@@ -174,10 +222,10 @@ def test_environments_are_told_apart_with_their_studies(text):
 
 
 def test_commands_repeat_every_study(page, studies):
-    first, second = page.of("code")
-    assert "flashpoint study run qk-norm --scale small --seeds 3" in first.splitlines()
-    assert len(first.splitlines()) == len(studies)
-    assert second.startswith("flashpoint train ")
+    *blocks, last = page.of("code")
+    assert [block.splitlines() for block in blocks] == [list(s.commands) for s in studies]
+    assert set(page.of("h3")) >= {study.name for study in studies}
+    assert last.startswith("flashpoint train ")
 
 
 def test_page_is_small_but_for_plotly(text):
@@ -197,7 +245,7 @@ def test_study_that_found_nothing_yet_is_shown():
     page = Page(report_studies([one_study(findings=empty, trials=trials)], title=""))
     assert "Nothing yet." in page.of("p")
     assert "1 studies, no verdict yet." in page.of("div")
-    assert "No study has a run that says where it was made." in page.of("p")
+    assert "No study has a trial that says where it was made." in page.of("p")
 
 
 def test_numbers_that_are_not_finite_do_not_break_the_page():
@@ -220,7 +268,7 @@ def test_text_of_users_is_escaped():
     assert EVIL in page.of("h2")
     assert EVIL in page.of("blockquote")
     (commands,) = page.of("code")
-    assert commands == f"flashpoint study run '{EVIL} &' '{EVIL}'"
+    assert commands == EVIL
     ids = re.findall(r'<section id="([^"]*)"', text)
     assert {a[1:] for a in page.addresses if a.startswith("#")} == set(ids)
 

@@ -4,14 +4,14 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from flashpoint.report.chart import add_places
 from flashpoint.report.figure import SERIES, Figure, Line, embed, line_figure, tabs
 from flashpoint.report.html import Html, join, tag
 from flashpoint.report.run_files import Row, RunFiles, number
-from flashpoint.report.run_table import describe_attention
 
+Factor: TypeAlias = str | int | float
 _T = TypeVar("_T")
 
 SMOOTHING = 40
@@ -36,24 +36,49 @@ def curves(runs: Sequence[RunFiles]) -> Html:
     return _panels([_Drawn(run=run, color=SERIES[i % len(SERIES)]) for i, run in enumerate(runs)])
 
 
-def curves_by_attention(runs: Sequence[RunFiles], places: Mapping[str, int]) -> Html:
-    """The same of many runs as thin lines, coloured by attention.
+def curves_by_factors(
+    runs: Sequence[RunFiles], factors: Sequence[Mapping[str, Factor]], places: Mapping[str, int]
+) -> Html:
+    """The same of many runs as thin lines, coloured by what a study varies.
 
     Args:
         runs: of which ``MOST_RUNS`` are drawn, evenly spread.
+        factors: of each run.
         places: of names that have their colour elsewhere, as ``assign_places`` gives them.
     """
-    shown = spread(runs, MOST_RUNS)
-    groups = [describe_attention(run) for run in shown]
-    places = add_places(places, dict.fromkeys(groups))
+    names = _told_apart(factors)
+    shown = spread(list(zip(runs, factors, strict=True)), MOST_RUNS)
+    groups = [_label(stands, names) for _, stands in shown]
+    places = add_places(places, dict.fromkeys(groups), dict.fromkeys(groups, groups))
     width = 1 if len(shown) > len(SERIES) else 2
     drawn = [
         _Drawn(run=run, color=SERIES[places[group]], group=group, width=width)
-        for run, group in zip(shown, groups, strict=True)
+        for (run, _), group in zip(shown, groups, strict=True)
     ]
-    left_out = f"{len(shown)} of {len(runs)} runs, evenly chosen. " if shown != runs else ""
-    note = f"{left_out}Coloured by attention; a line names its run where the pointer is."
+    left_out = (
+        f"{len(shown)} of {len(runs)} runs, evenly chosen. " if len(shown) < len(runs) else ""
+    )
+    by = " and ".join(name.replace("_", " ") for name in names)
+    colored = f"Coloured by {by}; a" if by else "A"
+    note = f"{left_out}{colored} line names its run where the pointer is."
     return join([tag("p", note, class_="note"), _panels(drawn)])
+
+
+def _told_apart(factors: Sequence[Mapping[str, Factor]]) -> list[str]:
+    """Factors that a colour stands for: those that vary but the seed, while colours suffice."""
+    every = dict.fromkeys(name for stands in factors for name in stands if name != "seed")
+    varied = [name for name in every if len({stands.get(name) for stands in factors}) > 1]
+    for end in range(len(varied), 1, -1):
+        if len({_label(stands, varied[:end]) for stands in factors}) <= len(SERIES):
+            return varied[:end]
+    return varied[:1]
+
+
+def _label(stands: Mapping[str, Factor], names: Sequence[str]) -> str:
+    """Words as they are, numbers behind what they count, as "relu, length 512"."""
+    values = [(name, stands[name]) for name in names if name in stands]
+    words = [v if isinstance(v, str) else f"{name.replace('_', ' ')} {v:g}" for name, v in values]
+    return ", ".join(words) or "all"
 
 
 def spread(items: Sequence[_T], most: int) -> list[_T]:

@@ -17,7 +17,7 @@ TIME = "time_utc"
 def environment(runs: Sequence[RunFiles]) -> Html:
     """What each run was made with; what all share is said once."""
     shared, others = _split([_stated(run) for run in runs])
-    parts = [_facts(shared)]
+    parts = [_facts(shared, "all runs")]
     if others:
         head = ("what", *(run.name for run in runs))
         rows = [(_label(name), *values) for name, values in others.items()]
@@ -26,24 +26,28 @@ def environment(runs: Sequence[RunFiles]) -> Html:
     return join(parts)
 
 
-def environments(studies: Mapping[str, Sequence[RunFiles]]) -> Html:
-    """The same of many runs: a row for each environment, with the studies that were made in it."""
-    runs = [(study, run) for study, members in studies.items() for run in members]
-    if not runs:
-        return tag("p", "No study has a run that says where it was made.")
-    shared, others = _split([_stated(run) for _, run in runs], apart=(TIME,))
-    kinds: dict[tuple[str, ...], list[tuple[str, RunFiles]]] = {}
-    for i, run in enumerate(runs):
-        kinds.setdefault(tuple(values[i] for values in others.values()), []).append(run)
-    head = (*map(_label, others), "runs", "studies", "first ended", "last ended")
+def environments(studies: Mapping[str, Sequence[Row]]) -> Html:
+    """The same of many trials: a row for each environment, with the studies made in it.
+
+    Args:
+        studies: environments of all trials, by the study's name.
+    """
+    made = [(study, stated) for study, members in studies.items() for stated in members]
+    if not made:
+        return tag("p", "No study has a trial that says where it was made.")
+    shared, others = _split([stated for _, stated in made], apart=(TIME,))
+    kinds: dict[tuple[str, ...], list[tuple[str, Row]]] = {}
+    for i, one in enumerate(made):
+        kinds.setdefault(tuple(values[i] for values in others.values()), []).append(one)
+    head = (*map(_label, others), "trials", "studies", "first ended", "last ended")
     rows: list[list[Child]] = []
     for values, members in kinds.items():
-        found = [str(time) for _, run in members if (time := _stated(run).get(TIME))]
+        found = [str(time) for _, stated in members if (time := stated.get(TIME))]
         times = sorted(time[:16].replace("T", " ") for time in found) or [DASH]
         names = ", ".join(dict.fromkeys(study for study, _ in members))
         rows.append([*values, len(members), names, times[0], times[-1]])
     listed = table(head, rows, label="environments", file="environments.csv")
-    return join([_facts(shared), tag("div", listed, class_="facts")])
+    return join([_facts(shared, "all trials"), tag("div", listed, class_="facts stacked")])
 
 
 def _stated(run: RunFiles) -> Row:
@@ -66,11 +70,11 @@ def _split(
     return shared, others
 
 
-def _facts(shared: Mapping[str, str]) -> Html:
+def _facts(shared: Mapping[str, str], whose: str) -> Html:
     rows = [(_label(name), value) for name, value in shared.items()]
     return tag(
         "div",
-        table(("what", "all runs"), rows, label="environment", file="environment.csv"),
+        table(("what", whose), rows, label="environment", file="environment.csv"),
         class_="facts",
     )
 

@@ -2,20 +2,20 @@
 
 import shlex
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import quote
 
 from flashpoint.report.attention import attention
 from flashpoint.report.chart import assign_places, chart_figure
-from flashpoint.report.curves import curves_by_attention, spread
+from flashpoint.report.curves import Factor, curves_by_factors, spread
 from flashpoint.report.data_table import data_table
 from flashpoint.report.figure import embed
 from flashpoint.report.findings import RULE, DataTable, Findings
 from flashpoint.report.html import Cell, Child, Html, join, table, tag
 from flashpoint.report.page import Section, build_page
 from flashpoint.report.provenance import SAME, environments
-from flashpoint.report.run_files import RunFiles
+from flashpoint.report.run_files import Row, RunFiles
 from flashpoint.report.verdicts import (
     badge,
     count_words,
@@ -38,20 +38,28 @@ class StudySection:
 
     Attributes:
         name, question, source, claim: as ``study/plan.py`` says.
+        scope: what was trained on what, in a line.
+        departures: from the paper; may be empty.
         findings: what came out.
         runs: of its trials that trained, those that go on too; may be empty.
+        factors: of each run, where it stands on every axis of the study.
+        environments: in which its trials were made, those that trained nothing too.
         trials: all of them, with their status, factors and numbers.
-        options: of ``flashpoint study run NAME``, as ("--scale", "small"), to repeat it.
+        commands: that repeat it, one a line.
     """
 
     name: str
     question: str
     source: str
     claim: str
+    scope: str
+    departures: str
     findings: Findings
     runs: Sequence[RunFiles]
+    factors: Sequence[Mapping[str, Factor]]
+    environments: Sequence[Row]
     trials: DataTable
-    options: Sequence[str] = ()
+    commands: Sequence[str]
 
     @property
     def anchor(self) -> str:
@@ -72,7 +80,7 @@ def report_studies(sections: Sequence[StudySection], *, title: str) -> str:
         Section(
             title="Environment",
             anchor="environment",
-            body=environments({section.name: section.runs for section in sections}),
+            body=environments({section.name: section.environments for section in sections}),
         ),
         Section(title="To repeat it", anchor="commands", body=_commands(sections)),
     ]
@@ -119,6 +127,8 @@ def _study(section: StudySection) -> Section:
     grid = "grid three" if len(charts) == 3 or len(charts) > 4 else "grid"
     parts = [
         tag("p", " \u00b7 ".join(facts), class_="note"),
+        tag("p", section.scope, class_="scope"),
+        *_departures(section.departures),
         tag("div", said, found, class_="beside"),
         *([tag("div", *charts, class_=grid)] if charts else []),
         *(_titled(data, section) for data in findings.tables),
@@ -127,6 +137,12 @@ def _study(section: StudySection) -> Section:
     ]
     link = join([section.name, marks(findings.verdicts)])
     return Section(title=section.question, anchor=section.anchor, body=join(parts), link=link)
+
+
+def _departures(departures: str) -> list[Html]:
+    if not departures:
+        return []
+    return [tag("p", tag("strong", "Not as the paper has it. "), departures, class_="note")]
 
 
 def _progress(trials: DataTable) -> str:
@@ -147,7 +163,7 @@ def _more(section: StudySection, places: dict[str, int]) -> list[Html]:
     """What few readers need, folded up."""
     folded: dict[str, Html] = {}
     if section.runs:
-        folded["Curves"] = curves_by_attention(section.runs, places)
+        folded["Curves"] = curves_by_factors(section.runs, section.factors, places)
     seen = [run for run in section.runs if run.maps or run.statistics]
     chosen = spread(seen, MOST_MAPS)
     if shown := attention(chosen):
@@ -161,13 +177,13 @@ def _more(section: StudySection, places: dict[str, int]) -> list[Html]:
 
 
 def _commands(sections: Sequence[StudySection]) -> Html:
-    lines: list[str] = []
+    parts = [tag("p", SAME)]
     for section in sections:
-        lines.append(shlex.join(["flashpoint", "study", "run", section.name, *section.options]))
+        lines = "\n".join(section.commands)
+        parts += [tag("h3", section.name), tag("pre", tag("code", lines))]
     run = next((section.runs[0] for section in sections if section.runs), None)
-    parts = [tag("p", "Every study again:"), tag("pre", tag("code", "\n".join(lines)))]
     if run:
         config = str(run.path / "config.yaml")
         one = shlex.join(["flashpoint", "train", config, "--out", f"{run.path}-again"])
-        parts += [tag("p", "One run again, as any other:"), tag("pre", tag("code", one))]
-    return join([tag("p", SAME), *parts])
+        parts += [tag("h3", "One run, as any other"), tag("pre", tag("code", one))]
+    return join(parts)

@@ -1,15 +1,16 @@
 """From a study's folder to its part of a report, without torch."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from flashpoint.report.findings import DataTable
-from flashpoint.report.run_files import read_runs
+from flashpoint.report.run_files import Row, read_mapping, read_runs
 from flashpoint.report.study_report import StudySection
-from flashpoint.study.defaults import options_of
 from flashpoint.study.outcome import Outcome
 from flashpoint.study.plan import Study
-from flashpoint.study.store import read_outcome, read_study
+from flashpoint.study.repeat import commands_of
+from flashpoint.study.scope import describe_scope
+from flashpoint.study.store import RECORD, read_outcome, read_study, read_trial
 
 MOST_NUMBERS = 16
 """Columns of the table of trials."""
@@ -25,21 +26,31 @@ def read_section(folder: Path, studies: Mapping[str, Study]) -> StudySection:
     stored = read_study(folder)
     study = studies[stored.name]
     outcomes = {trial: read_outcome(trial) for trial in stored.trials}
-    trained = [
-        trial
-        for trial, outcome in outcomes.items()
-        if outcome.status != "failed" and (trial / "config.yaml").is_file()
-    ]
+    sound = [trial for trial, outcome in outcomes.items() if outcome.status != "failed"]
+    trained = [trial for trial in sound if (trial / "config.yaml").is_file()]
+    runs = read_runs(trained) if trained else []
+    stated = _environments(sound)
+    trials = [read_trial(trial) for trial in stored.trials]
     return StudySection(
         name=study.name,
         question=study.question,
         source=study.source,
         claim=study.claim,
+        scope=describe_scope(stored.settings.scale, runs, list(outcomes.values())),
+        departures=study.departures,
         findings=study.findings(list(outcomes.values())),
-        runs=read_runs(trained) if trained else [],
+        runs=runs,
+        factors=[outcomes[trial].factors for trial in trained],
+        environments=stated,
         trials=_table(list(outcomes.values())),
-        options=options_of(stored.settings),
+        commands=commands_of(study.name, stored.settings, trials, stated),
     )
+
+
+def _environments(trials: Iterable[Path]) -> list[Row]:
+    """What records say of where they were made, those of measurements too."""
+    found = (read_mapping(trial / RECORD).get("environment") for trial in trials)
+    return [stated for stated in found if isinstance(stated, Mapping)]
 
 
 def _table(outcomes: Sequence[Outcome]) -> DataTable:
