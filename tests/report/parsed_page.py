@@ -16,7 +16,7 @@ class Page(HTMLParser):
     def handle_starttag(self, tag, attrs):
         attributes = dict(attrs)
         self.addresses += [attributes[key] for key in ("src", "href") if key in attributes]
-        if tag not in ("meta", "img"):
+        if tag not in ("meta", "img", "wbr"):
             self.stack.append((tag, attributes.get("type")))
 
     def handle_endtag(self, tag):

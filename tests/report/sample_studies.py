@@ -258,7 +258,10 @@ def variance():
         "Divided by L, relu's output has variance 1 / (2 L); unscaled it grows as L/2.",
         [verdict("the closed form holds within 5%", "supports", 1.3, 0.4, (0, 5), "%")],
         [chart("variance", "Variance of the output", "keys", "variance", series, **log)],
-        [DataTable(name="relu", title="relu, alpha 1", head=head, rows=rows)],
+        [
+            DataTable(name="relu", title="relu, alpha 1", head=head, rows=rows),
+            DataTable(name="every", title="Every draw", head=head, rows=4 * rows),
+        ],
     )
 
 
@@ -269,6 +272,11 @@ def learned_length():
                [1 + (start - 1) * math.exp(-s / 900) for s in steps], 0.04)
         for start in (0.0, 0.5, 1.0, 1.5)
     ]  # fmt: skip
+    layers = [f"learned.alpha_layer{i}" for i in range(12)]
+    head = ("alpha", "seed", "top1", *layers, "status")
+    rows = [
+        ("learned per head from 0.5", 0, 0.7431, *(1 / (i + 3) for i in range(12)), "finished")
+    ]
     return section(
         "learned-length",
         "Can the factor be learned?",
@@ -276,6 +284,7 @@ def learned_length():
         "If the length factor matters, a learned alpha should come to about 1 from any start.",
         [verdict("alpha from 0 comes to 1", "contradicts", 0.62, 0.11, (0.9, 1.1), "")],
         [chart("learned-length", "Alpha while it learns", "step", "alpha", series)],
+        [DataTable(name="layers", title="By layer", head=head, rows=rows)],
     )
 
 

@@ -46,6 +46,19 @@ def test_table_without_rows_has_its_headings():
     assert '<th scope="col">a</th><th scope="col">b</th>' in got
 
 
+def test_headings_may_be_broken_behind_points_and_underscores():
+    got = table(["learned.alpha_0", "E[h]", "end."], [], label="", file="")
+    assert ">learned.<wbr>alpha_<wbr>0</th>" in got
+    assert ">E[h]</th>" in got
+    assert ">end.</th>" in got
+
+
+@pytest.mark.parametrize(("columns", "is_wide"), [(8, False), (9, True)])
+def test_table_of_many_columns_is_wide(columns, is_wide):
+    got = table(["a"] * columns, [], label="", file="")
+    assert ('class="table wide"' in got) is is_wide
+
+
 @pytest.mark.parametrize(
     ("value", "stored"),
     [(None, ""), (0.1, "0.1"), (3, "3"), (math.inf, "Infinity"), (math.nan, "NaN"), ("<", "&lt;")],

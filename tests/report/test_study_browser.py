@@ -2,6 +2,7 @@
 
 import csv
 import io
+import re
 from html.parser import HTMLParser
 
 import pytest
@@ -13,6 +14,7 @@ from flashpoint.report.study_report import report_studies
 DRAWN = "body[aria-busy=false]"
 DESKTOP = {"width": 1360, "height": 900}
 PHONE = {"width": 360, "height": 780}
+PAPER = {"width": 688, "height": 1000}  # of A4 between its margins
 WIDTH = "document.documentElement.scrollWidth"
 COLORS = "[getComputedStyle(document.body).backgroundColor, getComputedStyle(document.body).color]"
 LIGHT = ["rgb(251, 250, 248)", "rgb(27, 31, 36)"]
@@ -119,6 +121,27 @@ def test_page_fits_a_phone_with_everything_unfolded(open_page):
     assert page.evaluate(WIDTH) == 360
 
 
+def test_environments_are_stacked_on_a_phone(open_page):
+    page = open_page(viewport=PHONE, has_touch=True, is_mobile=True)
+    cells = page.locator(".stacked tbody tr").first.locator("th, td")
+    said = "cell => getComputedStyle(cell, '::before').content.replaceAll('\"', '')"
+    assert [cell.evaluate(said) for cell in cells.all()] == [
+        *("device: ", "trials: ", "studies: ", "first ended: ", "last ended: "),
+    ]
+    tops = [cell.bounding_box()["y"] for cell in cells.all()]
+    assert tops == sorted(set(tops))
+    assert all(cell.bounding_box()["width"] > 300 for cell in cells.all())
+
+
+def test_names_of_categories_do_not_overlap_where_charts_are_narrow(open_page):
+    page = open_page(viewport=PHONE, has_touch=True, is_mobile=True)
+    labels = page.locator("#study-relu-attention .xtick text")
+    assert labels.last.text_content() == "relu, factor and penalty"  # one line
+    assert labels.last.locator("tspan").count() == 0
+    angle = re.search(r"rotate\((-[\d.]+)", labels.last.get_attribute("transform"))
+    assert float(angle.group(1)) == pytest.approx(-30)
+
+
 def test_contents_open_on_a_phone_and_close_by_a_link(open_page):
     page = open_page(viewport=PHONE, has_touch=True, is_mobile=True)
     link = page.locator("#contents").get_by_role("link", name="retrieval")
@@ -156,7 +179,6 @@ def test_print_is_light_fits_paper_and_leaves_the_screen_as_it_was(open_page):
     page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
     page.emulate_media(media="print")
     assert page.evaluate(DARKEST) == 255
-    assert max(page.evaluate(widths)) <= 640
     assert not page.locator("nav").is_visible()
     assert count(page, ".csv") > 0
     assert not page.locator(".csv").first.is_visible()
@@ -165,4 +187,38 @@ def test_print_is_light_fits_paper_and_leaves_the_screen_as_it_was(open_page):
     page.wait_for_selector(DRAWN)
     page.wait_for_timeout(300)  # plotly waits for the window to rest
     assert page.evaluate(widths) == before
+    assert count(page, ".main-svg[viewBox]") == 0
     assert page.pdf(format="A4").startswith(b"%PDF")
+
+
+def test_nothing_is_cut_on_paper(open_page):
+    page = open_page(viewport=PAPER)
+    unfold(page)
+    page.evaluate("document.querySelectorAll('.long').forEach(t => t.parentElement.open = false)")
+    page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+    page.emulate_media(media="print")
+    assert page.evaluate(WIDTH) <= PAPER["width"]
+    right = "cells => Math.max(...cells.map(cell => cell.getBoundingClientRect().right))"
+    assert page.locator("th, td").evaluate_all(right) <= PAPER["width"]
+    assert page.locator(".claims tbody th").first.evaluate("c => getComputedStyle(c).display") == (
+        "table-cell"
+    )
+
+
+def test_charts_are_as_wide_as_their_cards_on_paper(open_page):
+    page = open_page(viewport=PAPER)
+    page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+    page.emulate_media(media="print")
+    room = """[...document.querySelectorAll('.js-plotly-plot')].map(plot => {
+        const svg = plot.querySelector('.main-svg').getBoundingClientRect();
+        const drawn = plot.querySelector('.main-svg .bglayer, .main-svg .cartesianlayer');
+        const box = plot.getBoundingClientRect();
+        return [svg.width - box.width, svg.height - box.height,
+                drawn.getBoundingClientRect().width / box.width];
+    })"""
+    for beside, below, share in page.evaluate(room):
+        assert abs(beside) < 1
+        assert abs(below) < 1
+        assert 0.6 < share <= 1
+    assert count(page, ".modebar") > 0
+    assert not page.locator(".modebar").first.is_visible()

@@ -12,6 +12,7 @@ from report.run_folders import add_attention, make_run
 from report.sample_studies import (
     ACTIVATIONS,
     EVIL,
+    LENGTHS,
     STUDIES,
     hostile,
     make_studies,
@@ -124,6 +125,13 @@ def test_tables_and_notes_and_trials_are_there(page, text):
     assert "All 312 trials" in page.of("summary")
     assert 'data-file="length-power-trials.csv"' in text
     assert 'data-file="gate-cost.csv"' in text
+
+
+def test_long_tables_start_folded(page, text):
+    assert f"Every draw, {4 * len(LENGTHS)} rows" in page.of("summary")
+    assert "Every draw" not in page.of("h3")
+    assert "relu, alpha 1" in page.of("h3")
+    assert "<details open" not in text
 
 
 def test_trials_are_counted_by_status(page):

@@ -5,11 +5,14 @@ forget it.
 """
 
 import math
+import re
 from collections.abc import Iterable
 from html import escape
 from typing import NamedTuple, TypeAlias
 
-_VOID = frozenset({"img", "input", "meta"})
+_VOID = frozenset({"img", "input", "meta", "wbr"})
+MOST_COLUMNS = 8
+"""So many stand beside each other on paper; more need small type."""
 
 
 class Html(str):
@@ -84,7 +87,7 @@ def table(
     headings = list(head)
     texts += [False] * (len(headings) - len(texts))  # without rows
     titles = [
-        tag("th", cell, scope="col", **_align(is_text))
+        tag("th", _breakable(cell), scope="col", **_align(is_text))
         for cell, is_text in zip(headings, texts, strict=True)
     ]
     body = [
@@ -92,7 +95,14 @@ def table(
     ]
     inner = tag("table", tag("thead", tag("tr", *titles)), tag("tbody", *body), data_file=file)
     scroll = tag("div", inner, class_="scroll", role="region", aria_label=label, tabindex=0)
-    return tag("div", scroll, class_="table")
+    return tag("div", scroll, class_="table wide" if len(headings) > MOST_COLUMNS else "table")
+
+
+def _breakable(heading: Child) -> Html:
+    """A heading that may go on in the next line behind "." and "_", as names of numbers must."""
+    if isinstance(heading, Html):
+        return heading
+    return join(re.split(r"(?<=[._])(?=.)", str(heading)), between=tag("wbr"))
 
 
 def _is_text(cell: Child | Cell) -> bool:

@@ -20,6 +20,17 @@
       [key, /color$/.test(key) && String(inner).startsWith("--") ? value(inner) : resolve(inner)]));
   };
 
+  const FULL = 640, HALF = 440; // widths at which charts are drawn for paper, then scaled to it
+  const LETTER = 7, BESIDE = 70; // pixels: of a letter below a chart, and beside its categories
+
+  /* Names of categories that do not fit side by side stand at an angle, where lines would overlap. */
+  const oneLine = (given, width) => {
+    const names = given?.ticktext ?? [];
+    const longest = Math.max(0, ...names.flatMap((name) => name.split("<br>")).map((line) => line.length));
+    if (names.length * longest * LETTER + BESIDE <= width) return given;
+    return { ...given, ticktext: names.map((name) => name.replaceAll("<br>", " ")) };
+  };
+
   const axis = (given) => ({
     gridcolor: value("--rule"), linecolor: value("--rule"), zeroline: false, automargin: true,
     ...given, title: { ...given?.title, font: { size: 12, color: value("--muted") } },
@@ -32,8 +43,9 @@
     const scale = [[0, value("--heat-low")], [1, value("--heat-high")]];
     const data = spec.data.map((trace) =>
       resolve(trace.colorscale === "heat" ? { ...trace, colorscale: scale } : trace));
+    const xaxis = oneLine(spec.layout.xaxis, size?.width ?? plot.clientWidth);
     const layout = {
-      ...spec.layout, xaxis: axis(spec.layout.xaxis), yaxis: axis(spec.layout.yaxis),
+      ...spec.layout, xaxis: axis(xaxis), yaxis: axis(spec.layout.yaxis),
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
       font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: value("--ink") },
       hoverlabel: { bgcolor: value("--surface"), bordercolor: value("--rule"), font: { color: value("--ink") } },
@@ -43,6 +55,11 @@
       dragmode: isTouch ? false : "zoom", autosize: !size, ...size,
     };
     Plotly.react(plot, data, layout, { responsive: true, displaylogo: false, displayModeBar: isTouch ? false : "hover" });
+    plot.querySelectorAll(".main-svg").forEach((svg) => {
+      if (size) svg.setAttribute("viewBox", `0 0 ${size.width} ${size.height}`);
+      else svg.removeAttribute("viewBox");
+    });
+    plot.style.aspectRatio = size ? `${size.width} / ${size.height}` : "";
   };
 
   let waiting = []; // drawn one by one, so that a long page answers meanwhile
@@ -65,13 +82,14 @@
     if (isIdle) drawNext();
   };
 
-  /* On paper there are two columns, and nothing may wait. */
+  /* On paper there are two columns of a width that no script knows, and nothing may wait. */
   const drawForPaper = () => {
     root.dataset.theme = "light";
     waiting = [];
     document.querySelectorAll(".chart").forEach((chart) => {
       const isAlone = chart.parentElement.children.length === 1;
-      draw(chart, { width: isAlone ? 640 : 312 });
+      const height = parseFloat(chart.querySelector(".plot").style.height);
+      draw(chart, { width: isAlone ? FULL : HALF, height });
     });
   };
 

@@ -29,6 +29,8 @@ from flashpoint.report.verdicts import (
 
 MOST_MAPS = 4
 """So many runs of a study show their attention."""
+MOST_ROWS = 30
+"""Longer tables start folded."""
 HEAD = ("study", "claim", "verdict", "found", "interval", "holds if")
 
 
@@ -155,8 +157,14 @@ def _progress(trials: DataTable) -> str:
 
 
 def _titled(data: DataTable, section: StudySection) -> Html:
-    file = f"{section.name}-{data.name}.csv"
-    return join([tag("h3", data.title), data_table(data, file=file)])
+    listed = data_table(data, file=f"{section.name}-{data.name}.csv")
+    if len(data.rows) > MOST_ROWS:
+        return _folded(f"{data.title}, {len(data.rows)} rows", tag("div", listed, class_="long"))
+    return join([tag("h3", data.title), listed])
+
+
+def _folded(name: str, body: Html) -> Html:
+    return tag("details", tag("summary", name), body)
 
 
 def _more(section: StudySection, places: dict[str, int]) -> list[Html]:
@@ -173,7 +181,7 @@ def _more(section: StudySection, places: dict[str, int]) -> list[Html]:
         file = f"{section.name}-{section.trials.name}.csv"
         body = tag("div", data_table(section.trials, file=file), class_="long")
         folded[f"All {len(section.trials.rows)} trials"] = body
-    return [tag("details", tag("summary", name), body) for name, body in folded.items()]
+    return [_folded(name, body) for name, body in folded.items()]
 
 
 def _commands(sections: Sequence[StudySection]) -> Html:

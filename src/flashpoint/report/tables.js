@@ -54,6 +54,11 @@
         sort(table, column, isUp ? 1 : -1);
       });
     });
+    if (box.closest(".stacked")) {
+      const names = heads.map((head) => head.textContent);
+      [...table.tBodies[0].rows].forEach((row) =>
+        [...row.cells].forEach((cell, column) => { cell.dataset.head = names[column]; }));
+    }
     const button = document.createElement("button");
     button.type = "button";
     button.className = "csv";
