@@ -13,6 +13,7 @@ from flashpoint.report.run_files import read_runs
 from flashpoint.study.needs import Need
 from flashpoint.study.outcome import Outcome
 from flashpoint.study.plan import Settings
+from flashpoint.study.registry import STUDIES
 from flashpoint.study.repeat import SETS, commands_of, prepare_command
 from flashpoint.study.scope import describe_scope, name_data
 from flashpoint.study.sections import read_section
@@ -132,6 +133,20 @@ def test_commit_says_what_else_there_is_to_know(commits, said):
 
 def test_without_a_commit_there_is_nothing_to_check_out():
     assert not any("git" in line for line in commands_at(None, None))
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("qk-norm", "small: cifar10, ViT of 2.70 M parameters, 10 epochs, 3 seeds"),
+        ("retrieval", "small: recall:2-32, ReLUFormer of 738 k parameters, 6,000 steps, 3 seeds"),
+        ("variance", "small: measurements without training, 3 seeds"),
+    ],
+)
+def test_stored_studies_say_what_they_rest_on(name, line):
+    section = read_section(ROOT / "results" / name, STUDIES)
+    assert section.scope == line
+    assert len(section.environments) == len(section.trials.rows)
 
 
 def test_section_has_environments_of_measurements_too(tmp_path):
