@@ -39,7 +39,7 @@ def test_real_run_makes_a_page(tmp_path):
 
 
 def test_wrong_folders_and_files_are_one_line(tmp_path):
-    with pytest.raises(InputError, match="is not a run folder"):
+    with pytest.raises(InputError, match="is not a run's folder"):
         call(report, tmp_path)
     with pytest.raises(InputError, match="cannot write the page"):
         call(report, make_run(tmp_path / "one"), "--out", "/proc/none/page.html")
