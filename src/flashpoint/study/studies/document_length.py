@@ -76,7 +76,6 @@ def findings(outcomes: Sequence[Outcome]) -> Findings:
         notes=[
             "BLEU is of segments. A part whose translation has another number of them is "
             "translated again in halves (repeated_share); document_bleu is of what came first.",
-            DEPARTURES,
             *state_notes(outcomes),
         ],
     )

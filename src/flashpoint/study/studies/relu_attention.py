@@ -85,7 +85,6 @@ def findings(outcomes: Sequence[Outcome]) -> Findings:
             "The paper, on IWSLT14 De-En: "
             + ", ".join(f"{kind} {value:g}" for kind, value in PAPER_BLEU.items())
             + "; without the factor it does not converge.",
-            DEPARTURES,
             *state_notes(outcomes),
         ],
     )
