@@ -8,6 +8,7 @@ import threading
 import time
 
 import pytest
+from data.pictures import make_folder
 from study.tiny import (
     AFTERWARDS,
     content,
@@ -20,7 +21,7 @@ from study.tiny import (
 )
 from training.runs import curve
 
-from flashpoint.study import store
+from flashpoint.study import local, store
 from flashpoint.study.local import run_locally
 from flashpoint.training.failure import Preempted
 
@@ -106,6 +107,24 @@ def test_trials_run_side_by_side(tmp_path):
     assert set(statuses(folders).values()) == {"finished"}
 
 
+def test_images_that_workers_read_reach_the_trial(tmp_path, monkeypatch):
+    """The trial's process listens for its next one while it forks those workers."""
+    monkeypatch.setattr(local, "SECONDS_TO_SAVE", 1.0)
+    images = tmp_path / "images"
+    for split in ("train", "val"):
+        make_folder(images / split, {"a": 20, "b": 20})
+    data = {"train": str(images), "validation": str(images), "image_size": 8, "workers": 2}
+    folders = settle(tmp_path / "tiny", [training("relu", seed, data=data) for seed in range(2)])
+    end = time.monotonic() + 60
+
+    def look(standing):
+        assert time.monotonic() < end, "the trial hangs"
+
+    run(folders, on_look=look)
+    assert [store.read_outcome(folder).reason for folder in folders] == [None, None]
+    assert set(statuses(folders).values()) == {"finished"}
+
+
 def test_killed_trial_goes_on_to_the_same_end(tmp_path):
     (whole,) = settle(tmp_path / "whole", [training("relu", 0, AFTERWARDS, **SHORT)])
     (folder,) = settle(tmp_path / "killed", [training("relu", 0, AFTERWARDS, **SHORT)])
@@ -158,6 +177,54 @@ def test_signal_lets_trials_save_and_says_how_to_go_on(tmp_path, number):
     log = (folders[0] / store.LOG).read_text()
     assert "stopped by SIGTERM at step " in log
     assert statuses(folders) == {"relu-seed0": "running", "relu-seed1": "waiting"}
+
+
+def hanging(folder):
+    """The process that hangs there, once it does."""
+    wait_for(
+        lambda: (folder / store.LOG).exists() and "hangs in" in (folder / store.LOG).read_text()
+    )
+    return int((folder / store.LOG).read_text().split("hangs in ")[1])
+
+
+def test_trial_that_does_not_stop_is_killed_and_has_failed(tmp_path, monkeypatch):
+    monkeypatch.setattr(local, "SECONDS_TO_SAVE", 0.5)
+    (folder,) = settle(tmp_path, [measurement("deaf", "hang")])
+    found = []
+
+    def stop():
+        found.append(hanging(folder))
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    stopper = threading.Thread(target=stop)
+    stopper.start()
+    with pytest.raises(Preempted):
+        run([folder])
+    stopper.join()
+    assert not is_alive(found[0])
+    assert store.read_outcome(folder).reason == (
+        "it did not stop within 0.5 s and was killed; its log may say why."
+    )
+
+
+def test_second_ctrl_c_kills_at_once(tmp_path):
+    (folder,) = settle(tmp_path, [measurement("deaf", "hang")])
+    found = []
+
+    def interrupt_twice():
+        found.append(hanging(folder))
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(1.0)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    stopper = threading.Thread(target=interrupt_twice)
+    stopper.start()
+    start = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        run([folder])
+    stopper.join()
+    assert time.monotonic() - start < local.SECONDS_TO_SAVE / 2
+    assert not is_alive(found[0])
 
 
 def test_trial_that_was_asked_to_stop_from_outside_has_not_failed(tmp_path):

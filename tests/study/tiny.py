@@ -129,6 +129,15 @@ def sleep(options):
     return {"slept": options["seconds"]}
 
 
+def hang(options):
+    """As one that waits for what never comes: no signal but SIGKILL ends it."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    sys.stdout.write(f"hangs in {os.getpid()}\n")
+    sys.stdout.flush()
+    time.sleep(600)
+    return {}
+
+
 def die_once(options):
     """The first time only: the second finds the file."""
     file = Path(options["file"])

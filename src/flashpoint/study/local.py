@@ -22,6 +22,8 @@ from flashpoint.training.failure import Preempted
 from flashpoint.training.stopping import Wish, stop_wishes
 
 SECONDS_BETWEEN_LOOKS = 0.1
+SECONDS_TO_SAVE = 120.0
+"""For trials that are asked to stop; those that take longer are killed."""
 
 OnLook: TypeAlias = Callable[[Mapping[Path, Status]], None]
 """Told how all trials stand, several times a second."""
@@ -65,7 +67,7 @@ def stopped_by(wish: Wish) -> Preempted:
 
 
 class _Pool:
-    """So many processes, gone at the end; asked to stop, they save first."""
+    """So many processes, gone at the end; asked to stop, they save first, or are killed."""
 
     def __init__(self, size: int, keep_checkpoints: bool) -> None:
         self._size, self._options = size, [KEEP] if keep_checkpoints else []
@@ -115,10 +117,18 @@ class _Pool:
 
     def __exit__(self, *_: object) -> None:
         workers = [*self._busy.values(), *self._idle]
-        for worker in workers:
-            worker.process.terminate()
-        for worker in workers:
-            worker.close()
+        try:
+            for worker in workers:
+                worker.process.terminate()
+            end = time.monotonic() + SECONDS_TO_SAVE
+            for worker in workers:
+                worker.wait_until(end)
+            for folder, worker in self._busy.items():
+                if worker.process.poll() is None:
+                    _record_hanging(folder)
+        finally:  # a second Ctrl-C comes here at once
+            for worker in workers:
+                worker.close()
 
 
 class _Worker:
@@ -147,8 +157,14 @@ class _Worker:
         ready, _, _ = select.select([self._from], [], [], 0)
         return bool(ready and os.read(self._from.fileno(), 1))
 
+    def wait_until(self, end: float) -> None:
+        """Let it end by itself, up to a time of ``time.monotonic``."""
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(max(0.0, end - time.monotonic()))
+
     def close(self) -> None:
-        """Wait for its end."""
+        """Kill it if it has not ended."""
+        self.process.kill()
         self.process.wait()
         self._from.close()
         with suppress(BrokenPipeError):
@@ -162,6 +178,14 @@ def _judge_death(folder: Path, status: int) -> Status:
     if not (folder / store.FAILURE).exists():
         store.record_failure(folder, describe_death(status))
     return "failed"
+
+
+def _record_hanging(folder: Path) -> None:
+    """Say of a trial that it was asked to stop and did not."""
+    store.record_failure(
+        folder,
+        f"it did not stop within {SECONDS_TO_SAVE:g} s and was killed; its log may say why.",
+    )
 
 
 def describe_death(status: int) -> str:

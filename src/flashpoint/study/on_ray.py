@@ -16,7 +16,7 @@ from typing import Any
 from flashpoint.errors import InputError, UnsupportedError
 from flashpoint.files import write_atomically
 from flashpoint.study import store
-from flashpoint.study.local import OnLook, stopped_by
+from flashpoint.study.local import SECONDS_TO_SAVE, OnLook, stopped_by
 from flashpoint.study.outcome import Status
 from flashpoint.study.trial import Ending, do_trial
 from flashpoint.training.stopping import stop_wishes
@@ -24,7 +24,6 @@ from flashpoint.training.stopping import stop_wishes
 LOCAL = "ray"
 GPUS_PER_TRIAL = 0.25
 SECONDS_BETWEEN_LOOKS = 0.3
-SECONDS_TO_SAVE = 120.0
 LARGEST_FILE = 16 << 20
 """Bytes of a file that comes back from a node."""
 

@@ -170,15 +170,17 @@ def _write(log: IO[bytes], text: str) -> None:
 def _incoming() -> Iterator[str]:
     """Lines of standard input; when it ends, the runner is gone and this process stops.
 
-    It is read in a thread of its own, so that the end is seen while a trial goes on.
+    It is read in a thread of its own, so that the end is seen while a trial goes on, and through
+    a file of its own: processes that a trial forks close sys.stdin, and would wait for its lock.
     """
     from queue import SimpleQueue
 
     lines: SimpleQueue[str] = SimpleQueue()
 
     def listen() -> None:
-        for line in sys.stdin:
-            lines.put(line.rstrip("\n"))
+        with os.fdopen(os.dup(0)) as incoming:
+            for line in incoming:
+                lines.put(line.rstrip("\n"))
         os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=listen, daemon=True).start()
