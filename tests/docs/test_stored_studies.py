@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from stored_results import PAGE, ROOT, STUDIES, TEXT, names_a_machine
 
-from flashpoint.report.run_files import read_runs
+from flashpoint.report.run_files import read_mapping, read_runs
 from flashpoint.report.verdicts import count_words
+from flashpoint.study import store
 from flashpoint.study.registry import STUDIES as REGISTRY
 from flashpoint.study.sections import read_section
 
@@ -49,6 +50,15 @@ def test_equal_configs_gave_equal_curves_but_for_softmax_over_documents():
         for step in (100, 2000)
     }
     assert f"by up to {largest[100]:.4f} at update 100 and by up to {largest[2000]:.3f} at" in TEXT
+
+
+@pytest.mark.parametrize("name", sorted(folder.name for folder in STUDIES.iterdir()))
+def test_stored_trials_are_those_that_today_s_plan_would_write(name):
+    stored = store.read_study(STUDIES / name)
+    plan = REGISTRY[name].plan(stored.settings)
+    assert [trial.name for trial in plan] == [folder.name for folder in stored.trials]
+    for trial, folder in zip(plan, stored.trials, strict=True):
+        assert read_mapping(folder / store.TRIAL) == store.plain_trial(trial), trial.name
 
 
 def test_verdicts_are_those_that_the_text_gives():

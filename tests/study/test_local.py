@@ -11,6 +11,8 @@ import pytest
 from data.pictures import make_folder
 from study.tiny import (
     AFTERWARDS,
+    alone,
+    assert_alone,
     content,
     measurement,
     read_json,
@@ -105,6 +107,19 @@ def test_trials_run_side_by_side(tmp_path):
     run(folders, 3, lambda standing: most.append(list(standing.values()).count("running")))
     assert max(most) == 3
     assert set(statuses(folders).values()) == {"finished"}
+
+
+def test_what_is_timed_runs_alone_after_all_others(tmp_path):
+    trials = [measurement(name, "sleep", seconds=1.0) for name in "abcde"]
+    trials[0], trials[2] = alone(trials[0]), alone(trials[2])
+    folders = settle(tmp_path, trials)
+    most = []
+    run(folders, 3, lambda standing: most.append(list(standing.values()).count("running")))
+    assert max(most) == 3
+    ends = {folder.name: store.read_outcome(folder).numbers["end"] for folder in folders}
+    assert sorted(ends, key=ends.__getitem__)[-2:] == ["a", "c"]
+    for name in "ac":
+        assert_alone(folders, name)
 
 
 def test_images_that_workers_read_reach_the_trial(tmp_path, monkeypatch):

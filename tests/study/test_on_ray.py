@@ -6,7 +6,15 @@ import threading
 
 import pytest
 from study.test_local import has_checkpoint, wait_for
-from study.tiny import measurement, settle, statuses, training, use_this_module
+from study.tiny import (
+    alone,
+    assert_alone,
+    measurement,
+    settle,
+    statuses,
+    training,
+    use_this_module,
+)
 
 from flashpoint.errors import InputError, UnsupportedError
 from flashpoint.study import on_ray, store
@@ -64,6 +72,37 @@ def test_study_on_ray_is_stopped_goes_on_and_records_what_fails(ray, tmp_path):
     assert statuses(folders)["relu-seed0"] == "finished"
     assert "going on from step " in (relu / store.LOG).read_text()
     assert not (relu / "checkpoints").exists()
+
+
+@pytest.mark.slow
+def test_what_is_timed_has_all_cores_of_its_node(ray, tmp_path):
+    trials = [measurement(name, "sleep", seconds=1.0) for name in "abc"]
+    folders = settle(tmp_path, [trials[0], alone(trials[1]), trials[2]])
+    run(folders)
+    assert_alone(folders, "b")
+
+
+@pytest.mark.parametrize(
+    ("gpus", "share", "shared", "whole"),
+    [
+        (8, 0.25, {"num_cpus": 1, "num_gpus": 0.25}, {"num_cpus": 1, "num_gpus": 1.0}),
+        (8, 2.0, {"num_cpus": 1, "num_gpus": 2.0}, {"num_cpus": 1, "num_gpus": 2.0}),
+        (8, 0.0, {"num_cpus": 1}, {"num_cpus": 16.0}),
+        (0, 0.25, {"num_cpus": 1}, {"num_cpus": 16.0}),
+    ],
+)
+def test_what_is_timed_takes_a_whole_gpu_or_a_node(gpus, share, shared, whole):
+    class Ray:
+        @staticmethod
+        def cluster_resources():
+            return {"CPU": 18.0, "GPU": gpus}
+
+        @staticmethod
+        def nodes():
+            sizes = {2.0: True, 16.0: True, 64.0: False}
+            return [{"Alive": alive, "Resources": {"CPU": n}} for n, alive in sizes.items()]
+
+    assert on_ray._resources(Ray, share) == (shared, whole)
 
 
 def test_node_that_does_not_see_the_folder_gives_its_files(tmp_path):

@@ -10,6 +10,7 @@ from study.tiny import (
     AFTERWARDS,
     SETTINGS,
     STUDY,
+    alone,
     measurement,
     plan,
     read_json,
@@ -40,6 +41,15 @@ def test_plan_comes_back_as_it_was(tmp_path):
     found = store.read_study(tmp_path)
     assert (found.name, found.settings) == ("tiny", SETTINGS)
     assert set(statuses(folders).values()) == {"waiting"}
+
+
+def test_file_says_of_a_trial_that_it_runs_alone_and_of_others_nothing(tmp_path):
+    timed, other = measurement("timed", "sleep", seconds=1), measurement("other", "add")
+    folders = settle(tmp_path, [alone(timed), other, training("relu")])
+    works = [read_json(folder / store.TRIAL)["work"] for folder in folders]
+    assert [work.get("is_alone") for work in works] == [True, None, None]
+    assert [store.runs_alone(folder) for folder in folders] == [True, False, False]
+    assert store.read_trial(folders[0]) == alone(timed)
 
 
 def test_settling_again_changes_nothing(tmp_path):

@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -36,6 +37,11 @@ def measurement(name, function, **options):
     """What a function of this module gives."""
     work = Measurement(function=f"study.tiny:{function}", options=options)
     return Trial(name=name, factors={"attention": name}, work=work)
+
+
+def alone(trial):
+    """The same measurement, beside which nothing may run."""
+    return replace(trial, work=replace(trial.work, is_alone=True))
 
 
 def plan(settings):
@@ -95,6 +101,14 @@ def statuses(folders):
     return {folder.name: store.read_outcome(folder).status for folder in folders}
 
 
+def assert_alone(folders, name):
+    """No other trial slept while this one did."""
+    slept = {folder.name: store.read_outcome(folder).numbers for folder in folders}
+    own = slept.pop(name)
+    for other, span in slept.items():
+        assert span["end"] < own["begin"] or span["begin"] > own["end"], other
+
+
 def content(folder):
     """The bytes of all files below a folder."""
     files = (path for path in sorted(folder.rglob("*")) if path.is_file())
@@ -125,8 +139,9 @@ def process(options):
 
 
 def sleep(options):
+    begin = time.time()
     time.sleep(options["seconds"])
-    return {"slept": options["seconds"]}
+    return {"begin": begin, "end": time.time()}
 
 
 def hang(options):

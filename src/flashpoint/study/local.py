@@ -34,6 +34,8 @@ def run_locally(
 ) -> None:
     """Do trials that are not finished, in their order; failures are recorded and stop no other.
 
+    Measurements that run alone come last, one at a time.
+
     Args:
         folders: of trials, with their ``trial.json``.
         jobs: how many at a time; they share the processor's cores.
@@ -44,13 +46,14 @@ def run_locally(
         Preempted: SIGTERM or Ctrl-C came; what had begun was saved.
     """
     standing: dict[Path, Status] = dict.fromkeys(folders, "waiting")
-    waiting = list(folders)
+    alone = {folder for folder in folders if store.runs_alone(folder)}
+    waiting = sorted(folders, key=alone.__contains__)
     pool = _Pool(jobs, keep_checkpoints)
     with stop_wishes() as wish, pool:
         while waiting or pool.is_busy:
             if wish:
                 raise stopped_by(wish)
-            while waiting and pool.has_room:
+            while waiting and (not pool.is_busy if waiting[0] in alone else pool.has_room):
                 folder = waiting.pop(0)
                 pool.start(folder)
                 standing[folder] = "running"

@@ -41,6 +41,8 @@ def run_on_ray(
 ) -> None:
     """Do trials that are not finished; failures are recorded and stop no other.
 
+    Measurements that run alone take a whole GPU or, where there is none, all cores of a node.
+
     Args:
         folders: of trials, with their ``trial.json``.
         address: "ray" starts Ray on this machine, "ray://HOST:PORT" connects to a cluster.
@@ -54,12 +56,13 @@ def run_on_ray(
     """
     ray = require_ray()
     with _connected(ray, address, jobs), stop_wishes() as wish:
-        has_gpus = ray.cluster_resources().get("GPU", 0) > 0
-        resources = {"num_cpus": 1, "num_gpus": gpus_per_trial if has_gpus else 0}
-        task = ray.remote(max_retries=0, **resources)(_work)
+        shared, whole = (
+            ray.remote(max_retries=0, **resources)(_work)
+            for resources in _resources(ray, gpus_per_trial)
+        )
         marks = {folder: _mark(folder) for folder in folders}
         tasks = {
-            task.remote(
+            (whole if store.runs_alone(folder) else shared).remote(
                 str(folder.resolve()), (folder / store.TRIAL).read_text(), keep_checkpoints
             ): folder
             for folder in folders
@@ -76,6 +79,15 @@ def run_on_ray(
                 folder = tasks.pop(finished)
                 standing[folder] = _settle(ray, folder, finished)
             on_look(standing)
+
+
+def _resources(ray: Any, gpus_per_trial: float) -> tuple[dict[str, float], dict[str, float]]:
+    """What a trial takes, and what one that runs alone takes."""
+    if gpus_per_trial and ray.cluster_resources().get("GPU", 0) > 0:
+        whole = max(1.0, gpus_per_trial)
+        return {"num_cpus": 1, "num_gpus": gpus_per_trial}, {"num_cpus": 1, "num_gpus": whole}
+    cores = max(node["Resources"].get("CPU", 0) for node in ray.nodes() if node["Alive"])
+    return {"num_cpus": 1}, {"num_cpus": cores}
 
 
 def _work(folder: str, trial: str, keep_checkpoints: bool) -> tuple[Ending, Files]:

@@ -71,10 +71,12 @@ class Measurement:
         function: "module:name" of a function that takes the options and gives a flat mapping of
             numbers.
         options: plain data.
+        is_alone: it takes time, so that nothing else may run beside it.
     """
 
     function: str
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    is_alone: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

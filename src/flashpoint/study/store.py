@@ -249,5 +249,14 @@ def write_json(file: Path, content: Mapping[str, Any]) -> None:
 
 
 def plain_trial(trial: Trial) -> dict[str, Any]:
-    """A trial as it comes back from a file."""
-    return json.loads(json_text(asdict(trial)))
+    """A trial as it comes back from a file, which has ``is_alone`` only where it is true."""
+    content = json.loads(json_text(asdict(trial)))
+    if isinstance(trial.work, Measurement) and not trial.work.is_alone:
+        del content["work"]["is_alone"]
+    return content
+
+
+def runs_alone(folder: Path) -> bool:
+    """Whether nothing else may run beside a trial."""
+    work = read_trial(folder).work
+    return isinstance(work, Measurement) and work.is_alone

@@ -95,6 +95,14 @@ def test_smoke_is_few_and_tiny(name):
             assert config["data"]["train"] in ("digits", "recall:2-8,2000")
 
 
+@every_scale
+@every_study
+def test_training_steps_are_timed_alone(name, settings):
+    for trial in STUDIES[name].plan(settings):
+        if isinstance(trial.work, Measurement):
+            assert trial.work.is_alone == ("step_time" in trial.work.function)
+
+
 @every_study
 def test_evaluations_of_a_trial_have_names_of_their_own(name):
     for settings in SCALES.values():

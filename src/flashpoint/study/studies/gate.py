@@ -77,6 +77,7 @@ def _timing(settings: Settings, seed: int) -> Trial:
     work = Measurement(
         function="flashpoint.study.measures.step_time:measure",
         options={"configs": configs, **_TURNS[settings.scale]},
+        is_alone=True,
     )
     return Trial(name=name_of(factors), factors=factors, work=work)
 
@@ -101,9 +102,9 @@ def findings(outcomes: Sequence[Outcome]) -> Findings:
         ],
         tables=[arm_table("gate", outcomes, ("top1", "loss", "without_s", "with_s"))],
         notes=[
-            "Time is that of single training steps, with and without in turns in one process. "
-            "Runs that share a GPU distort times, which turns make up for; the runs' own images "
-            "per second are not compared.",
+            "Time is that of single training steps, with and without in turns in one process "
+            "that runs alone: after all others here, on a GPU of its own on Ray. The runs' own "
+            "images per second are not compared.",
             *state_notes(outcomes),
         ],
     )

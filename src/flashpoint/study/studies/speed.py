@@ -82,6 +82,7 @@ def _step(settings: Settings, tokens: int, changes: Mapping[str, Any], seed: int
     work = Measurement(
         function="flashpoint.study.measures.step_time:measure",
         options={"configs": configs, **_TURNS[settings.scale]},
+        is_alone=True,
     )
     return Trial(name=name_of(factors), factors=factors, work=work)
 
@@ -102,8 +103,8 @@ def findings(outcomes: Sequence[Outcome]) -> Findings:
         ],
         notes=[
             "Kernels: medians of stored benchmarks, each on its own device. Steps: twins in turns "
-            "in one process on the device of this study. Other runs on the same GPU distort times "
-            "less that way, but run this study alone.",
+            "in one process on the device of this study, which runs alone: after all others here, "
+            "on a GPU of its own on Ray.",
             *state_notes(outcomes),
         ],
     )
