@@ -1,6 +1,7 @@
 """``flashpoint study`` from the command line, on a study of seconds."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -134,6 +135,18 @@ def test_failed_trials_end_with_a_status_of_their_own(study, monkeypatch):
     assert result.exit_code == 1
     assert "failed bad: ZeroDivisionError: division by zero" in result.stdout
     assert "1 of 1 trials failed. Why is in their failure.json; the same" in result.stderr
+
+
+def test_trial_with_a_broken_record_is_done_again_as_it_says(study):
+    folder = Path("runs", "studies", "smoke", "small", "add")
+    study("run", "small", "--scale", "smoke")
+    (folder / store.RECORD).write_text("{")
+    again = study("run", "small", "--scale", "smoke")
+    assert again.exit_code == 1
+    assert f"Remove {folder} to do the trial again." in " ".join(again.stdout.split())
+    shutil.rmtree(folder)
+    assert study("run", "small", "--scale", "smoke").exit_code == 0
+    assert store.read_outcome(folder).status == "finished"
 
 
 def test_trial_that_was_stopped_from_outside_is_said(study, monkeypatch):

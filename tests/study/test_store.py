@@ -146,6 +146,7 @@ def test_trial_with_a_broken_file_has_failed_and_says_which(tmp_path, name):
     outcome = store.read_outcome(folder)
     assert outcome.status == "failed"
     assert outcome.reason.startswith(f"{folder / name} cannot be read: ")
+    assert outcome.reason.endswith(f". Remove {folder} to do the trial again.")
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"name": "x"}', '{"study": "x", "trials": []}'])

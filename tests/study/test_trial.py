@@ -144,6 +144,7 @@ def test_broken_file_is_said_and_left(place, name):
     assert do_trial(folder) == "failed"
     reason = read_json(folder / store.FAILURE)["reason"]
     assert reason.startswith(f"{folder / name} cannot be read: ")
+    assert reason.endswith(f". Remove {folder} to do the trial again.")
     assert (folder / name).read_text() == "{"
 
 

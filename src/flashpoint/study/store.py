@@ -89,7 +89,7 @@ def _require_same_study(before: StoredStudy, name: str, settings: Settings) -> N
 def _require_same_trial(folder: Path, trial: Trial) -> None:
     if not (folder / TRIAL).exists():
         return
-    changed = differences(read_mapping(folder / TRIAL), plain_trial(trial))
+    changed = differences(read_part(folder / TRIAL), plain_trial(trial))
     if changed:
         key, (was, now) = next(iter(changed.items()))
         raise _another_plan(folder, f"{key} was {describe(was)}, is {describe(now)}")
@@ -133,11 +133,19 @@ def find_studies(folder: Path) -> list[Path]:
 
 def read_trial(folder: Path) -> Trial:
     """What ``trial.json`` says."""
-    content = read_mapping(folder / TRIAL)
+    content = read_part(folder / TRIAL)
     try:
         return Trial(name=content["name"], factors=content["factors"], work=_work(content["work"]))
     except (KeyError, TypeError) as error:
         raise InputError(f"{folder / TRIAL} is no trial's: {describe(error)}.") from error
+
+
+def read_part(file: Path) -> Mapping[str, Any]:
+    """One of a trial's JSON files, empty if it is not there; a broken one says what to do."""
+    try:
+        return read_mapping(file)
+    except InputError as error:
+        raise InputError(f"{error} Remove {file.parent} to do the trial again.") from error
 
 
 def _work(content: Mapping[str, Any]) -> Training | Measurement:
@@ -151,9 +159,9 @@ def read_outcome(folder: Path) -> Outcome:
     """How a trial stands, and its numbers; one whose files are broken has failed."""
     trial = read_trial(folder)
     try:
-        record = read_mapping(folder / RECORD)
-        evaluations = read_mapping(folder / EVALUATIONS)
-        failure = read_mapping(folder / FAILURE)
+        record = read_part(folder / RECORD)
+        evaluations = read_part(folder / EVALUATIONS)
+        failure = read_part(folder / FAILURE)
     except InputError as error:
         return Outcome(name=trial.name, factors=trial.factors, status="failed", reason=str(error))
     status = _status(folder, trial, record, evaluations, failure)

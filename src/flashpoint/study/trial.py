@@ -19,7 +19,6 @@ from typing import IO, Any, Literal, TypeAlias
 
 from flashpoint.errors import FlashpointError, InputError
 from flashpoint.files import InUse, locked
-from flashpoint.report.run_files import read_mapping
 from flashpoint.study import store
 from flashpoint.study.plan import Measurement, Training
 from flashpoint.training.failure import Preempted
@@ -63,7 +62,7 @@ def do_trial(folder: Path, *, keep_checkpoints: bool = False) -> Ending:
 def _do(folder: Path, log: IO[bytes]) -> None:
     work = store.read_trial(folder).work
     for file in (store.RECORD, store.EVALUATIONS):
-        read_mapping(folder / file)  # a broken one is said by its name
+        store.read_part(folder / file)  # a broken one is said by its name
     _forget_earlier_trials()
     if isinstance(work, Measurement):
         _measure(folder, work)
@@ -81,7 +80,7 @@ def _train(folder: Path, work: Training, log: IO[bytes]) -> None:
 
     with open(log.fileno(), "w", closefd=False) as text:
         loop.train(config_file.parse(work.config), folder, console=Console(file=text, width=200))
-    answers = dict(read_mapping(folder / store.EVALUATIONS))
+    answers = dict(store.read_part(folder / store.EVALUATIONS))
     for evaluation in work.afterwards:
         if evaluation.name not in answers:
             _write(log, f"{evaluation.name}: {evaluation.kind} {dict(evaluation.options)}\n")
@@ -90,7 +89,7 @@ def _train(folder: Path, work: Training, log: IO[bytes]) -> None:
 
 
 def _measure(folder: Path, work: Measurement) -> None:
-    if (folder / store.RECORD).exists():
+    if store.read_part(folder / store.RECORD):
         return
     from flashpoint.training.ranks import choose_device
     from flashpoint.training.record import describe_environment
