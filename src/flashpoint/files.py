@@ -55,6 +55,10 @@ def write_atomically(file: Path, write: Callable[[IO[bytes]], object]) -> None:
         temporary.unlink(missing_ok=True)
 
 
+_own: set[Path] = set()
+"""Files that this process holds."""
+
+
 class InUse(Exception):
     """Another process holds a lock; the message is its number."""
 
@@ -74,6 +78,28 @@ def locked(file: Path) -> Generator[None]:
             raise InUse(os.read(descriptor, 20).decode().strip()) from error
         os.truncate(descriptor, 0)
         os.write(descriptor, f"{os.getpid()}\n".encode())
-        yield
+        _own.add(file.resolve())
+        try:
+            yield
+        finally:
+            _own.discard(file.resolve())
+    finally:
+        os.close(descriptor)
+
+
+def is_held(file: Path) -> bool:
+    """Whether a process, this one too, holds a file by ``locked``; nothing is written."""
+    if file.resolve() in _own:  # to open and close it here would end the lock
+        return True
+    try:
+        descriptor = os.open(file, os.O_RDONLY)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.lockf(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    else:
+        return False
     finally:
         os.close(descriptor)

@@ -14,7 +14,7 @@ from flashpoint.study.outcome import Outcome
 
 @pytest.fixture
 def standing(tmp_path):
-    """Trials in all four states, with the files that such trials have."""
+    """Trials in all usual states, with the files that such trials have."""
     states = {
         **{"relu": "finished", "softmax": "running", "broken": "failed"},
         **{"later": "waiting", "last": "waiting"},
@@ -64,6 +64,13 @@ def test_table_fits_the_terminal_and_leaves_out_what_waits(standing):
     assert "softmax" in text
     assert "broken" in text
     assert "later" not in text
+
+
+def test_trial_that_was_stopped_is_shown_and_counted(standing):
+    later = list(standing)[3]
+    lines = show(standing | {later: "stopped"}, terminal(rows=9))
+    assert any("later-seed0" in line and "stopped" in line for line in lines)
+    assert lines[-1].startswith("5 of 9 finished, 1 running, 1 stopped, 1 failed, 1 waiting; ")
 
 
 def test_file_that_is_half_written_does_not_stop_the_view(standing):

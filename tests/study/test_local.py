@@ -191,7 +191,7 @@ def test_signal_lets_trials_save_and_says_how_to_go_on(tmp_path, number):
     )
     log = (folders[0] / store.LOG).read_text()
     assert "stopped by SIGTERM at step " in log
-    assert statuses(folders) == {"relu-seed0": "running", "relu-seed1": "waiting"}
+    assert statuses(folders) == {"relu-seed0": "stopped", "relu-seed1": "waiting"}
 
 
 def hanging(folder):
@@ -251,9 +251,11 @@ def test_trial_that_was_asked_to_stop_from_outside_has_not_failed(tmp_path):
 
     stopper = threading.Thread(target=stop)
     stopper.start()
-    run(folders)
+    seen = []
+    run(folders, on_look=lambda standing: seen.append(dict(standing)))
     stopper.join()
-    assert statuses(folders) == {"relu-seed0": "running", "next": "finished"}
+    assert statuses(folders) == {"relu-seed0": "stopped", "next": "finished"}
+    assert seen[-1] == {folders[0]: "stopped", folders[1]: "finished"}
 
 
 def test_killed_runner_leaves_no_process_and_its_trial_goes_on(tmp_path):

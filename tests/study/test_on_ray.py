@@ -63,7 +63,7 @@ def test_study_on_ray_is_stopped_goes_on_and_records_what_fails(ray, tmp_path):
         run(folders, lambda standing: seen.append(dict(standing)))
     stopper.join()
     assert not ray.is_initialized()
-    assert statuses(folders) == {"relu-seed0": "running", "bad": "failed", "dead": "failed"}
+    assert statuses(folders) == {"relu-seed0": "stopped", "bad": "failed", "dead": "failed"}
     assert seen[-1][relu] == "running"
     assert store.read_outcome(bad).reason == "ZeroDivisionError: division by zero"
     assert store.read_outcome(dead).reason.startswith("Ray: ")

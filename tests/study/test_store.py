@@ -11,6 +11,7 @@ from study.tiny import (
     SETTINGS,
     STUDY,
     alone,
+    content,
     measurement,
     plan,
     read_json,
@@ -116,7 +117,42 @@ def test_status_follows_from_the_files(tmp_path):
     look()
     store.write_json(folder / store.EVALUATIONS, ANSWERS)
     look()
-    assert seen == ["waiting", "running", "failed", "running", "running", "finished"]
+    assert seen == ["waiting", "stopped", "failed", "stopped", "stopped", "finished"]
+
+
+def test_trial_that_began_runs_as_long_as_its_study_is_held(tmp_path):
+    (folder,) = settle(tmp_path, [training("relu")])
+    (folder / store.LOG).write_text("began\n")
+    code = (
+        "import sys; from pathlib import Path; from flashpoint.study.store import claim_study\n"
+        "with claim_study(Path(sys.argv[1])): print(flush=True); sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as runner:
+        runner.stdout.readline()
+        assert store.read_outcome(folder).status == "running"
+        runner.kill()
+    assert (tmp_path / store.LOCK).exists()
+    assert store.read_outcome(folder).status == "stopped"
+
+
+def test_whoever_runs_a_study_may_look_at_it_and_still_holds_it(tmp_path):
+    (folder,) = settle(tmp_path, [training("relu")])
+    (folder / store.LOG).write_text("began\n")
+    with store.claim_study(tmp_path):
+        assert store.read_outcome(folder).status == "running"
+        code = "import sys; from pathlib import Path; from flashpoint.files import is_held\n"
+        command = [sys.executable, "-c", f"{code}sys.exit(not is_held(Path(sys.argv[1])))"]
+        subprocess.run([*command, str(tmp_path / store.LOCK)], check=True)
+    assert store.read_outcome(folder).status == "stopped"
+
+
+def test_looking_at_a_study_writes_nothing(tmp_path):
+    (folder,) = settle(tmp_path, [training("relu")])
+    (folder / store.LOG).write_text("began\n")
+    before = content(tmp_path)
+    assert store.read_outcome(folder).status == "stopped"
+    assert content(tmp_path) == before
 
 
 def test_numbers_of_a_training_are_those_of_record_validation_and_evaluations(tmp_path):

@@ -292,9 +292,9 @@ def _say_what_came_out(stored: "Sequence[StoredStudy]", out: Path) -> None:
             err=True,
         )
         raise typer.Exit(1)
-    if counts["running"]:
+    if counts["stopped"]:
         typer.echo(
-            f"{counts['running']} of {counts.total()} trials were stopped. Give the same command "
+            f"{counts['stopped']} of {counts.total()} trials were stopped. Give the same command "
             "again to go on.",
             err=True,
         )

@@ -26,6 +26,7 @@ from flashpoint.training.progress import describe_numbers
 STYLES: Mapping[Status, str] = {
     "finished": "green",
     "running": "bold",
+    "stopped": "yellow",
     "failed": "red",
     "waiting": "dim",
 }
@@ -65,8 +66,7 @@ class Progress(LiveView):
         for folder, status in news.items():
             self._ends[folder] = _describe_end(folder, status)
             if not self._console.is_terminal:
-                took = "" if status == "running" else f" {self._ends[folder]}"
-                line = f"{seconds:5.0f} s  {_name(folder)} {status}{took}"
+                line = f"{seconds:5.0f} s  {_name(folder)} {status} {self._ends[folder]}".rstrip()
                 self._console.print(line, soft_wrap=True, highlight=False, markup=False)
         is_due = seconds - self._drawn >= SECONDS_BETWEEN_DRAWINGS
         if self._console.is_terminal and (news or is_due):
@@ -96,7 +96,7 @@ class Progress(LiveView):
         counts = Counter(standing.values())
         total = len(standing) + self._finished
         parts = [f"{counts['finished'] + self._finished} of {total} finished"]
-        parts += [f"{counts[s]} {s}" for s in ("running", "failed", "waiting") if counts[s]]
+        parts += [f"{counts[s]} {s}" for s in STYLES if s != "finished" and counts[s]]
         done = counts["finished"] + counts["failed"] + sum(g.share for g in glances.values())
         left = ""
         if done and done < len(standing):
@@ -105,8 +105,8 @@ class Progress(LiveView):
 
 
 def _worth_showing(standing: Mapping[Path, Status], rows: int) -> list[Path]:
-    """As many trials as there is room for: those that run or failed, the last ends, the next."""
-    order: tuple[Status, ...] = ("running", "failed", "finished", "waiting")
+    """As many trials as there is room for: those that run, failed or stopped, the last ends."""
+    order: tuple[Status, ...] = ("running", "failed", "stopped", "finished", "waiting")
     by_status = {s: [f for f, status in standing.items() if status == s] for s in order}
     by_status["finished"].reverse()
     chosen = [folder for status in order for folder in by_status[status]][:rows]

@@ -177,7 +177,7 @@ class _Worker:
 def _judge_death(folder: Path, status: int) -> Status:
     """How a trial stands whose process has ended."""
     if status == STOPPED:
-        return "running"
+        return "stopped"
     if not (folder / store.FAILURE).exists():
         store.record_failure(folder, describe_death(status))
     return "failed"

@@ -113,7 +113,7 @@ def _settle(ray: Any, folder: Path, task: Any) -> Status:
         return "failed"
     for name, content in files.items():
         write_atomically(folder / name, lambda handle, content=content: handle.write(content))
-    return "running" if ending == "stopped" else ending
+    return ending
 
 
 def _cancel(ray: Any, tasks: list[Any]) -> None:

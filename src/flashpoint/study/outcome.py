@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-Status = Literal["finished", "running", "failed", "waiting"]
+Status = Literal["finished", "running", "stopped", "failed", "waiting"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -14,7 +14,8 @@ class Outcome:
     Attributes:
         name: of the trial.
         factors: of the trial.
-        status: "running" is what began and has not ended, be it interrupted.
+        status: "running" is what began and has not ended while a command runs the study,
+            "stopped" the same where none does.
         numbers: by name. Of a training: those of the last validation ("top1", "loss", "bleu"),
             of the record ("seconds", "samples_per_s", "flops", "num_parameters", "train_loss",
             "peak_memory_bytes", "skipped"), and "NAME.key" of every evaluation. Of a measurement:

@@ -3,7 +3,8 @@
 A trial's folder is a run's folder (``config.yaml``, ``metrics.jsonl``, ``record.json``,
 ``checkpoints``) with three files more: ``trial.json``, written before anything else, says what is
 to be done; ``evaluations.json`` holds what came after training; ``failure.json`` says why it
-failed. A measurement has a ``record.json`` of its own. What is there decides how a trial stands.
+failed. A measurement has a ``record.json`` of its own. What is there decides how a trial stands;
+what began and has not ended runs as long as a process holds ``STUDY/.lock``.
 """
 
 import json
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from flashpoint.errors import InputError, describe
-from flashpoint.files import InUse, json_text, locked, write_atomically
+from flashpoint.files import InUse, is_held, json_text, locked, write_atomically
 from flashpoint.report.run_files import number, read_mapping
 from flashpoint.study.outcome import Outcome, Status
 from flashpoint.study.plan import Evaluation, Measurement, Settings, Study, Training, Trial
@@ -186,7 +187,9 @@ def _status(
         return "finished"
     if failure:
         return "failed"
-    return "running" if (folder / LOG).exists() or record else "waiting"
+    if not (folder / LOG).exists() and not record:
+        return "waiting"
+    return "running" if is_held(folder.parent / LOCK) else "stopped"
 
 
 def _numbers(
