@@ -1,15 +1,17 @@
 """What trained models are asked: the same as the verbs give, and under another config."""
 
 import math
+from shutil import copytree
 
 import pytest
 import torch
-from evaluation.trained import trained_run
+from evaluation.trained import call, trained_run
 from training.runs import train_quietly
 
+from flashpoint.cli.inspect import inspect
 from flashpoint.errors import InputError
 from flashpoint.evaluation.probe import probe, probe_config
-from flashpoint.study.evaluations import run_evaluation
+from flashpoint.study.evaluations import inspect_attention, run_evaluation
 from flashpoint.study.settings import pointwise
 from flashpoint.training import config_file
 from flashpoint.training.run_folder import Run, open_run
@@ -185,3 +187,24 @@ def test_what_cannot_be_asked_is_refused_in_one_line(kind, options, message):
     with pytest.raises(InputError, match=message) as error:
         run_evaluation(kind, trained_run(), options)
     assert "\n" not in str(error.value)
+
+
+def test_attention_is_what_inspect_says_of_the_last_step(tmp_path):
+    run = copytree(trained_run(), tmp_path / "run")
+    inspect_attention(run)
+    options = ("--samples", 64, "--images", 2, "--checkpoint", "last", "--device", "cpu")
+    call(inspect, run, "--out", tmp_path / "asked", *options)
+    found = {file.name: file.read_bytes() for file in (run / "attention").iterdir()}
+    assert set(found) == {"statistics.json", "maps.png"}
+    for name, content in found.items():
+        assert content == (tmp_path / "asked" / name).read_bytes()
+
+
+def test_attention_is_looked_at_once_and_not_in_text(translator, tmp_path):
+    run = copytree(trained_run(), tmp_path / "run")
+    (run / "attention").mkdir()
+    (run / "attention" / "statistics.json").write_text("{}")
+    for folder in (run, translator):
+        inspect_attention(folder)
+    assert not (run / "attention" / "maps.png").exists()
+    assert not (translator / "attention").exists()

@@ -111,7 +111,8 @@ def test_node_that_does_not_see_the_folder_gives_its_files(tmp_path):
     ending, files = _work(str(tmp_path / "elsewhere" / "relu-seed0"), plain_text(folder), False)
     assert ending == "finished"
     assert {"record.json", "metrics.jsonl", "config.yaml", "log.txt"} <= set(files)
-    assert not [name for name in files if name.startswith("events")]
+    assert not [name for name in files if name.startswith(("events", "checkpoints"))]
+    assert {"attention/statistics.json", "attention/maps.png"} <= set(files)
 
     class Ray:
         class exceptions:
@@ -122,6 +123,7 @@ def test_node_that_does_not_see_the_folder_gives_its_files(tmp_path):
             return ending, files
 
     assert on_ray._settle(Ray, folder, None) == "finished"
+    assert (folder / "attention" / "maps.png").read_bytes() == files["attention/maps.png"]
     assert statuses([folder]) == {"relu-seed0": "finished"}
     assert not (tmp_path / "elsewhere").exists()
 

@@ -8,6 +8,7 @@ from study.tiny import AFTERWARDS, content, measurement, read_json, settle, trai
 from training.runs import curve
 
 from flashpoint.files import locked
+from flashpoint.report.run_files import read_runs
 from flashpoint.study import store, trial
 from flashpoint.study.plan import Measurement, Trial
 from flashpoint.study.trial import do_trial, main
@@ -32,11 +33,32 @@ def test_training_is_trained_and_asked(place):
     assert "far: classify {'data.image_size': 16}" in log
 
 
-def test_finished_trial_leaves_small_text_only(place):
-    folder = place(training("relu"))
-    do_trial(folder)
+def test_finished_trial_leaves_small_text_and_of_seed_0_its_attention(tmp_path):
     names = {"config.yaml", "data.json", "log.txt", "metrics.jsonl", "record.json", "trial.json"}
-    assert {path.name for path in folder.rglob("*")} == names
+    first, second = settle(tmp_path, [training("relu", seed) for seed in range(2)])
+    for folder in (first, second):
+        do_trial(folder)
+    assert {path.name for path in second.rglob("*")} == names
+    shown = {"attention", "statistics.json", "maps.png"}
+    assert {path.name for path in first.rglob("*")} == names | shown
+    (run,) = read_runs([first])
+    assert (run.statistics["step"], run.statistics["num_images"]) == (12, 64)
+    assert sum(path.stat().st_size for path in (first / "attention").iterdir()) < 20_000
+
+
+def test_attention_that_cannot_be_shown_fails_no_trial(place, monkeypatch):
+    from flashpoint.study import evaluations
+
+    def fail(folder):
+        raise ValueError("no matplotlib")
+
+    monkeypatch.setattr(evaluations, "inspect_attention", fail)
+    folder = place(training("relu", 0, AFTERWARDS))
+    assert do_trial(folder) == "finished"
+    assert (
+        "attention is not shown: ValueError: no matplotlib\n" in (folder / store.LOG).read_text()
+    )
+    assert store.read_outcome(folder).numbers["far.top1"]
 
 
 def test_checkpoints_stay_if_asked_for(place):

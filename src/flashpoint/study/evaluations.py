@@ -1,4 +1,4 @@
-"""What a trained model is asked after its run: flat numbers from a run's folder."""
+"""What a trained model is asked after its run: flat numbers, and attention for the report."""
 
 import inspect
 import json
@@ -13,24 +13,30 @@ from torch import nn
 from flashpoint.convert.fitting import fit
 from flashpoint.data.text.pieces import load_pieces
 from flashpoint.errors import InputError, check_choice, hint
+from flashpoint.evaluation.attention_maps import spread_layers
 from flashpoint.evaluation.few_shot import NotFinite
 from flashpoint.evaluation.probe import probe, probe_config
 from flashpoint.evaluation.run_evaluation import evaluate_run
+from flashpoint.evaluation.run_inspection import STATISTICS, STATISTICS_PICTURE, inspect_model
 from flashpoint.evaluation.translation import Search, Translator
 from flashpoint.evaluation.translation_scores import evaluate_translation
 from flashpoint.layers.attention import Attention
 from flashpoint.models.registry import create_model
 from flashpoint.models.reluformer import ReLUFormer
 from flashpoint.models.vit import ViT
+from flashpoint.study.store import ATTENTION
 from flashpoint.training import config_file
 from flashpoint.training.ranks import choose_device
 from flashpoint.training.run_folder import Run, open_run
 from flashpoint.training.text import PIECES
 from flashpoint.training.typed import plain
+from flashpoint.training.vision import VisionConfig
 
 Numbers = dict[str, float]
 
 LEARNED = ("alpha", "gain", "bias")
+NUM_SAMPLES, NUM_IMAGES, NUM_LAYERS = 64, 2, 3
+"""Images for statistics of attention, images and layers for its maps: about 40 kB at "small"."""
 
 
 def run_evaluation(kind: str, folder: Path, options: Mapping[str, Any]) -> Numbers:
@@ -63,6 +69,29 @@ alpha_layer0 and so on |
     if changes:
         model = _rebuilt(run, model)
     return _KINDS[kind](run, model.eval().to(choose_device(run.config.device)), **rest)
+
+
+def inspect_attention(folder: Path) -> None:
+    """What ``flashpoint inspect`` leaves in a run's folder, as far as a report shows it.
+
+    Nothing if it is there, or if the run is one on text.
+    """
+    run = open_run(folder)
+    out = folder / ATTENTION
+    if not isinstance(run.config, VisionConfig) or (out / STATISTICS).exists():
+        return
+    step = run.find_step("last")
+    model = _require(run.load_model(step), ViT).to(choose_device(run.config.device))
+    inspect_model(
+        model,
+        run.config.data,
+        out,
+        step=step,
+        num_samples=NUM_SAMPLES,
+        num_images=NUM_IMAGES,
+        layers=spread_layers(model, NUM_LAYERS),
+    )
+    (out / STATISTICS_PICTURE).unlink()  # reports draw it from the numbers
 
 
 def _check_options(kind: str, options: Mapping[str, Any]) -> None:

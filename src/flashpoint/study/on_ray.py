@@ -99,7 +99,8 @@ def _work(folder: str, trial: str, keep_checkpoints: bool) -> tuple[Ending, File
         path = Path(temporary) / path.name
         store.write_json(path / store.TRIAL, json.loads(trial))
         ending = do_trial(path)
-        files = {file.name: file for file in path.iterdir() if file.is_file()}
+        kept = (*path.iterdir(), *(path / store.ATTENTION).glob("*"))
+        files = {str(file.relative_to(path)): file for file in kept if file.is_file()}
         small = {n: f for n, f in files.items() if f.stat().st_size <= LARGEST_FILE}
         return ending, {name: file.read_bytes() for name, file in small.items()}
 

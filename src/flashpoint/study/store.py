@@ -1,10 +1,11 @@
 """Studies on disk: ``STUDY/study.json`` and a folder for each trial, read without torch.
 
 A trial's folder is a run's folder (``config.yaml``, ``metrics.jsonl``, ``record.json``,
-``checkpoints``) with three files more: ``trial.json``, written before anything else, says what is
-to be done; ``evaluations.json`` holds what came after training; ``failure.json`` says why it
-failed. A measurement has a ``record.json`` of its own. What is there decides how a trial stands;
-what began and has not ended runs as long as a process holds ``STUDY/.lock``.
+``checkpoints``, ``attention``) with three files more: ``trial.json``, written before anything
+else, says what is to be done; ``evaluations.json`` holds what came after training;
+``failure.json`` says why it failed. A measurement has a ``record.json`` of its own. What is there
+decides how a trial stands; what began and has not ended runs as long as a process holds
+``STUDY/.lock``.
 """
 
 import json
@@ -28,6 +29,7 @@ TRIAL = "trial.json"
 RECORD = "record.json"
 EVALUATIONS = "evaluations.json"
 FAILURE = "failure.json"
+ATTENTION = "attention"
 LOG = "log.txt"
 LOCK = ".lock"
 LAST_LINES = 40
@@ -218,7 +220,7 @@ def record_failure(folder: Path, reason: str) -> None:
 
 
 def tidy(folder: Path) -> None:
-    """Remove what a finished trial needs no more; what is left is small, and text."""
+    """Remove what a finished trial needs no more; what is left is small: text, and maps."""
     for pattern in _NOT_TO_KEEP:
         for path in folder.glob(pattern):
             if path.is_dir():

@@ -72,20 +72,33 @@ def _do(folder: Path, log: IO[bytes]) -> None:
 
 
 def _train(folder: Path, work: Training, log: IO[bytes]) -> None:
-    """Train, then ask the model what is not answered yet."""
+    """Train, then look at the model of seed 0 and ask each what is not answered yet."""
     from rich.console import Console
 
     from flashpoint.study.evaluations import run_evaluation
     from flashpoint.training import config_file, loop
 
+    config = config_file.parse(work.config)
     with open(log.fileno(), "w", closefd=False) as text:
-        loop.train(config_file.parse(work.config), folder, console=Console(file=text, width=200))
+        loop.train(config, folder, console=Console(file=text, width=200))
+    if config.seed == 0:
+        _inspect(folder, log)
     answers = dict(store.read_part(folder / store.EVALUATIONS))
     for evaluation in work.afterwards:
         if evaluation.name not in answers:
             _write(log, f"{evaluation.name}: {evaluation.kind} {dict(evaluation.options)}\n")
             answers[evaluation.name] = run_evaluation(evaluation.kind, folder, evaluation.options)
             store.write_json(folder / store.EVALUATIONS, answers)
+
+
+def _inspect(folder: Path, log: IO[bytes]) -> None:
+    """Keep attention for the report; where that fails, a run that went well stays so."""
+    from flashpoint.study.evaluations import inspect_attention
+
+    try:
+        inspect_attention(folder)
+    except Exception as error:  # noqa: BLE001  whatever it is, the evaluations go on
+        _write(log, f"attention is not shown: {type(error).__name__}: {error}\n")
 
 
 def _measure(folder: Path, work: Measurement) -> None:
