@@ -154,6 +154,7 @@ def test_trial_that_was_stopped_from_outside_is_said(study, monkeypatch):
     use_registry(monkeypatch, stops)
     result = study("run", "tiny", "--scale", "smoke", "--jobs", "1")
     assert result.exit_code == 75
+    assert "tiny: 1 stopped" in result.stdout
     assert "1 of 1 trials were stopped. Give the same command again to go on." in result.stderr
 
 
