@@ -50,6 +50,7 @@ def test_attention_that_cannot_be_shown_fails_no_trial(place, monkeypatch):
     from flashpoint.study import evaluations
 
     def fail(folder):
+        store.write_json(folder / "attention" / "statistics.json", {"mass": float("nan")})
         raise ValueError("no matplotlib")
 
     monkeypatch.setattr(evaluations, "inspect_attention", fail)
@@ -59,6 +60,7 @@ def test_attention_that_cannot_be_shown_fails_no_trial(place, monkeypatch):
         "attention is not shown: ValueError: no matplotlib\n" in (folder / store.LOG).read_text()
     )
     assert store.read_outcome(folder).numbers["far.top1"]
+    assert not (folder / "attention").exists()
 
 
 def test_checkpoints_stay_if_asked_for(place):

@@ -6,6 +6,7 @@ that nothing of it reaches the next trial.
 """
 
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -92,13 +93,14 @@ def _train(folder: Path, work: Training, log: IO[bytes]) -> None:
 
 
 def _inspect(folder: Path, log: IO[bytes]) -> None:
-    """Keep attention for the report; where that fails, a run that went well stays so."""
+    """Keep attention for the report; where that fails, as after NaN, the run stays as it is."""
     from flashpoint.study.evaluations import inspect_attention
 
     try:
         inspect_attention(folder)
     except Exception as error:  # noqa: BLE001  whatever it is, the evaluations go on
         _write(log, f"attention is not shown: {type(error).__name__}: {error}\n")
+        shutil.rmtree(folder / store.ATTENTION, ignore_errors=True)
 
 
 def _measure(folder: Path, work: Measurement) -> None:
