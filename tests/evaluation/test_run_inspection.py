@@ -2,10 +2,19 @@
 
 import numpy as np
 import pytest
+import torch
+from evaluation.trained import trained_run
 
 from flashpoint.data.sources import open_source
-from flashpoint.evaluation.run_inspection import batch_size_for, one_per_class, spread_samples
+from flashpoint.errors import InputError
+from flashpoint.evaluation.run_inspection import (
+    batch_size_for,
+    inspect_model,
+    one_per_class,
+    spread_samples,
+)
 from flashpoint.models.registry import model_config
+from flashpoint.training.run_folder import open_run
 
 
 def test_samples_are_spread_over_the_data():
@@ -34,3 +43,13 @@ def test_fewer_images_than_asked_for_are_all():
 )
 def test_blocks_of_weights_stay_small(name, image_size, batch):
     assert batch_size_for(model_config(name, image_size=image_size)) == batch
+
+
+def test_model_that_diverged_is_refused_before_anything_is_written(tmp_path):
+    run = open_run(trained_run())
+    model = run.load_model(60)
+    with torch.no_grad():
+        model.blocks[0].mlp.fc1.weight.fill_(1e30)
+    with pytest.raises(InputError, match="the model of step 60 diverged"):
+        inspect_model(model, run.config.data, tmp_path / "attention", step=60, num_samples=4)
+    assert not (tmp_path / "attention").exists()

@@ -159,6 +159,9 @@ def test_broken_files_are_named(tmp_path):
     (run / "record.json").write_text("[]")
     with pytest.raises(InputError, match=r"record\.json must hold a mapping, not list"):
         report_runs([run], title="")
+    (run / "record.json").write_bytes(b"\xff\xfe{}")
+    with pytest.raises(InputError, match=r"record\.json cannot be read: 'utf-8' codec"):
+        report_runs([run], title="")
 
 
 def test_report_imports_no_torch(twins):

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from flashpoint.data.batches import EvalBatches
@@ -50,6 +51,7 @@ def inspect_model(
     require_drawing()
     source = open_source(config.validation, "validation", config.labels)
     spread = spread_samples(source.num_samples, num_samples)
+    _require_finite(model, next(_images(model, config, Subset(source, spread[:1]))), step)
     statistics = measure_attention(model, _images(model, config, Subset(source, spread), on_count))
     _make(folder)
     content = {"step": step, "data": config.validation, **statistics.to_dict()}
@@ -104,6 +106,16 @@ def _images(
         yield batch.images
         done += len(batch.images)
         on_count(done, source.num_samples)
+
+
+@torch.no_grad()
+def _require_finite(model: ViT, image: Tensor, step: int) -> None:
+    """Refuse a model that diverged: all its attention is NaN, which counts as nothing."""
+    if not model(image).isfinite().all():
+        raise InputError(
+            f"the model of step {step} diverged: what it makes of an image is not finite. Inspect "
+            "another checkpoint."
+        )
 
 
 def _make(folder: Path) -> None:

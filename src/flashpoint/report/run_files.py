@@ -78,8 +78,8 @@ def read_mapping(file: Path) -> Row:
     """A YAML or JSON file; empty if it is not there."""
     if not file.is_file():
         return {}
-    content = file.read_text(encoding="utf-8")
     try:
+        content = file.read_text(encoding="utf-8")
         data = yaml.safe_load(content) if file.suffix == ".yaml" else json.loads(content)
     except (yaml.YAMLError, ValueError) as error:
         reason = " ".join(str(error).split())
@@ -93,7 +93,7 @@ def read_lines(file: Path) -> list[Row]:
     """Every whole line; the last may be half written while the run goes on."""
     if not file.is_file():
         return []
-    lines = file.read_text(encoding="utf-8").splitlines()
+    lines = file.read_bytes().splitlines()
     rows: list[Row] = []
     for number, line in enumerate(lines, start=1):
         try:
