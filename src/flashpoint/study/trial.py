@@ -98,7 +98,7 @@ def _inspect(folder: Path, log: IO[bytes]) -> None:
 
     try:
         inspect_attention(folder)
-    except Exception as error:  # noqa: BLE001  whatever it is, the evaluations go on
+    except Exception as error:  # noqa: BLE001  no picture is worth a trained model
         _write(log, f"attention is not shown: {type(error).__name__}: {error}\n")
         shutil.rmtree(folder / store.ATTENTION, ignore_errors=True)
 

@@ -23,10 +23,10 @@ the start of the next tile, once the stores have read them. With a norm it is th
 x, that are loaded, to slots of their own; consumers make a of them, and take da back through the
 norm on its way out (``hopper_norm``).
 
-Every tile starts at the diagonal, so that its first loop, over masked blocks, runs at least once
-and the compiler knows it. That is not for speed: where the first of two loops may run zero times,
-ptxas 12.8 reuses what it computed ahead of it (descriptors of a and b) in the second one. SIGNED
-queries have one loop.
+Causal tiles start at the diagonal, so that their first loop, over masked blocks, runs at least
+once and the compiler knows it. That is not for speed: where the first of two loops may run zero
+times, ptxas 12.8 reuses what it computed ahead of it (descriptors of a and b) in the second one.
+SIGNED queries have one loop.
 """
 
 from typing import Any
