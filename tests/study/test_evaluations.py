@@ -9,6 +9,7 @@ from evaluation.trained import call, trained_run
 from training.runs import train_quietly
 
 from flashpoint.cli.inspect import inspect
+from flashpoint.data.text.recall import NUM_PIECES
 from flashpoint.errors import InputError
 from flashpoint.evaluation.probe import probe, probe_config
 from flashpoint.study.evaluations import inspect_attention, run_evaluation
@@ -37,16 +38,16 @@ def learner(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def translator(tmp_path_factory):
-    """A run on single pairs, which it learns to copy."""
+    """A run on single pairs, whose value it learns to read."""
     folder = tmp_path_factory.mktemp("translator") / "run"
     values = {
         "task": "text",
         "model": {"name": "reluformer_tiny", "attention": "softmax"},
         "data": {
-            **{"train": "recall:1,5000", "validation": "recall:1", "length": 16, "join": False},
-            "pieces": {"vocabulary_size": 582},
+            **{"train": "recall:1,20000", "validation": "recall:1", "length": 16, "join": False},
+            "pieces": {"vocabulary_size": NUM_PIECES},
         },
-        **{"steps": 150, "batch_size": 1024, "precision": "fp32", "device": "cpu"},
+        **{"steps": 220, "batch_size": 2048, "precision": "fp32", "device": "cpu"},
         **{"optimizer": {"lr": 5e-3}, "schedule": {"warmup_steps": 20, "kind": "cosine"}},
         "label_smoothing": 0.0,
     }
@@ -134,7 +135,7 @@ def test_translate_counts_exact_answers(translator):
 
 
 def test_translate_takes_other_data_that_is_longer_than_training(translator):
-    options = {"data": "recall:64", "data.length": 256, "batch_size": 500}
+    options = {"data": "recall:128", "data.length": 256, "batch_size": 500}
     found = run_evaluation("translate", translator, options)
     assert found["exact"] < 0.5
     assert "bleu_129-256" in found

@@ -7,7 +7,7 @@ from flashpoint.study.plan import Scale, Settings
 SEEDS: Mapping[Scale, int] = {"smoke": 1, "small": 3, "paper": 3}
 IMAGES: Mapping[Scale, str] = {"smoke": "digits", "small": "cifar10:data/cifar10", "paper": ""}
 DOCUMENTS: Mapping[Scale, str] = {
-    "smoke": "recall:2-8,2000",
+    "smoke": "recall:2-8,10000",
     "small": "data/en-de-docs",
     "paper": "",
 }

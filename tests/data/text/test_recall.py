@@ -1,12 +1,12 @@
 """Key-value recall: what a sample is, that it is always the same, and that pieces are single."""
 
-import re
-
 import pytest
 
 from flashpoint.data.text.config import DocumentConfig, PiecesConfig
 from flashpoint.data.text.pieces import train_pieces
 from flashpoint.data.text.recall import (
+    FIRST_PAIR,
+    FIRST_QUERY,
     NUM_HELD_OUT,
     NUM_KEYS,
     NUM_PIECES,
@@ -17,32 +17,38 @@ from flashpoint.data.text.recall import (
 from flashpoint.data.text.sources import names_documents, open_both, open_documents
 from flashpoint.errors import InputError
 
-PAIR = re.compile(r"([\u4e00-\u9fff])([A-Za-z0-9+-])")
+NUM_PAIRS = NUM_KEYS * len(VALUES)
 
 
 def pairs_of(source):
-    assert PAIR.sub("", source) == source[-1]  # the query
-    return PAIR.findall(source)
+    """Keys and values, from all characters but the last, the query."""
+    numbers = [ord(character) - FIRST_PAIR for character in source[:-1]]
+    assert all(0 <= number < NUM_PAIRS for number in numbers)
+    return [(n // len(VALUES), VALUES[n % len(VALUES)]) for n in numbers]
+
+
+def key_asked(source):
+    return ord(source[-1]) - FIRST_QUERY
 
 
 @pytest.mark.parametrize("split", ["train", "validation"])
-def test_target_is_the_pair_that_the_source_asks_for(split):
+def test_target_is_the_value_that_the_source_asks_for(split):
     for document in open_documents("recall:2-40,300", split):
         [(source, target)] = document.segments
         pairs = pairs_of(source)
         assert 2 <= len(pairs) <= 40
         assert len(dict(pairs)) == len(pairs)
-        assert target == source[-1] + dict(pairs)[source[-1]]
+        assert target == dict(pairs)[key_asked(source)]
 
 
 def test_numbers_of_pairs_are_spread_evenly_over_powers_of_two():
-    counts = [len(pairs_of(d.segments[0][0])) for d in open_documents("recall:1-255", "test")]
-    powers = [sum(2**n <= count < 2 ** (n + 1) for count in counts) for n in range(8)]
-    assert min(powers) > 0.7 * len(counts) / 8
-    assert max(powers) < 1.3 * len(counts) / 8
+    counts = [len(pairs_of(d.segments[0][0])) for d in open_documents("recall:1-127", "test")]
+    powers = [sum(2**n <= count < 2 ** (n + 1) for count in counts) for n in range(7)]
+    assert min(powers) > 0.7 * len(counts) / 7
+    assert max(powers) < 1.3 * len(counts) / 7
 
 
-@pytest.mark.parametrize("pairs", [4, 32, 256])
+@pytest.mark.parametrize("pairs", [4, 32, 128])
 def test_most_frequent_value_is_right_as_often_as_the_best_guess(pairs):
     values = [
         [value for _, value in pairs_of(document.segments[0][0])]
@@ -69,16 +75,22 @@ def test_fewer_samples_to_train_on_are_the_first_ones():
     assert list(few) == list(many)[:10]
 
 
-def test_every_key_and_value_is_one_piece():
-    documents = open_documents("recall:2-8,2000", "train")
-    pieces = train_pieces(documents, PiecesConfig(vocabulary_size=NUM_PIECES))
-    for document in list(documents)[:50]:
-        for text in document.segments[0]:
-            [ids] = pieces.encode([text])
-            assert len(ids) == len(text) + 1  # the space in front
-            assert pieces.decode(ids) == text
+@pytest.mark.parametrize("place", ["recall:2-8,10000", "recall:2-32", "recall:2-64"])
+def test_every_pair_query_and_value_is_one_piece(place):
+    pieces = train_pieces(open_documents(place, "train"), PiecesConfig(vocabulary_size=NUM_PIECES))
+    texts = [
+        *(chr(FIRST_PAIR + number) for number in range(NUM_PAIRS)),
+        *(chr(FIRST_QUERY + key) for key in range(NUM_KEYS)),
+        *VALUES,
+    ]
+    found = pieces.encode(texts)
+    assert {len(ids) for ids in found} == {2}  # with the space in front
+    assert len({ids[1] for ids in found}) == len(texts)
     assert pieces.size == NUM_PIECES
-    assert len(set(VALUES)) == len(VALUES)
+    source = "".join(texts)
+    [ids] = pieces.encode([source])
+    assert len(ids) == len(source) + 1  # no piece holds two of them
+    assert pieces.decode(ids) == source
 
 
 def test_place_is_known_as_text_and_has_splits():

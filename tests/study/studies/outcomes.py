@@ -4,7 +4,7 @@ from flashpoint.study.outcome import Outcome
 from flashpoint.study.plan import Settings
 from flashpoint.study.registry import STUDIES
 
-SMOKE = Settings(scale="smoke", seeds=1, images="digits", documents="recall:2-8,2000")
+SMOKE = Settings(scale="smoke", seeds=1, images="digits", documents="recall:2-8,10000")
 SMALL = Settings(scale="small", seeds=3, images="cifar10:DIR", documents="documents:DIR")
 PAPER = Settings(scale="paper", seeds=3, images="DIR", documents="documents:DIR")
 

@@ -8,9 +8,10 @@ from importlib import import_module
 import pytest
 from study.studies.outcomes import PAPER, SMALL, SMOKE
 
+from flashpoint.evaluation.translation import SOURCE_SHARE
 from flashpoint.study.plan import Measurement, Training
 from flashpoint.study.registry import STUDIES
-from flashpoint.study.settings import changed
+from flashpoint.study.settings import NEVER, changed
 from flashpoint.training import config_file
 from flashpoint.training.text import TextConfig
 from flashpoint.training.vision import VisionConfig
@@ -92,7 +93,7 @@ def test_smoke_is_few_and_tiny(name):
     for trial in plan:
         for config in configs_of(trial.work):
             assert config["steps"] <= 40
-            assert config["data"]["train"] in ("digits", "recall:2-8,2000")
+            assert config["data"]["train"] in ("digits", "recall:2-8,10000")
 
 
 @every_scale
@@ -131,6 +132,20 @@ def test_text_twins_differ_in_attention_and_penalty_only():
     for other in others:
         changed = config_file.differences(one, other)
         assert set(changed) <= {"model.attention", "penalty"}
+
+
+@every_scale
+def test_recall_differs_in_attention_only_and_has_room_for_every_source(settings):
+    plan = STUDIES["retrieval"].plan(settings)
+    for trial in plan:
+        changes = config_file.differences(plan[0].work.config, trial.work.config)
+        assert set(changes) <= {"model.attention", "penalty", "seed"}
+        rooms = {trial.factors["trained_pairs"]: trial.work.config["data"]["length"]}
+        for evaluation in trial.work.afterwards:
+            pairs = int(evaluation.options["data"].removeprefix("recall:"))
+            rooms[pairs] = min(evaluation.options["data.length"], rooms.get(pairs, NEVER))
+        for pairs, length in rooms.items():
+            assert pairs + 3 <= SOURCE_SHARE * length  # the space, the query and the end
 
 
 def test_text_at_small_is_one_recipe_with_samples_of_many_lengths():
