@@ -51,6 +51,16 @@ def test_chart_without_points_is_drawn_empty(tmp_path):
     assert len(write_pictures(renamed(findings, series=[]), tmp_path)) == 2
 
 
+def test_long_title_stays_on_the_picture(tmp_path):
+    title = "Accuracy against the power of the length, with and without a gate, by a long title"
+    files = write_pictures(renamed(variance().findings, title=title), tmp_path)
+    with Image.open(files[0]) as image:
+        width, height = image.size
+        edges = [(0, 0, 4, height), (width - 4, 0, width, height), (0, 0, width, 4)]
+        inks = [image.convert("L").crop(edge).getextrema()[0] for edge in edges]
+    assert inks == [255, 255, 255]
+
+
 def test_signs_of_matplotlib_in_names_are_text(tmp_path):
     evil = "$x_{1"
     series = [Series(name=name, x=(evil, "_b"), y=(1, 2)) for name in (evil, "_relu")]

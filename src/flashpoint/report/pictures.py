@@ -141,7 +141,7 @@ def _draw_axes(axes: Any, chart: Chart) -> None:
     from matplotlib.ticker import FixedLocator, NullLocator
 
     texts = [axes.set_xlabel(chart.x_title), axes.set_ylabel(chart.y_title)]
-    texts.append(axes.set_title(chart.title, loc="left", pad=8))
+    texts.append(axes.set_title(chart.title, loc="left", pad=8, wrap=True))
     if categories := category_lines(chart):
         axes.set_xticks(range(len(categories)), ["\n".join(lines) for lines in categories])
         axes.set_xlim(-0.6, len(categories) - 0.4)
