@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+import numpy as np
+
 from flashpoint.study.verdict import bootstrap
 
 ROOT = Path(__file__).parents[1]
@@ -17,10 +19,19 @@ def names_a_machine(text):
     return any(folder in text for folder in (":/", '"/', " /", "/tmp", "/home", "/root"))
 
 
-def record_of(study, name, file="record.json"):
-    """Of seeds 0, 1 and 2."""
-    trials = [STUDIES / study / f"{name}seed{seed}" for seed in (0, 1, 2)]
+def record_of(study, name, file="record.json", seeds=(0, 1, 2)):
+    """By seed."""
+    trials = [STUDIES / study / f"{name}seed{seed}" for seed in seeds]
     return [json.loads((trial / file).read_text("utf-8")) for trial in trials]
+
+
+def top1_in(study, name, evaluation=None, seeds=(0, 1, 2)):
+    """Percent by seed: of the validation, or of an evaluation after it."""
+    if evaluation is None:
+        found = record_of(study, f"{name}-", seeds=seeds)
+        return np.array([100 * one["validation"]["top1"] for one in found])
+    found = record_of(study, f"{name}-", "evaluations.json", seeds)
+    return np.array([100 * one[evaluation]["top1"] for one in found])
 
 
 def rounded(values, digits=2):

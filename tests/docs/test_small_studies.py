@@ -11,6 +11,7 @@ from stored_results import (
     record_of,
     rounded,
     said,
+    top1_in,
 )
 
 from flashpoint.data.text.recall import best_guess
@@ -31,14 +32,6 @@ RECALL = {
 }
 KEYS = (16, 64, 256, 1024, 4096, 16384)
 TESTED = (16, 36, 64, 144, 256, 576)
-
-
-def top1_in(study, name, evaluation=None):
-    """Percent by seed: of the validation, or of an evaluation after it."""
-    if evaluation is None:
-        return np.array([100 * r["validation"]["top1"] for r in record_of(study, f"{name}-")])
-    found = record_of(study, f"{name}-", "evaluations.json")
-    return np.array([100 * one[evaluation]["top1"] for one in found])
 
 
 def variances(name):

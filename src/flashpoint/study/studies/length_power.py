@@ -164,7 +164,7 @@ def _chart(outcomes: Sequence[Outcome], tokens: Factor) -> Chart:
         name=f"length-power-{tokens}",
         title=f"Accuracy against the power of the length, {tokens} tokens",
         caption="Paper 1, figure 2: alpha near 1 is best for every activation, and no activation "
-        "is clearly best there. Here: the same grid; intervals where there are several seeds.",
+        "is clearly best there. Here: intervals where there are several seeds.",
         x_title="alpha in L^-alpha",
         y_title="top-1",
         series=series,
