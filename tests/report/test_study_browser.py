@@ -1,14 +1,17 @@
 """The page of studies in a real browser: drawn, sorted, on a phone, dark, on paper."""
 
 import csv
+import dataclasses
 import io
 import re
 from html.parser import HTMLParser
 
 import pytest
+from report.run_folders import add_attention, make_run
 from report.sample_studies import hostile, make_studies
 
 from flashpoint.report.page import write_page
+from flashpoint.report.run_files import read_runs
 from flashpoint.report.study_report import report_studies
 
 DRAWN = "body[aria-busy=false]"
@@ -119,6 +122,21 @@ def test_page_fits_a_phone_with_everything_unfolded(open_page):
     assert page.evaluate(WIDTH) == 360
     unfold(page)
     assert page.evaluate(WIDTH) == 360
+
+
+def test_names_of_runs_above_their_attention_fit_a_phone(browser, tmp_path):
+    names = [f"tokens64-identity-alpha1.{number}-seed0" for number in range(4)]
+    runs = read_runs([add_attention(make_run(tmp_path / name)) for name in names])
+    section = dataclasses.replace(make_studies(tmp_path)[0], runs=runs, factors=[{}] * 4)
+    write_page(report_studies([section], title=""), tmp_path / "page.html")
+    context = browser.new_context(viewport=PHONE, has_touch=True, is_mobile=True)
+    page = context.new_page()
+    page.goto((tmp_path / "page.html").as_uri())
+    page.wait_for_selector(DRAWN)
+    unfold(page)
+    assert page.get_by_role("tab", name=names[0]).is_visible()
+    assert page.evaluate(WIDTH) == 360
+    context.close()
 
 
 def test_environments_are_stacked_on_a_phone(open_page):
