@@ -18,8 +18,8 @@ VERDICTS = {
     "learned-length": ["undecided", "supports", "supports", "contradicts"],
     "longer-than-trained": ["undecided", "supports"],
     "retrieval": ["undecided", "undecided"],
-    "length-power": ["supports", "supports", "supports"],
-    "memory-slots": ["contradicts", "undecided", "contradicts"],
+    "length-power": ["supports", "undecided", "supports"],
+    "memory-slots": ["undecided", "undecided", "contradicts"],
 }
 
 

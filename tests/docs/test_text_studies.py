@@ -10,7 +10,7 @@ from stored_results import PAGE, STUDIES, TEXT, record_of, rounded
 from flashpoint.evaluation.translation import SOURCE_SHARE
 from flashpoint.models.registry import create_model
 from flashpoint.report.run_files import read_runs
-from flashpoint.study.reading import over_pairs
+from flashpoint.study.reading import change
 from flashpoint.study.verdict import bootstrap
 
 ABLATION = {  # as the page names it, and its trials
@@ -71,7 +71,7 @@ def test_what_came_first_and_what_was_translated_again_is_as_the_text_says():
         assert text.format(*gaps) in TEXT
     softmax, relu = by_length("document_bleu")
     groups = [relu[2], softmax[2], relu[0], softmax[0]]
-    drawn = bootstrap(groups, over_pairs(lambda longest, shortest: longest - shortest))
+    drawn = bootstrap(groups, change)
     assert f"by {drawn.value:.1f} ({drawn.low:+.1f} to {drawn.high:+.1f}) from 256" in TEXT
     kept = [f"{relu[n].mean() / softmax[n].mean():.0%}" for n in (0, 2)]
     assert "from {} of softmax's d-BLEU to {}".format(*kept) in TEXT

@@ -5,7 +5,15 @@ import math
 import numpy as np
 import pytest
 
-from flashpoint.study.verdict import bootstrap, judge
+from flashpoint.study.verdict import (
+    Distance,
+    Extreme,
+    Interval,
+    Means,
+    bootstrap,
+    judge,
+    judge_quantity,
+)
 
 HIGH = [0.90, 0.91, 0.92]
 LOW = [0.80, 0.81, 0.82]
@@ -55,8 +63,129 @@ def test_fewer_than_three_seeds_have_no_interval(groups):
 
 
 def test_any_quantity_of_several_groups():
-    found = bootstrap([HIGH, LOW, LOW], lambda a, b, c: a - np.maximum(b, c))
-    assert found.value == pytest.approx(0.10)
+    found = bootstrap([HIGH, LOW, LOW], lambda a, b, c: a - b + c)
+    assert found.value == pytest.approx(0.91)
+
+
+LEVEL_PLACES, APART = (0.0,) * 5, (-6.0, -3.0, 0.0, 2.0, 3.0)
+COVERAGE = [  # one error in 40 on each side at most, and what 400 draws leave open
+    pytest.param(kind, truths, id=f"{kind}-{name}")
+    for kind in ("least", "most")
+    for name, truths in (("level", LEVEL_PLACES), ("apart", APART))
+]
+
+
+def drawn_pairs(truths, seed):
+    """400 times: a pair of groups of three seeds for each true difference."""
+    draws = np.random.default_rng(seed).normal(size=(400, len(truths), 2, 3))
+    draws[:, :, 0] += np.array(truths)[:, None]
+    return draws
+
+
+def errors(found, truth):
+    """Shares of intervals that lie wholly above the truth, and wholly below."""
+    above = np.mean([one.low > truth for one in found])
+    return above, np.mean([one.high < truth for one in found])
+
+
+@pytest.mark.parametrize(("kind", "truths"), COVERAGE)
+def test_interval_of_an_extreme_keeps_its_level(kind, truths):
+    found = [Extreme(kind, list(map(Means, pairs))).find() for pairs in drawn_pairs(truths, 3)]
+    assert max(errors(found, (min if kind == "least" else max)(truths))) <= 0.04
+
+
+@pytest.mark.parametrize("kind", ["least", "most"])
+def test_draws_of_an_extreme_of_level_places_miss_it(kind):
+    """Why the extreme itself is not drawn."""
+    combine = (np.minimum if kind == "least" else np.maximum).reduce
+
+    def quantity(*means):
+        return combine([a - b for a, b in zip(means[::2], means[1::2], strict=True)])
+
+    drawn = drawn_pairs(LEVEL_PLACES, 3)[:100]
+    found = [bootstrap(pairs.reshape(-1, 3), quantity) for pairs in drawn]
+    assert max(errors(found, 0.0)) > 0.5
+
+
+@pytest.mark.parametrize("truths", [LEVEL_PLACES, APART, (-2.0, 2.0, 0.0)])
+def test_interval_of_the_largest_distance_keeps_its_level(truths):
+    found = [
+        Extreme("most", [Distance(Means(pair)) for pair in pairs]).find()
+        for pairs in drawn_pairs(truths, 4)
+    ]
+    assert max(errors(found, max(map(abs, truths)))) <= 0.04
+
+
+def test_interval_of_the_best_of_some_less_the_best_of_others_keeps_its_level():
+    draws = np.random.default_rng(5).normal(size=(400, 8, 3))
+    found = [
+        Extreme(
+            "least",
+            [Extreme("most", [Means([one, other]) for one in some[:3]]) for other in some[3:]],
+        ).find()
+        for some in draws
+    ]
+    assert max(errors(found, 0.0)) <= 0.04
+
+
+def test_extreme_of_one_place_is_that_place():
+    place = Means([HIGH, LOW])
+    assert Extreme("least", [place]).find() == Extreme("most", [place]).find() == place.find()
+
+
+def test_one_end_of_an_extreme_is_of_a_stricter_level():
+    places = [Means([HIGH, LOW]), Means([LOW, HIGH])]
+    least, most = (Extreme(kind, places).find() for kind in ("least", "most"))
+    assert least.low == places[1].find().low
+    assert least.high == places[1].find(above=0.0125).high > places[1].find().high
+    assert most == pytest.approx((-least.value, -least.high, -least.low), rel=0.2)
+
+
+@pytest.mark.parametrize(
+    ("place", "expected"),
+    [
+        ([[3.0] * 3], (3.0, 3.0, 3.0)),
+        ([[-3.0] * 3], (3.0, 3.0, 3.0)),
+        ([[-3.0] * 2], (3.0, None, None)),
+    ],
+)
+def test_distance_has_no_sign(place, expected):
+    assert Distance(Means(place)).find() == Interval(*expected)
+
+
+def test_distance_of_what_may_be_0_goes_from_0_to_the_farther_end():
+    low, high = Means([[-1.0, 0.1, 0.5]]).find()[1:]
+    assert Distance(Means([[-1.0, 0.1, 0.5]])).find()[1:] == (0.0, max(-low, high))
+
+
+def test_extreme_of_few_seeds_has_no_interval():
+    found = Extreme("most", [Means([HIGH]), Means([LOW[:2]])]).find()
+    assert found == (pytest.approx(0.91), None, None)
+
+
+def test_claim_about_every_place_is_contradicted_by_one():
+    def said(*groups):
+        of = Extreme("least", [Means([group]) for group in groups])
+        return judge_quantity("a claim", of, (0.0, math.inf), unit="points").word
+
+    below = [-number for number in HIGH]
+    open_ = [-0.5, 0.1, 0.5]
+    assert [said(HIGH, LOW), said(HIGH, open_), said(below, open_, HIGH)] == [
+        *("supports", "undecided", "contradicts")
+    ]
+
+
+def test_group_that_places_share_counts_once_among_those_that_diverged():
+    shared = [*HIGH, math.nan]
+    of = Extreme("least", [Means([shared, LOW]), Means([shared, HIGH])])
+    verdict = judge_quantity("a claim", of, (0.0, math.inf), unit="points")
+    assert verdict.note == "1 of 10 runs diverged."
+
+
+def test_extreme_of_no_place_decides_nothing():
+    of = Extreme("most", [])
+    verdict = judge_quantity("a claim", of, (0.0, math.inf), unit="points", lack="No place.")
+    assert (verdict.word, verdict.value, verdict.note) == ("undecided", None, "No place.")
 
 
 @pytest.mark.parametrize(

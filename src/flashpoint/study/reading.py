@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -176,32 +176,8 @@ def _divergences(finished: Sequence[Outcome]) -> list[str]:
     ]
 
 
-def least(*differences: np.ndarray) -> np.ndarray:
-    """The smallest of several quantities, draw by draw."""
-    return np.minimum.reduce(differences)
-
-
-def most(*differences: np.ndarray) -> np.ndarray:
-    """The largest of several quantities, draw by draw."""
-    return np.maximum.reduce(differences)
-
-
-def farthest(*differences: np.ndarray) -> np.ndarray:
-    """That one of several quantities which is farthest from 0, draw by draw."""
-    high, low = most(*differences), least(*differences)
-    return np.where(np.abs(high) >= np.abs(low), high, low)
-
-
-def over_pairs(combine: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
-    """A quantity of means that come in pairs: their differences, combined.
-
-    Example:
-        >>> over_pairs(least)(np.array([3.0]), np.array([1.0]), np.array([5.0]), np.array([4.0]))
-        array([1.])
-    """
-
-    def quantity(*means: np.ndarray) -> np.ndarray:
-        pairs = zip(means[::2], means[1::2], strict=True)
-        return combine(*(first - second for first, second in pairs))
-
-    return quantity
+def change(
+    first: np.ndarray, second: np.ndarray, first_before: np.ndarray, second_before: np.ndarray
+) -> np.ndarray:
+    """How much a difference is larger than another."""
+    return (first - second) - (first_before - second_before)

@@ -346,7 +346,7 @@ def test_a_verdict_says_its_quantity_in_its_unit():
     verdict = findings("gate", gate(0.1, 0.09)).verdicts[1]
     assert verdict.value == pytest.approx(9.0, abs=0.02)
     verdict = findings("variance", variance(off=1.3)).verdicts[0]
-    assert verdict.value == pytest.approx(1.3)
+    assert verdict.value == pytest.approx(0.3)
 
 
 def test_what_has_learned_nothing_decides_nothing():

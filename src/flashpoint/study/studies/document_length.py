@@ -8,12 +8,11 @@ from flashpoint.study.plan import Factor, Scale, Settings, Study, Trial
 from flashpoint.study.reading import (
     along,
     arm_table,
-    farthest,
+    change,
     finite,
     levels,
     mean,
     numbers,
-    over_pairs,
     select,
     state_notes,
 )
@@ -26,7 +25,7 @@ from flashpoint.study.settings import (
     trial,
 )
 from flashpoint.study.studies.relu_attention import translation
-from flashpoint.study.verdict import bootstrap, judge
+from flashpoint.study.verdict import Distance, Extreme, Means, bootstrap, judge, judge_quantity
 
 ATTENTIONS = ("relu", "softmax")
 BLEU = "translation.bleu"
@@ -96,12 +95,11 @@ def _verdicts(outcomes: Sequence[Outcome]) -> list[Verdict]:
     no_long = "" if long else f"No trial of this scale has {LONG} tokens or more."
 
     return [
-        judge(
+        judge_quantity(
             f"Up to {SHORT} tokens ReLUFormer and softmax differ by no more than {MARGIN:g} BLEU.",
-            [group for length in short for group in _groups(outcomes, length)] or [[]],
-            (-MARGIN, MARGIN),
-            unit="BLEU, ReLUFormer less softmax, the largest difference",
-            quantity=over_pairs(farthest),
+            Extreme("most", [Distance(Means(_groups(outcomes, length))) for length in short]),
+            (0.0, MARGIN),
+            unit="BLEU between ReLUFormer and softmax, where it is largest",
         ),
         judge(
             f"At the longest documents ReLUFormer is better (the paper: {PAPER_GAIN:+g} at 1024).",
@@ -117,7 +115,7 @@ def _verdicts(outcomes: Sequence[Outcome]) -> list[Verdict]:
             else [[]],
             (0.0, float("inf")),
             unit="BLEU, gain at the longest less gain at the shortest",
-            quantity=over_pairs(lambda at_longest, at_shortest: at_longest - at_shortest),
+            quantity=change,
             lack=no_long,
         ),
     ]

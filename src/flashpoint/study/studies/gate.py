@@ -3,23 +3,20 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from flashpoint.report.findings import Chart, Findings, Verdict
 from flashpoint.study.outcome import Outcome
-from flashpoint.study.plan import Measurement, Scale, Settings, Study, Trial
+from flashpoint.study.plan import Factor, Measurement, Scale, Settings, Study, Trial
 from flashpoint.study.reading import (
     PERCENT,
     along,
     arm_table,
     levels,
-    most,
     numbers,
     select,
     state_notes,
 )
 from flashpoint.study.settings import name_of, pointwise, trial, vision
-from flashpoint.study.verdict import judge
+from flashpoint.study.verdict import Extreme, Means, judge, judge_quantity
 
 GATES = {"without": "none", "with": "sigmoid"}
 PAPER_COST = 9.3
@@ -114,17 +111,15 @@ def _needs_length(outcomes: Sequence[Outcome]) -> Verdict:
     alphas = levels(select(outcomes, gate="with"), "alpha")
     low = [alpha for alpha in alphas if not isinstance(alpha, str) and alpha <= 0.5]
 
-    def one_less_best(one: np.ndarray, *rest: np.ndarray) -> np.ndarray:
-        return one - most(*rest)
+    def top1(alpha: Factor) -> list[float]:
+        return numbers(outcomes, "top1", PERCENT, gate="with", alpha=alpha)
 
-    return judge(
+    one = top1(1.0)
+    return judge_quantity(
         "With a gate, alpha 1 is still better than every alpha up to 0.5.",
-        [numbers(outcomes, "top1", PERCENT, gate="with", alpha=alpha) for alpha in (1.0, *low)]
-        if low
-        else [[]],
+        Extreme("least", [Means([one, top1(alpha)]) for alpha in low]),
         (0.0, float("inf")),
         unit="points of top-1, alpha 1 less the best of the others",
-        quantity=one_less_best,
     )
 
 

@@ -3,8 +3,6 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from flashpoint.report.findings import Chart, Findings, Series, Verdict
 from flashpoint.study.outcome import Outcome
 from flashpoint.study.plan import Factor, Scale, Settings, Study, Trial
@@ -14,13 +12,12 @@ from flashpoint.study.reading import (
     arm_table,
     levels,
     mean,
-    most,
     numbers,
     select,
     state_notes,
 )
 from flashpoint.study.settings import pointwise, trial, vision
-from flashpoint.study.verdict import judge
+from flashpoint.study.verdict import Extreme, Means, judge, judge_quantity
 
 ACTIVATIONS = ("relu", "relu2", "gelu", "softplus", "identity", "relu6", "sigmoid")
 ALPHAS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0)
@@ -100,42 +97,40 @@ def _verdicts(outcomes: Sequence[Outcome]) -> list[Verdict]:
     judged = _judged_tokens(outcomes)
     some = [] if judged is None else select(outcomes, tokens=judged)
     alphas = levels(select(some, activation="relu"), "alpha")
-    near = [alpha for alpha in alphas if alpha in NEAR_ONE]
-    far = [alpha for alpha in alphas if alpha not in NEAR_ONE]
 
     def top1(activation: str, alpha: Factor) -> list[float]:
         return numbers(some, "top1", PERCENT, activation=activation, alpha=alpha)
-
-    def best_near_less_best_far(*means: np.ndarray) -> np.ndarray:
-        return most(*means[: len(near)]) - most(*means[len(near) :])
 
     others = [
         str(activation)
         for activation in levels(some, "activation")
         if activation not in ("relu", "identity", "softmax")
     ]
+    relu = top1("relu", 1.0)
+    near = [top1("relu", alpha) for alpha in alphas if alpha in NEAR_ONE]
+    far = [top1("relu", alpha) for alpha in alphas if alpha not in NEAR_ONE]
+    # Every alpha elsewhere has one near 1 that is better.
+    best_near_less_best_far = Extreme(
+        "least", [Extreme("most", [Means([one, other]) for one in near]) for other in far]
+    )
     return [
-        judge(
+        judge_quantity(
             f"relu is best at an alpha from {NEAR_ONE[0]:g} to {NEAR_ONE[-1]:g} "
             f"({judged} tokens).",
-            [top1("relu", alpha) for alpha in (*near, *far)] if near and far else [[]],
+            best_near_less_best_far,
             (0.0, float("inf")),
             unit="points of top-1, best near 1 less best elsewhere",
-            quantity=best_near_less_best_far,
         ),
-        judge(
+        judge_quantity(
             f"No activation is more than {MARGIN:g} point better than relu at alpha 1 "
             f"({judged} tokens).",
-            [top1("relu", 1.0), *(top1(activation, 1.0) for activation in others)]
-            if others
-            else [[]],
+            Extreme("most", [Means([top1(activation, 1.0), relu]) for activation in others]),
             (-float("inf"), MARGIN),
             unit="points of top-1, best other less relu",
-            quantity=lambda relu, *rest: most(*rest) - relu,
         ),
         judge(
             f"Without an activation (identity) accuracy is lost at alpha 1 ({judged} tokens).",
-            [top1("relu", 1.0), top1("identity", 1.0)],
+            [relu, top1("identity", 1.0)],
             (0.0, float("inf")),
             unit="points of top-1, relu less identity",
         ),

@@ -6,7 +6,7 @@ from typing import Any
 from flashpoint.report.findings import Chart, Findings, Series, Verdict
 from flashpoint.study.outcome import Outcome
 from flashpoint.study.plan import Evaluation, Scale, Settings, Study, Trial
-from flashpoint.study.reading import PERCENT, arm_table, levels, line, numbers, state_notes
+from flashpoint.study.reading import PERCENT, arm_table, change, levels, line, numbers, state_notes
 from flashpoint.study.settings import pointwise, trial, vision
 from flashpoint.study.verdict import judge
 
@@ -121,7 +121,7 @@ def _verdicts(outcomes: Sequence[Outcome]) -> list[Verdict]:
             ],
             (-MARGIN, float("inf")),
             unit="points of top-1, relu/L's change less softmax's",
-            quantity=lambda far, near, soft_far, soft_near: (far - near) - (soft_far - soft_near),
+            quantity=change,
         ),
         judge(
             f"At {words}, dividing by the keys seen is better for relu/L than by the training "

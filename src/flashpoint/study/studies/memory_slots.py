@@ -6,18 +6,9 @@ from typing import Any
 from flashpoint.report.findings import Chart, Findings, Verdict
 from flashpoint.study.outcome import Outcome
 from flashpoint.study.plan import Evaluation, Factor, Scale, Settings, Study, Trial
-from flashpoint.study.reading import (
-    along,
-    arm_table,
-    farthest,
-    levels,
-    most,
-    numbers,
-    over_pairs,
-    state_notes,
-)
+from flashpoint.study.reading import along, arm_table, levels, numbers, state_notes
 from flashpoint.study.settings import SMALL_CORPUS, text, trial
-from flashpoint.study.verdict import judge
+from flashpoint.study.verdict import Distance, Extreme, Means, judge_quantity
 
 MEMORIES: Mapping[str, Mapping[str, Any]] = {
     "relu": {"model.memory_activation": "relu", "model.memory_norm": False},
@@ -97,34 +88,32 @@ def _verdicts(outcomes: Sequence[Outcome]) -> list[Verdict]:
     slots = [n for n in levels(outcomes, "slots") if not isinstance(n, str)]
     many = [n for n in slots if n >= MANY]
 
-    def pairs(first: str, second: str, where: Sequence[Factor]) -> list[list[float]]:
+    def differences(first: str, second: str, where: Sequence[Factor]) -> list[Means]:
         return [
-            numbers(outcomes, "loss", memory=memory, slots=n)
+            Means([numbers(outcomes, "loss", memory=one, slots=n) for one in (first, second)])
             for n in where
-            for memory in (first, second)
-        ] or [[]]
+        ]
+
+    below = differences("softmax + norm", "relu", [n for n in slots if n < MANY])
 
     return [
-        judge(
+        judge_quantity(
             "A relu memory has a lower loss than a softmax memory at every number of slots.",
-            pairs("relu", "softmax", slots),
+            Extreme("most", differences("relu", "softmax", slots)),
             (-float("inf"), 0.0),
             unit="nats a token, relu less softmax, where it is largest",
-            quantity=over_pairs(most),
         ),
-        judge(
+        judge_quantity(
             f"Below {MANY} slots, softmax with a norm has relu's loss, up to {MARGIN:g} nats.",
-            pairs("softmax + norm", "relu", [n for n in slots if n < MANY]),
-            (-MARGIN, MARGIN),
-            unit="nats a token, softmax with a norm less relu, the largest difference",
-            quantity=over_pairs(farthest),
+            Extreme("most", [Distance(difference) for difference in below]),
+            (0.0, MARGIN),
+            unit="nats a token between softmax with a norm and relu, where it is largest",
         ),
-        judge(
+        judge_quantity(
             f"From {MANY} slots on, relu has a lower loss than softmax with a norm.",
-            pairs("relu", "softmax + norm", many),
+            Extreme("most", differences("relu", "softmax + norm", many)),
             (-float("inf"), 0.0),
             unit="nats a token, relu less softmax with a norm, where it is largest",
-            quantity=over_pairs(most),
             lack="" if many else f"No trial of this scale has {MANY} slots or more.",
         ),
     ]

@@ -9,16 +9,15 @@ from flashpoint.study.plan import Evaluation, Scale, Settings, Study, Trial
 from flashpoint.study.reading import (
     PERCENT,
     arm_table,
-    least,
+    change,
     levels,
     line,
     mean,
     numbers,
-    over_pairs,
     state_notes,
 )
 from flashpoint.study.settings import trial, vision
-from flashpoint.study.verdict import judge
+from flashpoint.study.verdict import Extreme, Means, judge, judge_quantity
 
 MARGIN = 1.0
 """Points of top-1 that still count as following."""
@@ -121,17 +120,16 @@ def _verdicts(outcomes: Sequence[Outcome]) -> list[Verdict]:
             for attention in ("relu", "softmax")
         ]
 
-    def every(number: str) -> list[list[float]]:
-        return [group for size in sizes for group in both(number, size)] or [[]]
+    def worst(number: str) -> Extreme:
+        return Extreme("least", [Means(both(number, size)) for size in sizes])
 
     ends = [*both("top1", sizes[-1]), *both("top1", sizes[0])] if len(sizes) > 1 else [[]]
     return [
-        judge(
+        judge_quantity(
             f"relu/L is at most {MARGIN:g} point of top-1 below softmax at every size.",
-            every("top1"),
+            worst("top1"),
             (-MARGIN, float("inf")),
             unit="points of top-1, the worst size",
-            quantity=over_pairs(least),
         ),
         judge(
             "From the smallest to the largest size relu/L loses no more than "
@@ -139,14 +137,13 @@ def _verdicts(outcomes: Sequence[Outcome]) -> list[Verdict]:
             ends,
             (-MARGIN, float("inf")),
             unit="points of top-1, gap at the largest size less that at the smallest",
-            quantity=over_pairs(lambda large, small: large - small),
+            quantity=change,
         ),
-        judge(
+        judge_quantity(
             f"relu/L is at most {MARGIN:g} point below softmax in 10-shot transfer at every size.",
-            every("transfer.mean"),
+            worst("transfer.mean"),
             (-MARGIN, float("inf")),
             unit="points of 10-shot accuracy, the worst size",
-            quantity=over_pairs(least),
         ),
     ]
 

@@ -10,7 +10,6 @@ from flashpoint.study.outcome import Outcome
 from flashpoint.study.plan import Measurement, Scale, Settings, Study, Trial
 from flashpoint.study.reading import (
     arm_table,
-    least,
     levels,
     line,
     numbers,
@@ -18,7 +17,7 @@ from flashpoint.study.reading import (
     state_notes,
 )
 from flashpoint.study.settings import name_of, vision
-from flashpoint.study.verdict import judge
+from flashpoint.study.verdict import Extreme, Means, judge_quantity
 
 _STEPS: Mapping[Scale, Mapping[int, Mapping[str, Any]]] = {
     "smoke": {16: {}},
@@ -124,22 +123,15 @@ def _stored(outcomes: Sequence[Outcome]) -> dict[Case, float]:
 
 def _verdict(outcomes: Sequence[Outcome]) -> Verdict:
     tokens = levels(outcomes, "tokens")
-
-    def slowest(*means: np.ndarray) -> np.ndarray:
-        pairs = zip(means[::2], means[1::2], strict=True)
-        return least(*(softmax / relu for softmax, relu in pairs))
-
-    return judge(
+    pairs = [
+        [numbers(outcomes, name, tokens=number) for name in ("softmax_s", "relu_s")]
+        for number in tokens
+    ]
+    return judge_quantity(
         "A training step with relu is faster than one with softmax at every number of tokens.",
-        [
-            numbers(outcomes, name, tokens=number)
-            for number in tokens
-            for name in ("softmax_s", "relu_s")
-        ]
-        or [[]],
+        Extreme("least", [Means(pair, np.divide) for pair in pairs]),
         (1.0, float("inf")),
         unit="time of softmax over that of relu, where it is smallest",
-        quantity=slowest,
     )
 
 

@@ -10,9 +10,9 @@ from flashpoint.report.findings import Chart, DataTable, Findings, Series, Verdi
 from flashpoint.study.moments import ACTIVATIONS, mean_square, output_variance, variance_name
 from flashpoint.study.outcome import Outcome
 from flashpoint.study.plan import Measurement, Scale, Settings, Study, Trial
-from flashpoint.study.reading import farthest, line, mean, numbers, state_notes
+from flashpoint.study.reading import line, mean, numbers, state_notes
 from flashpoint.study.settings import name_of
-from flashpoint.study.verdict import judge
+from flashpoint.study.verdict import Distance, Extreme, Means, judge, judge_quantity
 
 ALPHAS = (0.0, 0.5, 1.0)
 MARGIN = 0.1
@@ -92,19 +92,18 @@ def _ratios(outcomes: Sequence[Outcome], activation: str, alpha: float) -> list[
 
 
 def _all_as_computed(outcomes: Sequence[Outcome]) -> Verdict:
-    groups = [
-        group
+    places = [
+        Distance(Means([group], lambda ratio: ratio - 1.0))
         for activation in ACTIVATIONS
         for alpha in ALPHAS
         for group in _ratios(outcomes, activation, alpha)
     ]
-    return judge(
+    return judge_quantity(
         f"For every activation, alpha and n the variance is n^(1 - 2 alpha) E[h^2], up to "
         f"{MARGIN:.0%}.",
-        groups or [[]],
-        (1.0 - MARGIN, 1.0 + MARGIN),
-        unit="measured over computed, the one that is farthest from 1",
-        quantity=lambda *ratios: 1.0 + farthest(*(ratio - 1.0 for ratio in ratios)),
+        Extreme("most", places),
+        (0.0, MARGIN),
+        unit="distance of measured over computed from 1, where it is largest",
     )
 
 
