@@ -28,6 +28,15 @@ SMALL_GAMMA = (
     "At small relu's gamma starts at 8, not at the lemma's 1: that wants values of mean zero, and "
     "what all tokens of a text share is multiplied by a row's sum, about sqrt(n / pi), 13 at 512."
 )
+SMALL_IMAGES = (
+    "At small: CIFAR-10, 32 pixels, where the paper has ImageNet-21k for 30 epochs and "
+    "ImageNet-1k for 300, at 224; softmax's loss instead of a sigmoid for each class, no randaug, "
+    "batches of 128, LayerScale from 0.1."
+)
+SMALL_VIT = (
+    "ViTs of width 192 and depth 6 on patches of 4 (64 tokens), 10 epochs, where the paper has "
+    "S/32, S/16 and S/8."
+)
 
 _VISION: Mapping[Scale, Config] = {
     "smoke": {

@@ -175,6 +175,37 @@ def test_gamma_starts_elsewhere_at_small_only():
         assert starts(settings)["relu, factor"] == "relu"
 
 
+@pytest.mark.parametrize("name", ["scaling", "length-power", "qk-norm", "gate"])
+def test_departures_of_image_studies_are_those_of_their_configs(name):
+    study = STUDIES[name]
+    trials = study.plan(SMALL)
+    training = [trial.work.config for trial in trials if isinstance(trial.work, Training)]
+    said = study.departures
+
+    def spans(number):
+        """The least and the most as a sentence has them, once where they are alike."""
+        found = [config["model"][number] for config in training]
+        return " to ".join(str(end) for end in dict.fromkeys((min(found), max(found))))
+
+    assert f"ViTs of width {spans('width')} and depth {spans('depth')} on patches of" in said
+    (epochs,) = {config["epochs"] for config in training}
+    assert f"tokens), {epochs} epochs" in said
+    for config in (config for trial in trials for config in configs_of(trial.work)):
+        patch = config["model"]["patch_size"]
+        tokens = (config["data"]["image_size"] // patch) ** 2
+        assert re.search(rf"patches of [0-9 and]*\b{patch}\b", said)
+        assert re.search(rf"\([0-9 and]*\b{tokens}\b[0-9 and]* tokens\)", said)
+        assert f"CIFAR-10, {config['data']['image_size']} pixels" in said
+        assert f"batches of {config['batch_size']}, LayerScale from " in said
+        assert f"from {config['model']['layer_scale']}." in said
+        assert config["loss"] == "softmax"
+        assert not any(key.startswith("randaug") for key in config["data"]["augmentation"])
+
+
+def test_open_studies_have_no_paper_to_depart_from():
+    assert not any(study.departures for study in STUDIES.values() if study.source == "open")
+
+
 def test_text_at_the_paper_s_scale_has_one_length_a_run():
     for name in ("memory-slots", "relu-attention", "document-length"):
         for trial in STUDIES[name].plan(PAPER):

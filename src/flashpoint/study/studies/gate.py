@@ -15,12 +15,13 @@ from flashpoint.study.reading import (
     select,
     state_notes,
 )
-from flashpoint.study.settings import name_of, pointwise, trial, vision
+from flashpoint.study.settings import SMALL_IMAGES, SMALL_VIT, name_of, pointwise, trial, vision
 from flashpoint.study.verdict import Extreme, Means, judge, judge_quantity
 
 GATES = {"without": "none", "with": "sigmoid"}
 PAPER_COST = 9.3
 """Percent more core hours on S/8, the only timing in the paper."""
+DEPARTURES = f"{SMALL_IMAGES} {SMALL_VIT} Steps are timed on patches of 2 (256 tokens)."
 
 _ALPHAS: Mapping[Scale, tuple[float, ...]] = {
     "smoke": (0.0, 1.0),
@@ -143,4 +144,5 @@ STUDY = Study(
     "9.3% more core hours on S/8.",
     plan=plan,
     findings=findings,
+    departures=DEPARTURES,
 )

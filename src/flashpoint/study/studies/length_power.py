@@ -16,13 +16,17 @@ from flashpoint.study.reading import (
     select,
     state_notes,
 )
-from flashpoint.study.settings import pointwise, trial, vision
+from flashpoint.study.settings import SMALL_IMAGES, pointwise, trial, vision
 from flashpoint.study.verdict import Extreme, Means, judge, judge_quantity
 
 ACTIVATIONS = ("relu", "relu2", "gelu", "softplus", "identity", "relu6", "sigmoid")
 ALPHAS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0)
 NEAR_ONE = (0.75, 1.0, 1.25)
 MARGIN = 1.0
+DEPARTURES = (
+    f"{SMALL_IMAGES} ViTs of width 128 and depth 4 on patches of 4 and 8 (64 and 16 tokens), 5 "
+    "epochs, where the paper has S/32, S/16 and S/8."
+)
 
 _MODELS: Mapping[Scale, Mapping[int, Mapping[str, Any]]] = {
     "smoke": {16: {}},
@@ -175,4 +179,5 @@ STUDY = Study(
     "accuracy.",
     plan=plan,
     findings=findings,
+    departures=DEPARTURES,
 )

@@ -6,7 +6,7 @@ from flashpoint.report.findings import Chart, Findings, Verdict
 from flashpoint.study.outcome import Outcome
 from flashpoint.study.plan import Settings, Study, Trial
 from flashpoint.study.reading import PERCENT, along, arm_table, levels, numbers, state_notes
-from flashpoint.study.settings import trial, vision
+from flashpoint.study.settings import SMALL_IMAGES, SMALL_VIT, trial, vision
 from flashpoint.study.verdict import judge
 
 ACTIVATIONS = ("relu", "relu2", "softmax")
@@ -74,4 +74,5 @@ STUDY = Study(
     claim="Removing qk-layernorm changes little for relu and squared relu at these sizes.",
     plan=plan,
     findings=findings,
+    departures=f"{SMALL_IMAGES} {SMALL_VIT}",
 )
