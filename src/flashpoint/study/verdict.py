@@ -38,7 +38,7 @@ from flashpoint.report.findings import Verdict, Word
 
 LEVEL = 0.95
 TAIL = (1.0 - LEVEL) / 2
-RESAMPLES = 10_000  # a tail of 1e-4 is the smallest: that of an extreme of 250 places
+RESAMPLES = 10_000  # the strict end of an extreme of 100 places rests on the last three
 LEAST_SEEDS = 3
 
 Groups = Sequence[Sequence[float]]
