@@ -1,4 +1,4 @@
-"""docs/results.md beside the stored studies of small ViTs, of variance and of recall."""
+"""docs/results.md beside the stored studies of small ViTs and of variance."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,6 @@ from stored_results import (
     top1_in,
 )
 
-from flashpoint.data.text.recall import best_guess
 from flashpoint.report.run_files import read_runs
 from flashpoint.study.moments import ACTIVATIONS, mean_square, output_variance, variance_name
 from flashpoint.study.verdict import bootstrap
@@ -23,13 +22,6 @@ RULES = (
     *("fixed at 1", "learned from 1", "learned per head from 1", "fixed at 0.5"),
     *("learned from 0.5", "learned per head from 0.5", "softmax"),
 )
-RECALL = {
-    "softmax": "softmax",
-    "relu, alpha 0.5": "relu-alpha-0.5",
-    "relu, alpha 0.5, learned bias": "relu-alpha-0.5-learned-bias",
-    "relu, alpha 1": "relu-alpha-1",
-    "relu2, alpha 1": "relu2-alpha-1",
-}
 KEYS = (16, 64, 256, 1024, 4096, 16384)
 TESTED = (16, 36, 64, 144, 256, 576)
 
@@ -151,63 +143,3 @@ def test_second_validation_differs_by_one_image_in_three_models():
         )
     ]
     assert sorted(off) == [0] * 6 + [1] * 3
-
-
-def right_answers(attention, pairs):
-    name = f"{RECALL[attention]}-trained_pairs32-"
-    found = record_of("retrieval", name, "evaluations.json")
-    return np.array([100 * one[f"pairs{pairs}"]["exact"] for one in found])
-
-
-def leaves_plateau(attention, seed):
-    """The update from which the training loss stays below softmax's by more than 0.05."""
-    names = (RECALL[attention], RECALL["softmax"])
-    run, softmax = read_runs(
-        [STUDIES / "retrieval" / f"{name}-trained_pairs32-seed{seed}" for name in names]
-    )
-    pairs = list(zip(run.train, softmax.train, strict=True))
-    on_it = [row["step"] for row, other in pairs if row["loss"] >= other["loss"] - 0.05]
-    after = [row["step"] for row in run.train if row["step"] > on_it[-1]]
-    return after[0] if after else None
-
-
-@pytest.mark.parametrize("attention", RECALL)
-def test_table_of_recall_is_that_of_the_trials(attention):
-    cells = [
-        ", ".join(f"{share:.1f}" for share in right_answers(attention, pairs))
-        for pairs in (4, 8, 16, 32)
-    ]
-    found, softmax = (right_answers(kind, 32) for kind in (attention, "softmax"))
-    less = ["", ""] if attention == "softmax" else difference(found, softmax, 1)
-    updates = [leaves_plateau(attention, seed) for seed in (0, 1, 2)]
-    left = ", ".join("-" if update is None else f"{update:,}" for update in updates)
-    assert_row(attention, *cells, rounded(found, 1), *less, left)
-
-
-def test_recall_is_beside_a_guess_as_the_text_says():
-    guesses = [f"{100 * best_guess(pairs):.1f}" for pairs in (4, 8, 16, 32)]
-    assert_row("a guess", *guesses, "", "", "", "")
-    best = max(right_answers(attention, 64).max() for attention in RECALL)
-    assert f"in more than {best:.1f}%, less than a guess ({100 * best_guess(64):.1f}%)" in TEXT
-    counts = np.arange(2, 33)
-    shares = np.log((counts + 1) / counts) / np.log(33 / 2)
-    guessed = 0.75 + 0.25 * sum(
-        share * best_guess(count) for share, count in zip(shares, counts.tolist(), strict=True)
-    )
-    assert f"with a guess {guessed:.0%} of tokens are right" in TEXT
-    stayed = [
-        record["validation"]["token_accuracy"]
-        for attention in RECALL
-        for seed, record in enumerate(
-            record_of("retrieval", f"{RECALL[attention]}-trained_pairs32-")
-        )
-        if leaves_plateau(attention, seed) is None
-    ]
-    assert len(stayed) == 11
-    low, high = 100 * min(stayed), 100 * max(stayed)
-    assert f"{low:.1f} to {high:.1f}% are in the eleven runs" in TEXT
-    softmax = record_of("retrieval", "softmax-trained_pairs32-")
-    train = {f"{record['train_loss']:.2f}" for record in softmax}
-    losses = sorted(f"{record['validation']['loss']:.2f}" for record in softmax)
-    assert f"loss of {train.pop()} and {losses[0]} to {losses[-1]} in validation" in TEXT
-    assert not train

@@ -17,7 +17,6 @@ VERDICTS = {
     "qk-norm": ["supports", "contradicts"],
     "learned-length": ["undecided", "supports", "supports", "contradicts"],
     "longer-than-trained": ["undecided", "supports"],
-    "retrieval": ["undecided", "undecided"],
     "length-power": ["supports", "undecided", "supports"],
     "memory-slots": ["undecided", "undecided", "contradicts"],
 }
@@ -82,7 +81,7 @@ def test_verdicts_are_those_that_the_text_gives():
 def test_readme_counts_the_verdicts():
     sections = [read_section(folder, REGISTRY) for folder in STUDIES.iterdir()]
     found = [verdict for section in sections for verdict in section.findings.verdicts]
-    assert len(sections) == 9
+    assert len(sections) == 8
     words = count_words(found).replace("supported", "are supported")
     assert f"of {len(found)} claims {words}." in " ".join(
         (ROOT / "README.md").read_text("utf-8").split()

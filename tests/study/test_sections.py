@@ -139,7 +139,10 @@ def test_without_a_commit_there_is_nothing_to_check_out():
     ("name", "line"),
     [
         ("qk-norm", "small: cifar10, ViT of 2.70 M parameters, 10 epochs, 3 seeds"),
-        ("retrieval", "small: recall:2-32, ReLUFormer of 738 k parameters, 6,000 steps, 3 seeds"),
+        (
+            "memory-slots",
+            "small: en-de-docs, ReLUFormer of 3.75 M to 12.1 M parameters, 1,500 steps, 3 seeds",
+        ),
         ("variance", "small: measurements without training, 3 seeds"),
     ],
 )
