@@ -27,7 +27,8 @@ from flashpoint.ops.triton.hopper import GLUON_VERSIONS
 
 # head dim, right end of the window, alpha, activation, and of which kernels
 CASES = {
-    "64": (64, None, 1.0, "relu", "all"),
+    "64": (64, None, 1.0, "relu", "both"),
+    "64-long": (64, None, 1.0, "relu", "all"),
     "64-causal": (64, 0, 1.0, "relu", "all"),
     "128": (128, None, 1.0, "relu", "all"),
     "128-causal": (128, 0, 1.0, "relu", "all"),
@@ -42,13 +43,14 @@ CASES = {
 }
 # tokens and norms of q and k in a packed call, whether these have gains, kernels with one inside
 NORMED_CASES = {
-    "64-layer": (300, "layer", "layer", True, ["forward", "keys", "queries"]),
-    "64-rms-q-only": (784, "rms", "none", False, ["forward", "queries"]),
-    "64-rms-k-only": (784, "none", "rms", False, ["keys"]),
-    "64-short-layer": (200, "layer", "layer", True, ["forward", "keys", "queries"]),
-    "64-short-rms-k-only": (200, "none", "rms", False, ["forward", "keys"]),
+    "64-layer": (300, "layer", "layer", True, ["forward", "both"]),
+    "64-rms-q-only": (784, "rms", "none", False, ["forward", "both"]),
+    "64-rms-k-only": (784, "none", "rms", False, ["both"]),
+    "64-short-layer": (200, "layer", "layer", True, ["forward", "both"]),
+    "64-short-rms-k-only": (200, "none", "rms", False, ["forward", "both"]),
+    "64-long-layer": (1100, "layer", "layer", True, ["forward", "keys", "queries"]),
 }
-NUM_KERNELS = {"all": 3, "signed": 2, "forward": 1}
+NUM_KERNELS = {"all": 3, "both": 2, "signed": 2, "forward": 1}
 NUM_WORKERS = 2  # to load torch takes as long as to compile a case
 LOCAL_MEMORY = re.compile(r"(\d+) bytes stack frame")
 # bytes by kernel and head dim, of what is needed once a tile, not once a product; others none
@@ -111,11 +113,15 @@ class Collector:
     def rename(self, *_):
         pass
 
+    def alias(self, *_):
+        pass
+
 
 def launches_of(head_dim, right, alpha, activation, which):
     """What the launchers would run: kernels and their arguments.
 
-    ``which``: all of a plain call, the backward ones that store signs, or the forward one.
+    ``which``: all of a plain call, those of a short one, whose backward has both sides in one, the
+    backward ones that store signs, or the forward one.
     """
     from flashpoint.ops.spec import Terms
     from flashpoint.ops.triton import hopper_backward, hopper_forward, hopper_tiles
@@ -132,6 +138,7 @@ def launches_of(head_dim, right, alpha, activation, which):
     if which == "forward":
         return collector.launches
     hopper_backward.SIGNED_ROWS = dict.fromkeys([False, True], 512 if which == "signed" else 513)
+    hopper_backward.BOTH_ROWS = 512 if which == "both" else 511
     arguments = problem.arguments() | {"GRADIENT": in_kernels(activation)[1]}
     hopper_backward.launch_hopper_backward(problem, collector, do, [q, k, v], arguments)
     return collector.launches
@@ -140,11 +147,11 @@ def launches_of(head_dim, right, alpha, activation, which):
 def packed_launches_of(tokens, q_kind, k_kind, has_gains, sides):
     """Those with a norm inside, of a packed call."""
     from flashpoint.ops.spec import NormTerms, Terms
-    from flashpoint.ops.triton import hopper, packed
-    from flashpoint.ops.triton.hopper_backward import hopper_backward_kernel
+    from flashpoint.ops.triton import hopper, hopper_backward, packed
     from flashpoint.ops.triton.hopper_forward import hopper_forward_kernel
 
     collector = Collector()
+    hopper_backward.BOTH_ROWS = 1024
     hopper.serves = lambda _: True
     packed.run_recorded = lambda *call: call[-1](collector)
     qkv = torch.empty(2, tokens, 3, 4, 64, dtype=torch.bfloat16)
@@ -152,7 +159,7 @@ def packed_launches_of(tokens, q_kind, k_kind, has_gains, sides):
     rest = (*gains, None, None, None, NormTerms(q_kind, 1e-6, k_kind, 1e-6), Terms())
     o = packed.launch_packed_forward(qkv, *rest)
     packed.launch_packed_backward(o, qkv, *rest, False, False)
-    own = (hopper_forward_kernel, hopper_backward_kernel)
+    own = (hopper_forward_kernel, hopper_backward.hopper_backward_kernel)
     launches = [launch for launch in collector.launches if launch[0] in own]
     normed = [launch for launch in launches if has_norm(launch[1])]
     assert [side_of(arguments) for _, arguments in normed] == sides
@@ -164,8 +171,9 @@ def side_of(arguments):
 
 
 def has_norm(arguments):
-    names = {"keys": ["K_NORM"], "queries": ["Q_NORM"], "forward": ["Q_NORM", "K_NORM"]}
-    return any(arguments[name] != "none" for name in names[side_of(arguments)])
+    names = {"keys": ["K_NORM"], "queries": ["Q_NORM"]}
+    of_both = ["Q_NORM", "K_NORM"]
+    return any(arguments[name] != "none" for name in names.get(side_of(arguments), of_both))
 
 
 def compile_kernel(kernel, arguments):
@@ -200,7 +208,8 @@ def main():
         plain = case in CASES
         launches = launches_of(*CASES[case]) if plain else packed_launches_of(*NORMED_CASES[case])
         for kernel, arguments in launches:
-            side, head_dim = side_of(arguments), arguments["v"].block_shape[3]
+            side = side_of(arguments)
+            head_dim = (arguments["v"] or arguments["v_rows"]).block_shape[3]
             most = MOST_LOCAL_MEMORY.get((side, head_dim), 0)
             with contextlib.redirect_stdout(io.StringIO()) as log:
                 compile_kernel(kernel, arguments)

@@ -9,6 +9,11 @@ and streams column blocks c, d past them.
     S = a c^T, dW = b d^T  (wgmma)  ->  W = h(S), dS = dW h'(S), in registers
                                     ->  da += dS c, db += W d  (wgmma, register operands)
 
+SIDE both, for short sequences: a program takes the tile of keys, then that of queries, of the same
+rows of a head, while its neighbours take the head's other rows. All of them find q, k, v and do in
+the cache, whoever read them first, and every program has as much of the longer side as of the
+shorter one.
+
 SIGNED, for relu: the keys side stores the signs of its scores (``hopper_signs``), and the queries
 side, which runs behind it, needs no scores:
 
@@ -21,7 +26,8 @@ before them. Rows have two slots per warpgroup, the same two barriers with one a
 the tile's number in place of t. Gradients leave through their rows' slots, which are released at
 the start of the next tile, once the stores have read them. With a norm it is the rows before it,
 x, that are loaded, to slots of their own; consumers make a of them, and take da back through the
-norm on its way out (``hopper_norm``).
+norm on its way out (``hopper_norm``). What tiles add to dgain is summed in shared memory:
+registers are full of accumulators.
 
 Causal tiles start at the diagonal, so that their first loop, over masked blocks, runs at least
 once and the compiler knows it. That is not for speed: where the first of two loops may run zero
@@ -40,6 +46,7 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared
 from flashpoint.ops.triton.activations import is_builtin
 from flashpoint.ops.triton.hopper_backward_consumer import consume
 from flashpoint.ops.triton.hopper_backward_producer import SLOTS, produce
+from flashpoint.ops.triton.hopper_norm import make_shares
 from flashpoint.ops.triton.hopper_signs import count_words, split_heads
 from flashpoint.ops.triton.hopper_tiles import REGISTERS, describe, make_barriers
 from flashpoint.ops.triton.hopper_tiles import suits as suits_forward
@@ -50,31 +57,32 @@ from flashpoint.ops.triton.replay import Recorder, only
 
 @gluon.jit
 def work(
-    descriptors, buffers, barriers, words, sizes, numbers, norm,
+    keys, queries, buffers, barriers, words, sizes, numbers, norms,
     WEIGH: gl.constexpr, GRADIENT: gl.constexpr, FINISHES: gl.constexpr, IS_RELU: gl.constexpr,
     LIFTS: gl.constexpr, POWER: gl.constexpr, CAUSAL: gl.constexpr, SIDE: gl.constexpr,
-    SIGNED: gl.constexpr, NORM: gl.constexpr, D: gl.constexpr, PIECE: gl.constexpr,
-    LAST_PIECE: gl.constexpr, WARPGROUP: gl.constexpr,
+    SIGNED: gl.constexpr, Q_NORM: gl.constexpr, K_NORM: gl.constexpr, D: gl.constexpr,
+    PIECE: gl.constexpr, LAST_PIECE: gl.constexpr, WARPGROUP: gl.constexpr,
 ):
     """Consumers are warpgroups 0 to NUM_CONSUMERS - 1, the producer is the one after them."""
     NUM_CONSUMERS: gl.constexpr = buffers[0].shape[0] // SLOTS
     if WARPGROUP < NUM_CONSUMERS:
         consume(
-            descriptors, buffers, barriers, words, sizes, numbers, norm, WEIGH, GRADIENT,
-            FINISHES, IS_RELU, LIFTS, POWER, CAUSAL, SIDE, SIGNED, NORM, D, PIECE, LAST_PIECE,
-            WARPGROUP,
+            keys, queries, buffers, barriers, words, sizes, numbers, norms, WEIGH, GRADIENT,
+            FINISHES, IS_RELU, LIFTS, POWER, CAUSAL, SIDE, SIGNED, Q_NORM, K_NORM, D, PIECE,
+            LAST_PIECE, WARPGROUP,
         )
     else:
-        HAS_B: gl.constexpr = SIDE == "keys" or not SIGNED
-        HAS_X: gl.constexpr = NORM != "none"
-        produce(descriptors, buffers, barriers, sizes, norm, CAUSAL, SIDE, HAS_B, HAS_X)
+        produce(
+            keys, queries, buffers, barriers, sizes, norms, CAUSAL, SIDE, SIGNED, Q_NORM, K_NORM
+        )
 
 
 @gluon.jit(do_not_specialize=[
     "first_head", "num_heads", "H", "group", "row_tiles", "num_rows", "num_columns",
 ])
 def hopper_backward_kernel(
-    q, k, v, do, dq, dk, dv, q_raw, k_raw,         # descriptors, those of other sides None
+    q, k, v, do, q_rows, k_rows, v_rows, do_rows,  # descriptors of columns and of rows, and of
+    dq, dk, dv, q_raw, k_raw,                      # rows again; those of other sides None
     words,                                         # pointer to signs; None if not SIGNED
     q_gain, k_gain, dq_gain, dk_gain,              # pointers or None
     first_head, num_heads, H, group, row_tiles, num_rows, num_columns,  # heads are the rows'
@@ -85,39 +93,51 @@ def hopper_backward_kernel(
     NUM_CONSUMERS: gl.constexpr, STAGES: gl.constexpr, CONSUMER_REGISTERS: gl.constexpr,
     PIECE: gl.constexpr, LAST_PIECE: gl.constexpr,
 ):
-    """dq, or dk and dv: sums of lift_ds dS and lift_w W times tails; any grid, tiles are dealt.
+    """dq, or dk and dv, or all: sums of lift_ds dS and lift_w W times tails; any grid.
 
     Of all samples' heads, num_heads from first_head on; words are those of these alone. With norms
     q and k are q-hat and k-hat, dq and dk those of q_raw and k_raw, and each consumer of a program
     leaves its share in a row of dq_gain and dk_gain.
     """
     NUM_SLOTS: gl.constexpr = SLOTS * NUM_CONSUMERS
-    NORM: gl.constexpr = K_NORM if SIDE == "keys" else Q_NORM
-    if SIDE == "keys":
-        descriptors = (k, v, q, do, dk, dv)
-    elif SIGNED:
-        descriptors = (do, do, v, k, dq, dq)
-    else:
-        descriptors = (q, do, k, v, dq, dq)
-    a, b, c, d, da, db = descriptors
-    a_buffers = gl.allocate_shared_memory(a.dtype, [NUM_SLOTS] + a.block_shape, a.layout)
+    HAS_KEYS: gl.constexpr = SIDE != "queries"
+    HAS_QUERIES: gl.constexpr = SIDE != "keys"
+    rows = v_rows if HAS_KEYS else do_rows  # all rows have one type, and all columns
+    columns = q if HAS_KEYS else k
+    a_buffers = gl.allocate_shared_memory(rows.dtype, [NUM_SLOTS] + rows.block_shape, rows.layout)
     b_buffers = a_buffers
-    if SIDE == "keys" or not SIGNED:
-        b_buffers = gl.allocate_shared_memory(b.dtype, [NUM_SLOTS] + b.block_shape, b.layout)
+    if HAS_KEYS or not SIGNED:
+        b_buffers = gl.allocate_shared_memory(
+            rows.dtype, [NUM_SLOTS] + rows.block_shape, rows.layout
+        )
     x_buffers = a_buffers
-    if NORM != "none":
-        x_buffers = gl.allocate_shared_memory(a.dtype, [NUM_SLOTS] + a.block_shape, a.layout)
-    if SIDE == "keys":
-        norm = (k_raw, x_buffers, k_gain, dk_gain, k_eps)
-    else:
-        norm = (q_raw, x_buffers, q_gain, dq_gain, q_eps)
-    c_buffers = gl.allocate_shared_memory(c.dtype, [STAGES] + c.block_shape, c.layout)
-    d_buffers = gl.allocate_shared_memory(d.dtype, [STAGES] + d.block_shape, d.layout)
+    if (HAS_KEYS and K_NORM != "none") or (HAS_QUERIES and Q_NORM != "none"):
+        x_buffers = gl.allocate_shared_memory(
+            rows.dtype, [NUM_SLOTS] + rows.block_shape, rows.layout
+        )
+    c_buffers = gl.allocate_shared_memory(
+        columns.dtype, [STAGES] + columns.block_shape, columns.layout
+    )
+    d_buffers = gl.allocate_shared_memory(
+        columns.dtype, [STAGES] + columns.block_shape, columns.layout
+    )
     rows_full, rows_empty = make_barriers(NUM_SLOTS, 1), make_barriers(NUM_SLOTS, 1)
     c_full, c_empty = make_barriers(STAGES, 1), make_barriers(STAGES, NUM_CONSUMERS)
     d_full, d_empty = make_barriers(STAGES, 1), make_barriers(STAGES, NUM_CONSUMERS)
     fence_async_shared()
 
+    keys = (k_rows, v_rows, q, do, dk, dv)
+    queries = (do_rows, do_rows, v, k, dq, dq) if SIGNED else (q_rows, do_rows, k, v, dq, dq)
+    k_shares = x_buffers
+    if dk_gain is not None:
+        k_shares = make_shares(NUM_CONSUMERS, rows.block_shape[2], rows.block_shape[3])
+    q_shares = x_buffers
+    if dq_gain is not None:
+        q_shares = make_shares(NUM_CONSUMERS, rows.block_shape[2], rows.block_shape[3])
+    norms = (
+        (k_raw, x_buffers, k_gain, dk_gain, k_shares, k_eps),
+        (q_raw, x_buffers, q_gain, dq_gain, q_shares, q_eps),
+    )
     buffers = (a_buffers, b_buffers, c_buffers, d_buffers)
     barriers = (rows_full, rows_empty, c_full, c_empty, d_full, d_empty)
     sizes = (first_head, num_heads, H, group, row_tiles, num_rows, num_columns)
@@ -127,9 +147,9 @@ def hopper_backward_kernel(
             (
                 work,
                 (
-                    descriptors, buffers, barriers, words, sizes, numbers, norm, WEIGH, GRADIENT,
-                    FINISHES, IS_RELU, LIFTS, POWER, CAUSAL, SIDE, SIGNED, NORM, D, PIECE,
-                    LAST_PIECE, warpgroup,
+                    keys, queries, buffers, barriers, words, sizes, numbers, norms, WEIGH,
+                    GRADIENT, FINISHES, IS_RELU, LIFTS, POWER, CAUSAL, SIDE, SIGNED, Q_NORM,
+                    K_NORM, D, PIECE, LAST_PIECE, warpgroup,
                 ),
             )
             for warpgroup in (0, 1, 2, 3, 4)[:NUM_CONSUMERS + 1]
@@ -159,7 +179,14 @@ SIGNED_CONFIGS = {
     ("queries", 128, False): (128, 2),
     ("queries", 128, True): (128, 2),
 }
+# the same, by BLOCK_D, of both sides in one launch: relu, as many queries as keys, all seen
+BOTH_CONFIGS = {64: (128, 2)}
+BOTH_ROWS = 1024  # queries and keys up to which that pays: those of a head are still in the cache
 SIGNED_ROWS = {False: 1, True: 2048}  # queries and keys from which on they pay, by causality
+TENSORS = (  # of the kernel, None where a side has no such
+    "q", "k", "v", "do", "q_rows", "k_rows", "v_rows", "do_rows", "dq", "dk", "dv",
+    "q_raw", "k_raw", "dq_gain", "dk_gain",
+)
 SHORTEST = 16  # columns of a piece of a block
 MOST_WORDS = 2**24  # of signs at a time: 64 MB
 
@@ -200,9 +227,20 @@ def launch_hopper_backward(
     for first in range(0, heads, per_launch or heads):
         some = range(first, min(first + (per_launch or heads), heads))
         rest = (words, processors, problem, recorder, do, grads)
-        shares |= _launch_side("keys", some, *rest, of_keys)
-        shares |= _launch_side("queries", some, *rest, of_queries)
+        if joins_sides(problem):
+            shares |= _launch_side("both", some, *rest, of_keys)
+        else:
+            shares |= _launch_side("keys", some, *rest, of_keys)
+            shares |= _launch_side("queries", some, *rest, of_queries)
     return shares
+
+
+def joins_sides(problem: Problem) -> bool:
+    """True where one launch makes dq, dk and dv, the tiles of a head one behind the other."""
+    terms, size = problem.terms, problem.num_queries
+    is_plain = terms.activation == "relu" and terms.right is None and problem.group == 1
+    fits = problem.num_keys == size <= BOTH_ROWS
+    return is_plain and fits and block_of(problem.q.shape[3]) in BOTH_CONFIGS
 
 
 def count_signed_heads(problem: Problem, processors: int) -> int:
@@ -236,37 +274,41 @@ def _launch_side(
     """One kernel for some key heads of all samples', or for the query heads that share them."""
     causal = problem.terms.right is not None
     is_relu = problem.terms.activation == "relu"
-    # others than relu need more registers: they take the smaller of two blocks
-    configs = CONFIGS if words is None else SIGNED_CONFIGS
-    block, stages = configs[side, block_of(problem.q.shape[3]), causal or not is_relu]
-    of_keys = side == "keys"
-    needs_q = of_keys or words is None
-    members = 1 if of_keys else problem.group
-    num_columns = problem.num_queries if of_keys else problem.num_keys
+    dim = problem.q.shape[3]
+    if side == "both":
+        block, stages = BOTH_CONFIGS[block_of(dim)]
+    else:  # others than relu need more registers: they take the smaller of two blocks
+        configs = CONFIGS if words is None else SIGNED_CONFIGS
+        block, stages = configs[side, block_of(dim), causal or not is_relu]
+    has_keys, has_queries = side != "queries", side != "keys"
+    rows, columns = (problem.k, problem.q) if has_keys else (problem.q, problem.k)
+    members = 1 if has_keys else problem.group
     cuts = not causal and words is None
-    piece, last_piece = pieces_of(num_columns, block) if cuts else (0, 0)
-    dq, dk, dv = grads
-    rows, columns = (problem.k, problem.q) if of_keys else (problem.q, problem.k)
-    rows_of = {True: ROWS, False: block}
+    piece, last_piece = pieces_of(columns.shape[2], block) if cuts else (0, 0)
     row_tiles = -(-rows.shape[2] // (ROWS * NUM_CONSUMERS))
     programs = min(row_tiles * len(heads) * members, processors)
-    name = "k" if of_keys else "q"
+    named = {"q": problem.q, "k": problem.k, "v": problem.v, "do": do}
+    named |= dict(zip(("dq", "dk", "dv"), grads, strict=True))
+    in_rows = ["k", "v"] * has_keys + ["q", "do"] * has_queries
+    in_columns = ["q", "do"] * has_keys + ["k", "v"] * has_queries
+    if words is not None and not has_keys:
+        in_rows.remove("q")
+    stored = ["dk", "dv"] * has_keys + ["dq"] * has_queries
+    tensors = {name: describe(named[name], block) for name in in_columns}
+    tensors |= {f"{name}_rows": describe(named[name], ROWS) for name in in_rows}
+    tensors |= {name: describe(named[name], ROWS) for name in stored}
     shares: dict[str, Tensor] = {}
-    if arguments[f"{name}_gain"] is not None:
-        shape = (programs * NUM_CONSUMERS, problem.q.shape[3])
-        shares[f"d{name}_gain"] = recorder.empty(f"d{name}_gain", shape, torch.float32)
-    raws = {"q_raw": None, "k_raw": None, "dq_gain": None, "dk_gain": None} | shares
-    if arguments[f"{name.upper()}_NORM"] != "none":
-        raws[f"{name}_raw"] = describe(arguments[f"{name}_raw"], ROWS)
+    for name in ["k"] * has_keys + ["q"] * has_queries:
+        if arguments[f"{name}_gain"] is not None:
+            shape = (programs * NUM_CONSUMERS, dim)
+            shares[f"d{name}_gain"] = recorder.empty(f"d{name}_gain", shape, torch.float32)
+        if arguments[f"{name.upper()}_NORM"] != "none":
+            tensors[f"{name}_raw"] = describe(arguments[f"{name}_raw"], ROWS)
+    recorder.alias({f"{name}_rows": name for name in in_rows})
+    nothing = dict.fromkeys(TENSORS)
     recorder.launch(
-        hopper_backward_kernel, programs, only(hopper_backward_kernel, arguments) | raws | {
-            "q": describe(problem.q, rows_of[not of_keys]) if needs_q else None,
-            "k": describe(problem.k, rows_of[of_keys]),
-            "v": describe(problem.v, rows_of[of_keys]),
-            "do": describe(do, rows_of[not of_keys]),
-            "dq": None if of_keys else describe(dq, ROWS),
-            "dk": describe(dk, ROWS) if of_keys else None,
-            "dv": describe(dv, ROWS) if of_keys else None,
+        hopper_backward_kernel, programs,
+        only(hopper_backward_kernel, arguments) | nothing | tensors | shares | {
             "words": words, "first_head": heads.start * members, "num_heads": len(heads) * members,
             "H": rows.shape[1], "group": problem.group, "row_tiles": row_tiles,
             "num_rows": rows.shape[2], "num_columns": columns.shape[2],

@@ -24,48 +24,70 @@ def load_block(block, at, buffers, full, empty, number):
 
 
 @gluon.jit
-def produce(
-    descriptors, buffers, barriers, sizes, norm,
+def load_tile(
+    turn, tile, number, descriptors, buffers, barriers, sizes, norm,
     CAUSAL: gl.constexpr, SIDE: gl.constexpr, HAS_B: gl.constexpr, HAS_X: gl.constexpr,
 ):
-    """Producer warp: per tile the rows of every consumer, then c_0, d_0, c_1, d_1, ..."""
+    """Rows of every consumer, then c_0, d_0, c_1, d_1, ...; gives the next block's number."""
     a, b, c, d, da, db = descriptors
     a_buffers, b_buffers, c_buffers, d_buffers = buffers
-    x, x_buffers, gain, dgain, eps = norm
+    x, x_buffers, gain, dgain, shares, eps = norm
     rows_full, rows_empty, c_full, c_empty, d_full, d_empty = barriers
     first_head, num_heads, H, group, row_tiles, num_rows, num_columns = sizes
     BLOCK: gl.constexpr = c.block_shape[2]
     ROWS: gl.constexpr = a.block_shape[2]
     NUM_CONSUMERS: gl.constexpr = a_buffers.shape[0] // SLOTS
     BLOCK_ROWS: gl.constexpr = ROWS * NUM_CONSUMERS
+    place, row_tile = locate_tile(turn, num_heads, row_tiles, CAUSAL, SIDE == "queries")
+    batch, head = (first_head + place) // H, (first_head + place) % H
+    first_row = row_tile * BLOCK_ROWS
+    for consumer in gl.static_range(NUM_CONSUMERS):
+        slot = tile % SLOTS * NUM_CONSUMERS + consumer
+        full = rows_full.index(slot)
+        mbarrier.wait(rows_empty.index(slot), (tile // SLOTS & 1) ^ 1)
+        mbarrier.expect(full, a.block_type.nbytes * (1 + HAS_B))
+        at = [batch, head, first_row + consumer * ROWS, 0]
+        if HAS_X:
+            tma.async_copy_global_to_shared(x, at, full, x_buffers.index(slot))
+        else:
+            tma.async_copy_global_to_shared(a, at, full, a_buffers.index(slot))
+        if HAS_B:
+            tma.async_copy_global_to_shared(b, at, full, b_buffers.index(slot))
+    last_row = first_row + BLOCK_ROWS - 1
+    first, last, masked = find_blocks(first_row, last_row, sizes, BLOCK, SIDE, CAUSAL)
+    column_head = head // group
+    members = 1
+    if SIDE == "keys":
+        column_head = head * group
+        members = group
+    for member in range(members):
+        for step in range(last - first):
+            block = first + step if SIDE == "keys" else last - 1 - step
+            at = [batch, column_head + member, block * BLOCK, 0]
+            load_block(c, at, c_buffers, c_full, c_empty, number)
+            load_block(d, at, d_buffers, d_full, d_empty, number)
+            number += 1
+    return number
+
+
+@gluon.jit
+def produce(
+    keys, queries, buffers, barriers, sizes, norms,
+    CAUSAL: gl.constexpr, SIDE: gl.constexpr, SIGNED: gl.constexpr,
+    Q_NORM: gl.constexpr, K_NORM: gl.constexpr,
+):
+    """Producer warp: what the tiles of this program need, in the consumers' order."""
+    first_head, num_heads, H, group, row_tiles, num_rows, num_columns = sizes
     number = 0
     for turn in range(count_turns(num_heads * row_tiles, CAUSAL)):
-        place, row_tile = locate_tile(turn, num_heads, row_tiles, CAUSAL, SIDE == "queries")
-        batch, head = (first_head + place) // H, (first_head + place) % H
-        first_row = row_tile * BLOCK_ROWS
-        for consumer in gl.static_range(NUM_CONSUMERS):
-            slot = turn % SLOTS * NUM_CONSUMERS + consumer
-            full = rows_full.index(slot)
-            mbarrier.wait(rows_empty.index(slot), (turn // SLOTS & 1) ^ 1)
-            mbarrier.expect(full, a.block_type.nbytes * (1 + HAS_B))
-            at = [batch, head, first_row + consumer * ROWS, 0]
-            if HAS_X:
-                tma.async_copy_global_to_shared(x, at, full, x_buffers.index(slot))
-            else:
-                tma.async_copy_global_to_shared(a, at, full, a_buffers.index(slot))
-            if HAS_B:
-                tma.async_copy_global_to_shared(b, at, full, b_buffers.index(slot))
-        last_row = first_row + BLOCK_ROWS - 1
-        first, last, masked = find_blocks(first_row, last_row, sizes, BLOCK, SIDE, CAUSAL)
-        column_head = head // group
-        members = 1
-        if SIDE == "keys":
-            column_head = head * group
-            members = group
-        for member in range(members):
-            for step in range(last - first):
-                block = first + step if SIDE == "keys" else last - 1 - step
-                at = [batch, column_head + member, block * BLOCK, 0]
-                load_block(c, at, c_buffers, c_full, c_empty, number)
-                load_block(d, at, d_buffers, d_full, d_empty, number)
-                number += 1
+        tile = turn * 2 if SIDE == "both" else turn
+        if SIDE != "queries":
+            number = load_tile(
+                turn, tile, number, keys, buffers, barriers, sizes, norms[0], CAUSAL, "keys",
+                True, K_NORM != "none",
+            )
+        if SIDE != "keys":
+            number = load_tile(
+                turn, tile + (SIDE == "both"), number, queries, buffers, barriers, sizes,
+                norms[1], CAUSAL, "queries", not SIGNED, Q_NORM != "none",
+            )

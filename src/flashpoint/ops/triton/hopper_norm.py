@@ -54,9 +54,21 @@ def normalise_buffer(buffer, num_rows, gain, eps, KIND: gl.constexpr, D: gl.cons
 
 
 @gluon.jit
+def make_shares(NUM: gl.constexpr, ROWS: gl.constexpr, BLOCK_D: gl.constexpr):
+    """Shared memory for NUM sums of ``add_pairs``.
+
+    Eight neighbours of a row are in four threads, and eight rows in as many times four: swizzled
+    by that, no two threads of a half warp meet in a bank.
+    """
+    LAYOUT: gl.constexpr = gl.SwizzledSharedLayout(8, 1, 8, [1, 0])
+    return gl.allocate_shared_memory(gl.float32, [NUM, ROWS // 2, BLOCK_D], LAYOUT)
+
+
+@gluon.jit
 def add_pairs(x):
     """[ROWS, BLOCK_D] of a product's layout summed over the two rows that a thread holds."""
-    return gl.sum(x.reshape([x.shape[0] // 16, 2, 8, x.shape[1]]), 1)
+    pairs = gl.sum(x.reshape([x.shape[0] // 16, 2, 8, x.shape[1]]), 1)
+    return pairs.reshape([x.shape[0] // 2, x.shape[1]])
 
 
 @gluon.jit

@@ -51,6 +51,10 @@ class Recorder:
         """Tell that kernels from now on mean other tensors by these names."""
         self.renamed |= names
 
+    def alias(self, names: dict[str, str]) -> None:
+        """Tell that kernels from now on know tensors by other names too, as {other: name}."""
+        self.renamed |= {other: self.renamed.get(name, name) for other, name in names.items()}
+
     def launch(self, kernel: Any, num_programs: int, arguments: dict[str, Any]) -> None:
         """Run a kernel by Triton's own way."""
         compiled = kernel[(num_programs,)](**arguments)
