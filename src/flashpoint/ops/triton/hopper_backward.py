@@ -24,9 +24,9 @@ Barriers are those of ``hopper_tiles``; c and d have their own, and the producer
 c_0, d_0, c_1, d_1, ... No circle of waits: a consumer that waits for c_t or d_t has released all
 before them. Rows have two slots per warpgroup, the same two barriers with one arrival each, and
 the tile's number in place of t. Gradients leave through their rows' slots, which are released at
-the start of the next tile, once the stores have read them. With a norm it is the rows before it,
-x, that are loaded, to slots of their own; consumers make a of them, and take da back through the
-norm on its way out (``hopper_norm``). What tiles add to dgain is summed in shared memory:
+the start of the next tile, once the stores have read them. With a norm the rows before it, x, are
+loaded too, to slots of their own, and da is taken back through the norm on its way out
+(``hopper_norm``), by the means and r that the pass before has kept. What tiles add to dgain is summed in shared memory:
 registers are full of accumulators.
 
 Causal tiles start at the diagonal, so that their first loop, over masked blocks, runs at least
@@ -84,7 +84,7 @@ def hopper_backward_kernel(
     q, k, v, do, q_rows, k_rows, v_rows, do_rows,  # descriptors of columns and of rows, and of
     dq, dk, dv, q_raw, k_raw,                      # rows again; those of other sides None
     words,                                         # pointer to signs; None if not SIGNED
-    q_gain, k_gain, dq_gain, dk_gain,              # pointers or None
+    q_gain, k_gain, dq_gain, dk_gain, q_statistics, k_statistics,  # pointers or None
     first_head, num_heads, H, group, row_tiles, num_rows, num_columns,  # heads are the rows'
     scale, bias_number, alpha, lift_w, lift_ds, tail_w, tail_ds, q_eps, k_eps,
     WEIGH: gl.constexpr, GRADIENT: gl.constexpr, FINISHES: gl.constexpr, IS_RELU: gl.constexpr,
@@ -135,8 +135,8 @@ def hopper_backward_kernel(
     if dq_gain is not None:
         q_shares = make_shares(NUM_CONSUMERS, rows.block_shape[2], rows.block_shape[3])
     norms = (
-        (k_raw, x_buffers, k_gain, dk_gain, k_shares, k_eps),
-        (q_raw, x_buffers, q_gain, dq_gain, q_shares, q_eps),
+        (k_raw, x_buffers, k_gain, dk_gain, k_shares, k_statistics, k_eps),
+        (q_raw, x_buffers, q_gain, dq_gain, q_shares, q_statistics, q_eps),
     )
     buffers = (a_buffers, b_buffers, c_buffers, d_buffers)
     barriers = (rows_full, rows_empty, c_full, c_empty, d_full, d_empty)
@@ -185,7 +185,7 @@ BOTH_ROWS = 1024  # queries and keys up to which that pays: those of a head are 
 SIGNED_ROWS = {False: 1, True: 2048}  # queries and keys from which on they pay, by causality
 TENSORS = (  # of the kernel, None where a side has no such
     "q", "k", "v", "do", "q_rows", "k_rows", "v_rows", "do_rows", "dq", "dk", "dv",
-    "q_raw", "k_raw", "dq_gain", "dk_gain",
+    "q_raw", "k_raw", "dq_gain", "dk_gain", "q_statistics", "k_statistics",
 )
 SHORTEST = 16  # columns of a piece of a block
 MOST_WORDS = 2**24  # of signs at a time: 64 MB
@@ -304,6 +304,7 @@ def _launch_side(
             shares[f"d{name}_gain"] = recorder.empty(f"d{name}_gain", shape, torch.float32)
         if arguments[f"{name.upper()}_NORM"] != "none":
             tensors[f"{name}_raw"] = describe(arguments[f"{name}_raw"], ROWS)
+            tensors[f"{name}_statistics"] = arguments.get(f"{name}_statistics")
     recorder.alias({f"{name}_rows": name for name in in_rows})
     nothing = dict.fromkeys(TENSORS)
     recorder.launch(

@@ -31,13 +31,14 @@ def load_tile(
     """Rows of every consumer, then c_0, d_0, c_1, d_1, ...; gives the next block's number."""
     a, b, c, d, da, db = descriptors
     a_buffers, b_buffers, c_buffers, d_buffers = buffers
-    x, x_buffers, gain, dgain, shares, eps = norm
+    x, x_buffers, gain, dgain, shares, statistics, eps = norm
     rows_full, rows_empty, c_full, c_empty, d_full, d_empty = barriers
     first_head, num_heads, H, group, row_tiles, num_rows, num_columns = sizes
     BLOCK: gl.constexpr = c.block_shape[2]
     ROWS: gl.constexpr = a.block_shape[2]
     NUM_CONSUMERS: gl.constexpr = a_buffers.shape[0] // SLOTS
     BLOCK_ROWS: gl.constexpr = ROWS * NUM_CONSUMERS
+    HAS_A: gl.constexpr = not HAS_X or statistics is not None  # else consumers make it of x
     place, row_tile = locate_tile(turn, num_heads, row_tiles, CAUSAL, SIDE == "queries")
     batch, head = (first_head + place) // H, (first_head + place) % H
     first_row = row_tile * BLOCK_ROWS
@@ -45,11 +46,11 @@ def load_tile(
         slot = tile % SLOTS * NUM_CONSUMERS + consumer
         full = rows_full.index(slot)
         mbarrier.wait(rows_empty.index(slot), (tile // SLOTS & 1) ^ 1)
-        mbarrier.expect(full, a.block_type.nbytes * (1 + HAS_B))
+        mbarrier.expect(full, a.block_type.nbytes * (HAS_A + HAS_B + HAS_X))
         at = [batch, head, first_row + consumer * ROWS, 0]
         if HAS_X:
             tma.async_copy_global_to_shared(x, at, full, x_buffers.index(slot))
-        else:
+        if HAS_A:
             tma.async_copy_global_to_shared(a, at, full, a_buffers.index(slot))
         if HAS_B:
             tma.async_copy_global_to_shared(b, at, full, b_buffers.index(slot))

@@ -22,6 +22,8 @@ from flashpoint.ops.triton.replay import Recorder, run_recorded
 
 ON_CHIP = range(192, 257)  # tokens for which it pays to normalise k there: measured on an H200
 
+KEEPS_STATISTICS = True  # for the Hopper backward, which else makes x-hat and them again
+
 
 def launch_packed_forward(
     qkv: Tensor,
@@ -96,11 +98,11 @@ def launch_packed_backward(
                 problem, recorder, do, grads, arguments, 3, call.norms()
             )
         elif kernels is not None and hopper.takes_norms(problem):
-            problem = _normalised(call, problem, recorder)
+            problem, statistics = _measured(call, problem, recorder)
             arguments = backward.gradient_arguments(problem)
             recorder.rename({"q_raw": "q", "k_raw": "k"})
             shares = kernels.launch_hopper_backward(
-                problem, recorder, do, grads, arguments, call.norms() | call.raws()
+                problem, recorder, do, grads, arguments, call.norms() | call.raws() | statistics
             )
         else:
             problem = _normalised(call, problem, recorder)
@@ -122,5 +124,13 @@ def launch_packed_backward(
 
 def _normalised(call: PackedCall, problem: Problem, recorder: Recorder) -> Problem:
     """The problem of q-hat and k-hat."""
-    q, k = normalise_heads(call, problem.lengths, recorder)
+    q, k, _ = normalise_heads(call, problem.lengths, recorder)
     return problem._replace(q=q.transpose(1, 2), k=k.transpose(1, 2))
+
+
+def _measured(
+    call: PackedCall, problem: Problem, recorder: Recorder
+) -> tuple[Problem, dict[str, Tensor]]:
+    """The same and, by name, the statistics of rows that gradients need on their way back."""
+    q, k, statistics = normalise_heads(call, problem.lengths, recorder, KEEPS_STATISTICS)
+    return problem._replace(q=q.transpose(1, 2), k=k.transpose(1, 2)), statistics

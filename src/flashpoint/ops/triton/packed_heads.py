@@ -13,7 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from flashpoint.ops.triton.packed_call import PackedCall
-from flashpoint.ops.triton.packed_norm import normalise, normalise_gradient
+from flashpoint.ops.triton.packed_norm import load_gain, normalise_gradient, unit_rows
 from flashpoint.ops.triton.problem import block_of
 from flashpoint.ops.triton.replay import Recorder, only
 from flashpoint.ops.triton.tuning import gpu_of
@@ -44,41 +44,50 @@ def offsets_of(b, i, h, strides, BLOCK_D: tl.constexpr):
 
 @triton.jit
 def normalise_block(
-    block, x, hat, gain, lengths, strides, H, L, num_rows, eps,
+    block, x, hat, statistics, gain, lengths, strides, H, L, num_rows, eps,
     KIND: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr, BLOCK_D: tl.constexpr,
 ):
-    """x-hat, dense, of a block of x's rows; zeros where no key exists."""
+    """x-hat, dense, of a block of x's rows, and their statistics; zeros where no key exists."""
     row, b, i, h, exists = find_rows(block, lengths, H, L, num_rows, ROWS)
     d = tl.arange(0, BLOCK_D)[None, :]
     at = offsets_of(b, i, h, strides, BLOCK_D)
     tile = tl.load(x + at, mask=exists[:, None] & (d < D), other=0.0)
-    tile = normalise(tile, exists, gain, eps, KIND, D)
+    u, r, mean = unit_rows(tile, exists, eps, KIND, D)
+    tile = (u * load_gain(gain, D, BLOCK_D)).to(tile.dtype)
     there = row.to(tl.int64)[:, None] * D + d
     tl.store(hat + there, tile, mask=(row < num_rows)[:, None] & (d < D))
+    if statistics is not None:
+        own = statistics + row.to(tl.int64) * 2
+        tl.store(own, mean, mask=row < num_rows)
+        tl.store(own + 1, r, mask=row < num_rows)
 
 
 @triton.jit
 def normalise_heads_kernel(
-    q, k, q_hat, k_hat, q_gain, k_gain, lengths,   # pointers; all but q and k may be None
+    q, k, q_hat, k_hat, q_statistics, k_statistics,  # pointers; all but q and k may be None
+    q_gain, k_gain, lengths,
     strides, H, L, num_rows, q_eps, k_eps,
     Q_NORM: tl.constexpr, K_NORM: tl.constexpr, D: tl.constexpr,
     ROWS: tl.constexpr, BLOCK_D: tl.constexpr,
 ):
-    """q-hat and k-hat of those of q and k [B, L, H, D] that have a norm."""
+    """q-hat and k-hat of those of q and k [B, L, H, D] that have a norm.
+
+    Statistics [B, L, H, 2] are each row's mean and r.
+    """
     block, blocks = tl.program_id(0), tl.cdiv(num_rows, ROWS)
     if Q_NORM == "none":
         block += blocks
     if block < blocks:
         if Q_NORM != "none":
             normalise_block(
-                block, q, q_hat, q_gain, None, strides, H, L, num_rows, q_eps,
+                block, q, q_hat, q_statistics, q_gain, None, strides, H, L, num_rows, q_eps,
                 Q_NORM, D, ROWS, BLOCK_D,
             )
     else:
         if K_NORM != "none":
             normalise_block(
-                block - blocks, k, k_hat, k_gain, lengths, strides, H, L, num_rows, k_eps,
-                K_NORM, D, ROWS, BLOCK_D,
+                block - blocks, k, k_hat, k_statistics, k_gain, lengths, strides, H, L, num_rows,
+                k_eps, K_NORM, D, ROWS, BLOCK_D,
             )
 
 
@@ -134,20 +143,30 @@ def denormalise_heads_kernel(
 
 
 def normalise_heads(
-    call: PackedCall, lengths: Tensor | None, recorder: Recorder
-) -> tuple[Tensor, Tensor]:
-    """q-hat and k-hat [B, L, H, D], dense; q or k itself without a norm."""
+    call: PackedCall, lengths: Tensor | None, recorder: Recorder, has_statistics: bool = False
+) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    """q-hat and k-hat [B, L, H, D], dense; q or k itself without a norm.
+
+    Then, if asked for, "q_statistics" and "k_statistics" of those with a norm.
+    """
     q, k, _ = call.qkv.unbind(2)
     names = {name: f"{name}_hat" for name, kind in call.kinds().items() if kind != "none"}
     if not names or call.qkv.numel() == 0:
-        return q, k
+        return q, k, {}
     hats = {hat: recorder.empty(hat, q.shape, q.dtype) for hat in names.values()}
     arguments, num_blocks = _arguments(call, lengths)
-    arguments |= {"q_hat": None, "k_hat": None} | hats
+    statistics = {
+        f"{name}_statistics": recorder.empty(
+            f"{name}_statistics", (*q.shape[:3], 2), torch.float32
+        )
+        for name in names if has_statistics
+    }
+    arguments |= {"q_hat": None, "k_hat": None, "q_statistics": None, "k_statistics": None}
+    arguments |= hats | statistics
     kernel = normalise_heads_kernel
     recorder.launch(kernel, num_blocks * len(names), only(kernel, arguments) | {"num_warps": 4})
     recorder.rename(names)
-    return hats.get("q_hat", q), hats.get("k_hat", k)
+    return hats.get("q_hat", q), hats.get("k_hat", k), statistics
 
 
 def denormalise_heads(

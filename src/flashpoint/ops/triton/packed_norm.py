@@ -30,9 +30,9 @@ def load_gain(gain, D: tl.constexpr, BLOCK_D: tl.constexpr):
 
 
 @triton.jit
-def take_mean(x, D: tl.constexpr):
+def take_mean(x, mean, D: tl.constexpr):
     """P x of "layer": the mean of each row over D subtracted, zeros beyond kept."""
-    x -= tl.sum(x, 1)[:, None] / D
+    x -= mean[:, None]
     if x.shape[1] != D:
         x = tl.where((tl.arange(0, x.shape[1]) < D)[None, :], x, 0.0)
     return x
@@ -40,15 +40,16 @@ def take_mean(x, D: tl.constexpr):
 
 @triton.jit
 def unit_rows(x, exists, eps, KIND: tl.constexpr, D: tl.constexpr):
-    """u and r of a tile; ``exists`` [ROWS] tells the rows there are."""
+    """u, r and means of a tile; ``exists`` [ROWS] tells the rows there are."""
     is_exact: tl.constexpr = x.dtype == tl.float32
     x = x.to(tl.float32)
+    mean = tl.sum(x, 1) / D
     if KIND == "layer":
-        x = take_mean(x, D)
+        x = take_mean(x, mean, D)
     square = tl.sum(x * x, 1) / D + eps
     r = 1.0 / tl.sqrt_rn(square) if is_exact else tl.rsqrt(square)
     r = tl.where(exists, r, 0.0)
-    return x * r[:, None], r
+    return x * r[:, None], r, mean
 
 
 @triton.jit
@@ -57,7 +58,7 @@ def normalise(x, exists, gain, eps, KIND: tl.constexpr, D: tl.constexpr):
     if KIND == "none":
         return x
     else:
-        u, _ = unit_rows(x, exists, eps, KIND, D)
+        u, _, _ = unit_rows(x, exists, eps, KIND, D)
         return (u * load_gain(gain, D, x.shape[1])).to(x.dtype)
 
 
@@ -67,9 +68,9 @@ def normalise_gradient(dy, x, exists, gain, eps, KIND: tl.constexpr, D: tl.const
     if KIND == "none":
         return dy, tl.zeros([dy.shape[1]], tl.float32)
     else:
-        u, r = unit_rows(x, exists, eps, KIND, D)
+        u, r, _ = unit_rows(x, exists, eps, KIND, D)
         g = dy * load_gain(gain, D, x.shape[1])
         dx = g - u * (tl.sum(g * u, 1) / D)[:, None]
         if KIND == "layer":
-            dx = take_mean(dx, D)
+            dx = take_mean(dx, tl.sum(dx, 1) / D, D)
         return dx * r[:, None], tl.sum(dy * u, 0)
