@@ -26,8 +26,8 @@ before them. Rows have two slots per warpgroup, the same two barriers with one a
 the tile's number in place of t. Gradients leave through their rows' slots, which are released at
 the start of the next tile, once the stores have read them. With a norm the rows before it, x, are
 loaded too, to slots of their own, and da is taken back through the norm on its way out
-(``hopper_norm``), by the means and r that the pass before has kept. What tiles add to dgain is summed in shared memory:
-registers are full of accumulators.
+(``hopper_norm``), by the means and r that the pass before has kept. What tiles add to dgain is
+summed in shared memory: registers are full of accumulators.
 
 Causal tiles start at the diagonal, so that their first loop, over masked blocks, runs at least
 once and the compiler knows it. That is not for speed: where the first of two loops may run zero

@@ -59,14 +59,16 @@ def enter_norm(
 
 @gluon.jit
 def leave_norm(
-    da, slot, known, norm, NORM: gl.constexpr, D: gl.constexpr, CONSUMER: gl.constexpr
+    da, tail, slot, known, norm, NORM: gl.constexpr, D: gl.constexpr, CONSUMER: gl.constexpr
 ):
-    """da [ROWS, D], of x-hat, becomes that of x; its part of dgain is added to the share."""
-    if NORM != "none":
+    """da [ROWS, D] times the tail, of x-hat, becomes that of x; its share of dgain is added up."""
+    if NORM == "none":
+        da *= tail
+    else:
         mean, r = known
         x_rows, x_buffers, gain, dgain, shares, statistics, eps = norm
         x = x_buffers.index(slot).reshape(da.shape).load(da.type.layout)
-        da, own = normalise_gradient(da, x, mean, r, gain, NORM, D)
+        da, own = normalise_gradient(da, tail, x, mean, r, gain, NORM, D)
         if dgain is not None:
             own = add_pairs(own)
             share = shares.index(CONSUMER)
@@ -85,14 +87,14 @@ def clear_share(norm, CONSUMER: gl.constexpr):
 
 
 @gluon.jit
-def store_share(row, norm, D: gl.constexpr, CONSUMER: gl.constexpr):
-    """The sum of all that was added, to a row of dgain."""
+def store_share(row, tail, norm, D: gl.constexpr, CONSUMER: gl.constexpr):
+    """The sum of all that was added, times the tail, to a row of dgain."""
     x_rows, x_buffers, gain, dgain, shares, statistics, eps = norm
     if dgain is not None:
         share = shares.index(CONSUMER)
         LAYOUT: gl.constexpr = gl.BlockedLayout([1, 4], [2, 16], [4, 1], [1, 0])
         d = gl.arange(0, share.shape[1], gl.SliceLayout(0, LAYOUT))
-        gl.store(dgain + row * D + d, gl.sum(share.load(LAYOUT), 0), mask=d < D)
+        gl.store(dgain + row * D + d, gl.sum(share.load(LAYOUT), 0) * tail, mask=d < D)
 
 
 @gluon.jit
@@ -170,8 +172,7 @@ def take_tile(
         seen = gl.maximum(limits, 1).to(gl.float32)
         seen = gl.convert_layout(seen, gl.SliceLayout(1, D_LAYOUT), assert_trivial=True)
         da = over_power(da, seen[:, None], alpha, POWER)
-    da *= tail_ds
-    da = leave_norm(da, slot, known, norm, NORM, D, CONSUMER)
+    da = leave_norm(da, tail_ds, slot, known, norm, NORM, D, CONSUMER)
     store_rows(da, a_buffer, da_rows, at)
     return number
 
@@ -205,5 +206,5 @@ def consume(
             )
     tma.store_wait(0)
     row = gl.program_id(0) * (buffers[0].shape[0] // SLOTS) + CONSUMER
-    store_share(row, norms[0], D, CONSUMER)
-    store_share(row, norms[1], D, CONSUMER)
+    store_share(row, numbers[6], norms[0], D, CONSUMER)
+    store_share(row, numbers[6], norms[1], D, CONSUMER)

@@ -72,14 +72,19 @@ def add_pairs(x):
 
 
 @gluon.jit
-def normalise_gradient(dy, x, mean, r, gain, KIND: gl.constexpr, D: gl.constexpr):
-    """dx of a tile in fp32, and dy u, whose sum over the rows is dgain; dy is that of x-hat.
+def normalise_gradient(dy, tail, x, mean, r, gain, KIND: gl.constexpr, D: gl.constexpr):
+    """dx of a tile in fp32, and dy u, whose sum over the rows times the tail is dgain.
 
-    u has mean zero, so P of "layer" only concerns g: both sums over a row can run at once.
+    The gradient of x-hat is tail dy. u has mean zero, so P of "layer" only concerns g: both sums
+    over a row can run at once. Factors are gathered by column or by row before they meet dy or u.
     """
     u = centre(x.to(gl.float32), mean, KIND, D) * r[:, None]
-    g = times_gain(dy, gain, D)
-    dx = g - u * (gl.sum(g * u, 1) / D)[:, None]
+    if gain is None:
+        g = dy * tail
+    else:
+        d = gl.arange(0, x.shape[1], gl.SliceLayout(0, dy.type.layout))
+        g = dy * (gl.load(gain + d, mask=d < D, other=0.0).to(gl.float32) * tail)[None, :]
+    away = u * (gl.sum(g * u, 1) * r / D)[:, None]
     if KIND == "layer":
-        dx -= (gl.sum(g, 1) / D)[:, None]
-    return dx * r[:, None], dy * u
+        away += (gl.sum(g, 1) * r / D)[:, None]
+    return g * r[:, None] - away, dy * u
