@@ -7,7 +7,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
-from flashpoint.ops.triton.hopper_backward_producer import SLOTS
+from flashpoint.ops.triton.hopper_backward_producer import SLOTS, find_tile
 from flashpoint.ops.triton.hopper_blocks import take_head, take_head_by_signs
 from flashpoint.ops.triton.hopper_norm import (
     add_pairs,
@@ -17,7 +17,7 @@ from flashpoint.ops.triton.hopper_norm import (
     times_gain,
 )
 from flashpoint.ops.triton.hopper_signs import count_head_words, find_words
-from flashpoint.ops.triton.hopper_tiles import count_turns, locate_tile
+from flashpoint.ops.triton.hopper_tiles import count_turns
 from flashpoint.ops.triton.hopper_weights import find_blocks
 from flashpoint.ops.triton.tiles import over_power
 
@@ -102,8 +102,8 @@ def take_tile(
     turn, tile, number, descriptors, buffers, barriers, words, sizes, numbers, norm,
     WEIGH: gl.constexpr, GRADIENT: gl.constexpr, FINISHES: gl.constexpr, IS_RELU: gl.constexpr,
     LIFTS: gl.constexpr, POWER: gl.constexpr, CAUSAL: gl.constexpr, SIDE: gl.constexpr,
-    SIGNED: gl.constexpr, NORM: gl.constexpr, D: gl.constexpr, PIECE: gl.constexpr,
-    LAST_PIECE: gl.constexpr, CONSUMER: gl.constexpr,
+    LAUNCH: gl.constexpr, SIGNED: gl.constexpr, NORM: gl.constexpr, D: gl.constexpr,
+    PIECE: gl.constexpr, LAST_PIECE: gl.constexpr, CONSUMER: gl.constexpr,
 ):
     """This warpgroup's rows of one tile; gives the next block's number."""
     a_rows, b_rows, c_rows, d_rows, da_rows, db_rows = descriptors
@@ -119,8 +119,7 @@ def take_tile(
     S_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK, 16])
     D_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_D, 16])
     W_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, D_LAYOUT, 2)
-    place, row_tile = locate_tile(turn, num_heads, row_tiles, CAUSAL, SIDE == "queries")
-    batch, head = (first_head + place) // H, (first_head + place) % H
+    place, batch, head, row_tile = find_tile(turn, sizes, CAUSAL, SIDE, LAUNCH)
     tile_row = row_tile * BLOCK_ROWS
     last_row = tile_row + BLOCK_ROWS - 1
     tile_blocks = find_blocks(tile_row, last_row, sizes, BLOCK, SIDE, CAUSAL)
@@ -195,14 +194,14 @@ def consume(
         if SIDE != "queries":
             number = take_tile(
                 turn, tile, number, keys, buffers, barriers, words, sizes, numbers, norms[0],
-                WEIGH, GRADIENT, FINISHES, IS_RELU, LIFTS, POWER, CAUSAL, "keys",
+                WEIGH, GRADIENT, FINISHES, IS_RELU, LIFTS, POWER, CAUSAL, "keys", SIDE,
                 SIGNED, K_NORM, D, PIECE, LAST_PIECE, CONSUMER,
             )
         if SIDE != "keys":
             number = take_tile(
                 turn, tile + (SIDE == "both"), number, queries, buffers, barriers, words, sizes,
                 numbers, norms[1], WEIGH, GRADIENT, FINISHES, IS_RELU, LIFTS, POWER, CAUSAL,
-                "queries", SIGNED, Q_NORM, D, PIECE, LAST_PIECE, CONSUMER,
+                "queries", SIDE, SIGNED, Q_NORM, D, PIECE, LAST_PIECE, CONSUMER,
             )
     tma.store_wait(0)
     row = gl.program_id(0) * (buffers[0].shape[0] // SLOTS) + CONSUMER

@@ -11,6 +11,21 @@ from flashpoint.ops.triton.hopper_tiles import count_turns, locate_tile
 from flashpoint.ops.triton.hopper_weights import find_blocks
 
 SLOTS = gl.constexpr(2)  # tiles whose rows are in shared memory: this one's and the next one's
+LAST_HEADS_FIRST = gl.constexpr(True)  # not of causal calls
+
+
+@gluon.jit
+def find_tile(turn, sizes, CAUSAL: gl.constexpr, SIDE: gl.constexpr, LAUNCH: gl.constexpr):
+    """Place of this program's turn-th tile among the launch's heads, its sample, head and rows.
+
+    A launch starts where the one before has ended, the pass of the norms with the last heads: what
+    that read and wrote last is still in the cache.
+    """
+    first_head, num_heads, H, group, row_tiles, num_rows, num_columns = sizes
+    place, row_tile = locate_tile(turn, num_heads, row_tiles, CAUSAL, SIDE == "queries")
+    if LAST_HEADS_FIRST and not CAUSAL and LAUNCH != "queries":
+        place = num_heads - 1 - place
+    return place, (first_head + place) // H, (first_head + place) % H, row_tile
 
 
 @gluon.jit
@@ -26,7 +41,8 @@ def load_block(block, at, buffers, full, empty, number):
 @gluon.jit
 def load_tile(
     turn, tile, number, descriptors, buffers, barriers, sizes, norm,
-    CAUSAL: gl.constexpr, SIDE: gl.constexpr, HAS_B: gl.constexpr, HAS_X: gl.constexpr,
+    CAUSAL: gl.constexpr, SIDE: gl.constexpr, LAUNCH: gl.constexpr, HAS_B: gl.constexpr,
+    HAS_X: gl.constexpr,
 ):
     """Rows of every consumer, then c_0, d_0, c_1, d_1, ...; gives the next block's number."""
     a, b, c, d, da, db = descriptors
@@ -39,8 +55,7 @@ def load_tile(
     NUM_CONSUMERS: gl.constexpr = a_buffers.shape[0] // SLOTS
     BLOCK_ROWS: gl.constexpr = ROWS * NUM_CONSUMERS
     HAS_A: gl.constexpr = not HAS_X or statistics is not None  # else consumers make it of x
-    place, row_tile = locate_tile(turn, num_heads, row_tiles, CAUSAL, SIDE == "queries")
-    batch, head = (first_head + place) // H, (first_head + place) % H
+    place, batch, head, row_tile = find_tile(turn, sizes, CAUSAL, SIDE, LAUNCH)
     first_row = row_tile * BLOCK_ROWS
     for consumer in gl.static_range(NUM_CONSUMERS):
         slot = tile % SLOTS * NUM_CONSUMERS + consumer
@@ -85,10 +100,10 @@ def produce(
         if SIDE != "queries":
             number = load_tile(
                 turn, tile, number, keys, buffers, barriers, sizes, norms[0], CAUSAL, "keys",
-                True, K_NORM != "none",
+                SIDE, True, K_NORM != "none",
             )
         if SIDE != "keys":
             number = load_tile(
                 turn, tile + (SIDE == "both"), number, queries, buffers, barriers, sizes,
-                norms[1], CAUSAL, "queries", not SIGNED, Q_NORM != "none",
+                norms[1], CAUSAL, "queries", SIDE, not SIGNED, Q_NORM != "none",
             )

@@ -1,8 +1,8 @@
 """Norms of packed q and k in passes of their own: x-hat to memory, and gradients back in place.
 
-For kernels that take q-hat and k-hat as they take q and k. One launch serves both, the first half
-of its programs q and the second half k. Rows are those of all tokens and heads, one after another
-as these lie.
+For kernels that take q-hat and k-hat as they take q and k. One launch serves both: to x-hat every
+other program takes q, so that what lies together is read together; back the first half of the
+programs takes q. Rows are those of all tokens and heads, one after another as these lie.
 """
 
 from typing import Any
@@ -74,10 +74,10 @@ def normalise_heads_kernel(
 
     Statistics [B, L, H, 2] are each row's mean and r.
     """
-    block, blocks = tl.program_id(0), tl.cdiv(num_rows, ROWS)
-    if Q_NORM == "none":
-        block += blocks
-    if block < blocks:
+    block, of_q = tl.program_id(0), Q_NORM != "none"
+    if Q_NORM != "none" and K_NORM != "none":
+        block, of_q = block // 2, block % 2 == 0
+    if of_q:
         if Q_NORM != "none":
             normalise_block(
                 block, q, q_hat, q_statistics, q_gain, None, strides, H, L, num_rows, q_eps,
@@ -86,8 +86,8 @@ def normalise_heads_kernel(
     else:
         if K_NORM != "none":
             normalise_block(
-                block - blocks, k, k_hat, k_statistics, k_gain, lengths, strides, H, L, num_rows,
-                k_eps, K_NORM, D, ROWS, BLOCK_D,
+                block, k, k_hat, k_statistics, k_gain, lengths, strides, H, L, num_rows, k_eps,
+                K_NORM, D, ROWS, BLOCK_D,
             )
 
 
