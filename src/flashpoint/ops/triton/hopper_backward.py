@@ -20,14 +20,14 @@ side, which runs behind it, needs no scores:
     SIDE queries  a = do,         c = v, d = k,   da = dq            (2 products)
                   dW = a c^T  ->  dS = dW where S > 0  ->  da += dS d
 
-Barriers are those of ``hopper_tiles``; c and d have their own, and the producer's order is rows,
-c_0, d_0, c_1, d_1, ... No circle of waits: a consumer that waits for c_t or d_t has released all
-before them. Rows have two slots per warpgroup, the same two barriers with one arrival each, and
-the tile's number in place of t. Gradients leave through their rows' slots, which are released at
-the start of the next tile, once the stores have read them. With a norm the rows before it, x, are
-loaded too, to slots of their own, and da is taken back through the norm on its way out
-(``hopper_norm``), by the means and r that the pass before has kept. What tiles add to dgain is
-summed in shared memory: registers are full of accumulators.
+Barriers are those of ``hopper_tiles``; c and d are full by themselves and empty together, and the
+producer's order is rows, c_0, d_0, c_1, d_1, ... No circle of waits: a consumer that waits for c_t
+or d_t has released all before them. Rows have two slots per warpgroup, the same two barriers with
+one arrival each, and the tile's number in place of t. Gradients leave through their rows' slots,
+which are released at the start of the next tile, once the stores have read them. With a norm the
+rows before it, x, are loaded too, to slots of their own, and da is taken back through the norm on
+its way out (``hopper_norm``), by the means and r that were kept with x-hat. What tiles add to
+dgain is summed in shared memory: registers are full of accumulators.
 
 Causal tiles start at the diagonal, so that their first loop, over masked blocks, runs at least
 once and the compiler knows it. That is not for speed: where the first of two loops may run zero
@@ -122,8 +122,8 @@ def hopper_backward_kernel(
         columns.dtype, [STAGES] + columns.block_shape, columns.layout
     )
     rows_full, rows_empty = make_barriers(NUM_SLOTS, 1), make_barriers(NUM_SLOTS, 1)
-    c_full, c_empty = make_barriers(STAGES, 1), make_barriers(STAGES, NUM_CONSUMERS)
-    d_full, d_empty = make_barriers(STAGES, 1), make_barriers(STAGES, NUM_CONSUMERS)
+    c_full, d_full = make_barriers(STAGES, 1), make_barriers(STAGES, 1)
+    empty = make_barriers(STAGES, NUM_CONSUMERS)
     fence_async_shared()
 
     keys = (k_rows, v_rows, q, do, dk, dv)
@@ -139,7 +139,7 @@ def hopper_backward_kernel(
         (q_raw, x_buffers, q_gain, dq_gain, q_shares, q_statistics, q_eps),
     )
     buffers = (a_buffers, b_buffers, c_buffers, d_buffers)
-    barriers = (rows_full, rows_empty, c_full, c_empty, d_full, d_empty)
+    barriers = (rows_full, rows_empty, c_full, d_full, empty)
     sizes = (first_head, num_heads, H, group, row_tiles, num_rows, num_columns)
     numbers = (scale, bias_number, alpha, lift_w, lift_ds, tail_w, tail_ds)
     gl.warp_specialize(

@@ -108,7 +108,7 @@ def take_tile(
     """This warpgroup's rows of one tile; gives the next block's number."""
     a_rows, b_rows, c_rows, d_rows, da_rows, db_rows = descriptors
     a_buffers, b_buffers, c_buffers, d_buffers = buffers
-    rows_full, rows_empty, c_full, c_empty, d_full, d_empty = barriers
+    rows_full, rows_empty, c_full, d_full, empty = barriers
     scale, bias_number, alpha, lift_w, lift_ds, tail_w, tail_ds = numbers
     first_head, num_heads, H, group, row_tiles, num_rows, num_columns = sizes
     BLOCK: gl.constexpr = c_rows.block_shape[2]

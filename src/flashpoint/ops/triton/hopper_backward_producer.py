@@ -29,11 +29,8 @@ def find_tile(turn, sizes, CAUSAL: gl.constexpr, SIDE: gl.constexpr, LAUNCH: gl.
 
 
 @gluon.jit
-def load_block(block, at, buffers, full, empty, number):
-    """Producer: the number-th block of a ring."""
-    STAGES: gl.constexpr = buffers.shape[0]
-    stage = number % STAGES
-    mbarrier.wait(empty.index(stage), (number // STAGES & 1) ^ 1)
+def load_block(block, at, buffers, full, stage):
+    """Producer: a block to a stage of a ring."""
     mbarrier.expect(full.index(stage), block.block_type.nbytes)
     tma.async_copy_global_to_shared(block, at, full.index(stage), buffers.index(stage))
 
@@ -48,9 +45,10 @@ def load_tile(
     a, b, c, d, da, db = descriptors
     a_buffers, b_buffers, c_buffers, d_buffers = buffers
     x, x_buffers, gain, dgain, shares, statistics, eps = norm
-    rows_full, rows_empty, c_full, c_empty, d_full, d_empty = barriers
+    rows_full, rows_empty, c_full, d_full, empty = barriers
     first_head, num_heads, H, group, row_tiles, num_rows, num_columns = sizes
     BLOCK: gl.constexpr = c.block_shape[2]
+    STAGES: gl.constexpr = c_buffers.shape[0]
     ROWS: gl.constexpr = a.block_shape[2]
     NUM_CONSUMERS: gl.constexpr = a_buffers.shape[0] // SLOTS
     BLOCK_ROWS: gl.constexpr = ROWS * NUM_CONSUMERS
@@ -80,8 +78,10 @@ def load_tile(
         for step in range(last - first):
             block = first + step if SIDE == "keys" else last - 1 - step
             at = [batch, column_head + member, block * BLOCK, 0]
-            load_block(c, at, c_buffers, c_full, c_empty, number)
-            load_block(d, at, d_buffers, d_full, d_empty, number)
+            stage = number % STAGES
+            mbarrier.wait(empty.index(stage), (number // STAGES & 1) ^ 1)
+            load_block(c, at, c_buffers, c_full, stage)
+            load_block(d, at, d_buffers, d_full, stage)
             number += 1
     return number
 

@@ -72,7 +72,7 @@ def take_block(
 ):
     """The first PIECE + LAST_PIECE columns of a block, so many at a time."""
     a_buffers, b_buffers, c_buffers, d_buffers = buffers
-    rows_full, rows_empty, c_full, c_empty, d_full, d_empty = barriers
+    rows_full, rows_empty, c_full, d_full, empty = barriers
     STAGES: gl.constexpr = c_buffers.shape[0]
     BLOCK: gl.constexpr = c_buffers.shape[3]
     stage = number % STAGES
@@ -94,21 +94,19 @@ def take_block(
             WEIGH, GRADIENT, FINISHES, IS_RELU, LIFTS, POWER, SIDE, SIGNED, MASKED,
             gl.NVMMADistributedLayout([3, 0], [4, 1], [16, LAST_PIECE, 16]), W_LAYOUT,
         )
-    mbarrier.arrive(c_empty.index(stage), count=1)
-    mbarrier.arrive(d_empty.index(stage), count=1)
+    mbarrier.arrive(empty.index(stage), count=1)
     return da, db
 
 
 @gluon.jit
 def skip_blocks(first, last, barriers, STAGES: gl.constexpr):
     """Give back the blocks of these numbers: only other warpgroups meet them."""
-    rows_full, rows_empty, c_full, c_empty, d_full, d_empty = barriers
+    rows_full, rows_empty, c_full, d_full, empty = barriers
     for number in range(first, last):
         stage = number % STAGES
         mbarrier.wait(c_full.index(stage), number // STAGES & 1)
-        mbarrier.arrive(c_empty.index(stage), count=1)
         mbarrier.wait(d_full.index(stage), number // STAGES & 1)
-        mbarrier.arrive(d_empty.index(stage), count=1)
+        mbarrier.arrive(empty.index(stage), count=1)
 
 
 @gluon.jit
@@ -178,7 +176,7 @@ def take_block_by_signs(
     """One block of keys by its signs: dW | dS | da; gives da and the signs of the next block."""
     scale, bias_number, alpha, lift_w, lift_ds, tail_w, tail_ds = numbers
     a_buffers, b_buffers, c_buffers, d_buffers = buffers
-    rows_full, rows_empty, c_full, c_empty, d_full, d_empty = barriers
+    rows_full, rows_empty, c_full, d_full, empty = barriers
     STAGES: gl.constexpr = c_buffers.shape[0]
     BLOCK: gl.constexpr = c_buffers.shape[3]
     stage = number % STAGES
@@ -197,8 +195,7 @@ def take_block_by_signs(
     dscores = gl.convert_layout(dscores, W_LAYOUT, assert_trivial=True)
     da = warpgroup_mma(dscores, d, da, is_async=True)
     da = warpgroup_mma_wait(0, deps=[da])
-    mbarrier.arrive(c_empty.index(stage), count=1)
-    mbarrier.arrive(d_empty.index(stage), count=1)
+    mbarrier.arrive(empty.index(stage), count=1)
     return da, next_signs
 
 
