@@ -95,6 +95,18 @@ def test_last_block_is_cut_to_pieces(columns, block, pieces):
     assert sum(pieces) == 0 or 0 <= sum(pieces) - columns % block < 16
 
 
+@pytest.mark.parametrize(
+    ("keys", "block", "piece"),
+    [(196, 64, 16), (784, 64, 16), (577, 128, 0), (785, 128, 32), (300, 64, 0), (256, 64, 0),
+     (200, 128, 0)],
+)  # fmt: skip
+def test_last_keys_of_forward_are_cut(keys, block, piece):
+    """To a power of two from 16 on, where blocks before it fill the loop."""
+    from flashpoint.ops.triton.hopper_forward import piece_of
+
+    assert piece_of(keys, block) == piece
+
+
 class Collector:
     """Stands in for a recorder and keeps the launches."""
 

@@ -15,6 +15,7 @@ number in place of t. By schedule "turns" there is one more set (``hopper_forwar
 from typing import Any, NamedTuple
 
 import torch
+import triton
 from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -40,7 +41,7 @@ def work(
     descriptors, buffers, barriers, k_ready, sizes, norms, gain, alpha, scale, bias_number, shrink,
     WEIGH: gl.constexpr, HAS_SCALE: gl.constexpr, HAS_BIAS_NUMBER: gl.constexpr,
     SHRINKS: gl.constexpr, FORM: gl.constexpr, CAUSAL: gl.constexpr, POWER: gl.constexpr,
-    Q_NORM: gl.constexpr, K_NORM: gl.constexpr, D: gl.constexpr,
+    Q_NORM: gl.constexpr, K_NORM: gl.constexpr, D: gl.constexpr, PIECE: gl.constexpr,
     SCHEDULE: gl.constexpr, Q_IN_REGISTERS: gl.constexpr, WARPGROUP: gl.constexpr,
 ):
     """Consumers are warpgroups 0 to NUM_CONSUMERS - 1; after them who normalises, if K has a norm.
@@ -54,11 +55,11 @@ def work(
         consume(
             descriptors, buffers, ready, sizes, norms, gain, alpha, scale, bias_number, shrink,
             WEIGH, HAS_SCALE, HAS_BIAS_NUMBER, SHRINKS, FORM, CAUSAL, POWER, Q_NORM, D,
-            SCHEDULE, Q_IN_REGISTERS, WARPGROUP,
+            PIECE, SCHEDULE, Q_IN_REGISTERS, WARPGROUP,
         )
     elif WARPGROUP == NUM_CONSUMERS and K_NORM != "none":
         normalise_keys(
-            descriptors, buffers, k_full, k_ready, sizes, norms, CAUSAL, K_NORM, D
+            descriptors, buffers, k_full, k_ready, sizes, norms, CAUSAL, K_NORM, D, PIECE
         )
     else:
         produce(descriptors, buffers, barriers, sizes, CAUSAL)
@@ -73,7 +74,7 @@ def hopper_forward_kernel(
     SHRINKS: gl.constexpr, FORM: gl.constexpr, CAUSAL: gl.constexpr, POWER: gl.constexpr,
     NUM_CONSUMERS: gl.constexpr, STAGES: gl.constexpr, SCHEDULE: gl.constexpr,
     Q_IN_REGISTERS: gl.constexpr, CONSUMER_REGISTERS: gl.constexpr,
-    Q_NORM: gl.constexpr, K_NORM: gl.constexpr, D: gl.constexpr,
+    Q_NORM: gl.constexpr, K_NORM: gl.constexpr, D: gl.constexpr, PIECE: gl.constexpr,
 ):
     """o_i = gain * n_i ** -alpha * sum_j h(scale * q_i . k_j + b) v_j; for any grid."""
     DTYPE: gl.constexpr = q.dtype
@@ -107,7 +108,7 @@ def hopper_forward_kernel(
                     descriptors, buffers, barriers, k_ready, sizes, norms,
                     gain, alpha, scale, bias_number, shrink, WEIGH,
                     HAS_SCALE, HAS_BIAS_NUMBER, SHRINKS, FORM, CAUSAL, POWER,
-                    Q_NORM, K_NORM, D, SCHEDULE, Q_IN_REGISTERS, warpgroup,
+                    Q_NORM, K_NORM, D, PIECE, SCHEDULE, Q_IN_REGISTERS, warpgroup,
                 ),
             )
             for warpgroup in (0, 1, 2, 3, 4, 5)[:NUM_CONSUMERS + NORMALISERS + 1]
@@ -152,6 +153,14 @@ TURNS = {
 }
 IN_TURNS = ("sigmoid", "silu")
 NORMED = Config(64, 128, 2, 4, "paired", False)  # where K has a norm
+SHORTEST_PIECE = 16  # keys of a last block that is cut
+
+
+def piece_of(num_keys: int, block: int) -> int:
+    """Keys of the last block as a power of two; 0: as in others, as where the loop had no step."""
+    rest = num_keys % block
+    piece = max(triton.next_power_of_2(rest), SHORTEST_PIECE)
+    return piece if rest and piece < block and num_keys > 2 * block else 0
 
 
 def launch_hopper_forward(
@@ -177,7 +186,8 @@ def launch_hopper_forward(
         "v": describe(problem.v, config.block_keys),
         "o": describe(o, config.rows),
         "B": problem.num_samples, "group": problem.group, "row_tiles": row_tiles,
-        "CAUSAL": causal, "NUM_CONSUMERS": config.consumers, "STAGES": config.stages,
+        "CAUSAL": causal, "PIECE": 0 if causal else piece_of(problem.num_keys, config.block_keys),
+        "NUM_CONSUMERS": config.consumers, "STAGES": config.stages,
         "SCHEDULE": config.schedule, "Q_IN_REGISTERS": config.q_in_registers,
         "CONSUMER_REGISTERS": registers, "num_warps": 4,
     })

@@ -31,26 +31,76 @@ from flashpoint.ops.triton.tiles import over_power
 
 
 @gluon.jit
-def issue_scores(q, k_buffers, k_full, block, S_LAYOUT: gl.constexpr):
-    """Start S = Q K_block^T; q: [ROWS, D] in shared memory or registers."""
+def issue_scores(q, k_buffers, k_full, block, KEYS: gl.constexpr):
+    """Start S = Q K_block^T of the first KEYS; q: [ROWS, D] in shared memory or registers."""
     STAGES: gl.constexpr = k_buffers.shape[0]
-    BLOCK_KEYS: gl.constexpr = k_buffers.shape[3]
-    BLOCK_D: gl.constexpr = k_buffers.shape[4]
+    S_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, KEYS, 16])
     stage = block % STAGES
     mbarrier.wait(k_full.index(stage), block // STAGES & 1)
-    k = k_buffers.index(stage).reshape([BLOCK_KEYS, BLOCK_D])
-    zeros = gl.full([q.shape[0], BLOCK_KEYS], 0.0, gl.float32, S_LAYOUT)
+    k = k_buffers.index(stage).reshape([k_buffers.shape[3], k_buffers.shape[4]]).slice(0, KEYS)
+    zeros = gl.full([q.shape[0], KEYS], 0.0, gl.float32, S_LAYOUT)
     return warpgroup_mma(q, k.permute([1, 0]), zeros, use_acc=False, is_async=True)
 
 
 @gluon.jit
 def issue_outputs(weights, v_buffers, v_full, block, acc):
-    """Start O += W V_block; weights: [ROWS, BLOCK_KEYS] in registers."""
+    """Start O += W V_block; weights: [ROWS, KEYS] in registers, of the block's first KEYS."""
     STAGES: gl.constexpr = v_buffers.shape[0]
     stage = block % STAGES
     mbarrier.wait(v_full.index(stage), block // STAGES & 1)
     v = v_buffers.index(stage).reshape([v_buffers.shape[3], v_buffers.shape[4]])
-    return warpgroup_mma(weights, v, acc, is_async=True)
+    return warpgroup_mma(weights, v.slice(0, weights.shape[1]), acc, is_async=True)
+
+
+@gluon.jit
+def add_block(
+    now, step, q, weights, acc, limits, scale, bias_number, shrink, k_buffers, v_buffers, barriers,
+    WEIGH: gl.constexpr, HAS_SCALE: gl.constexpr, HAS_BIAS_NUMBER: gl.constexpr,
+    SHRINKS: gl.constexpr, FORM: gl.constexpr, MASKED: gl.constexpr, SCHEDULE: gl.constexpr,
+    KEYS: gl.constexpr, CONSUMER: gl.constexpr,
+):
+    """Block number ``now``, a tile's step-th: takes W of the one before, gives W of its KEYS.
+
+    SCHEDULE, from few registers to many; the other warpgroups fill the gaps that are left:
+        serial   one product after the other
+        paired   S of this step and O of the last one are in flight together
+        overlap  as paired, and W of this step is computed while O of the last one still runs
+        turns    as overlap, and the warpgroups start their products in turn
+    """
+    q_full, q_empty, k_full, k_empty, v_full, v_empty, turns = barriers
+    STAGES: gl.constexpr = k_buffers.shape[0]
+    DTYPE: gl.constexpr = weights.dtype
+    W_LAYOUT: gl.constexpr = weights.type.layout
+    OVERLAPS: gl.constexpr = SCHEDULE == "overlap" or SCHEDULE == "turns"
+    if SCHEDULE == "serial":
+        acc = issue_outputs(weights, v_buffers, v_full, now - 1, acc)
+        acc = warpgroup_mma_wait(0, deps=[acc])
+        mbarrier.arrive(v_empty.index((now - 1) % STAGES), count=1)
+    take_turn(turns, now, SCHEDULE, CONSUMER)
+    scores = issue_scores(q, k_buffers, k_full, now, KEYS)
+    if SCHEDULE != "serial":
+        acc = issue_outputs(weights, v_buffers, v_full, now - 1, acc)
+    pass_turn(turns, SCHEDULE, CONSUMER)
+    if OVERLAPS:
+        scores = warpgroup_mma_wait(1, deps=[scores])
+    else:
+        acc, scores = warpgroup_mma_wait(0, deps=[acc, scores])
+    mbarrier.arrive(k_empty.index(now % STAGES), count=1)
+    next_weights = weigh(
+        scores, limits, step, scale, bias_number, shrink,
+        WEIGH, HAS_SCALE, HAS_BIAS_NUMBER, SHRINKS, FORM, MASKED,
+    )
+    if SCHEDULE != "turns":
+        next_weights = round_weights(next_weights, FORM, DTYPE, W_LAYOUT)
+    else:  # this wait returns at once; without its branch, ptxas moves h behind the next one
+        mbarrier.wait(v_full.index((now - 1) % STAGES), (now - 1) // STAGES & 1)
+    if OVERLAPS:  # the product reads the registers of weights until here
+        acc, weights, next_weights = warpgroup_mma_wait(0, deps=[acc, weights, next_weights])
+    if SCHEDULE == "turns":  # into those registers
+        next_weights = round_weights(next_weights, FORM, DTYPE, W_LAYOUT)
+    if SCHEDULE != "serial":
+        mbarrier.arrive(v_empty.index((now - 1) % STAGES), count=1)
+    return next_weights, acc
 
 
 @gluon.jit
@@ -59,54 +109,33 @@ def add_blocks(
     k_buffers, v_buffers, barriers,
     WEIGH: gl.constexpr, HAS_SCALE: gl.constexpr, HAS_BIAS_NUMBER: gl.constexpr,
     SHRINKS: gl.constexpr, FORM: gl.constexpr, MASKED: gl.constexpr, SCHEDULE: gl.constexpr,
-    S_LAYOUT: gl.constexpr, CONSUMER: gl.constexpr,
+    CONSUMER: gl.constexpr,
 ):
-    """Steps first <= step < last: takes W of the step before, leaves W of the last; O lags behind.
-
-    SCHEDULE, from few registers to many; the other warpgroups fill the gaps that are left:
-        serial   one product after the other
-        paired   S of this step and O of the last one are in flight together
-        overlap  as paired, and W of this step is computed while O of the last one still runs
-        turns    as overlap, and the warpgroups start their products in turn
-    ``block`` is the number of step 0.
-    """
-    q_full, q_empty, k_full, k_empty, v_full, v_empty, turns = barriers
-    STAGES: gl.constexpr = k_buffers.shape[0]
-    DTYPE: gl.constexpr = weights.dtype
-    W_LAYOUT: gl.constexpr = weights.type.layout
-    OVERLAPS: gl.constexpr = SCHEDULE == "overlap" or SCHEDULE == "turns"
+    """Steps first <= step < last, step 0 being that of number ``block``; O lags behind."""
     for step in range(first, last):
-        now = block + step
-        if SCHEDULE == "serial":
-            acc = issue_outputs(weights, v_buffers, v_full, now - 1, acc)
-            acc = warpgroup_mma_wait(0, deps=[acc])
-            mbarrier.arrive(v_empty.index((now - 1) % STAGES), count=1)
-        take_turn(turns, now, SCHEDULE, CONSUMER)
-        scores = issue_scores(q, k_buffers, k_full, now, S_LAYOUT)
-        if SCHEDULE != "serial":
-            acc = issue_outputs(weights, v_buffers, v_full, now - 1, acc)
-        pass_turn(turns, SCHEDULE, CONSUMER)
-        if OVERLAPS:
-            scores = warpgroup_mma_wait(1, deps=[scores])
-        else:
-            acc, scores = warpgroup_mma_wait(0, deps=[acc, scores])
-        mbarrier.arrive(k_empty.index(now % STAGES), count=1)
-        next_weights = weigh(
-            scores, limits, step, scale, bias_number, shrink,
-            WEIGH, HAS_SCALE, HAS_BIAS_NUMBER, SHRINKS, FORM, MASKED,
+        weights, acc = add_block(
+            block + step, step, q, weights, acc, limits, scale, bias_number, shrink,
+            k_buffers, v_buffers, barriers,
+            WEIGH, HAS_SCALE, HAS_BIAS_NUMBER, SHRINKS, FORM, MASKED, SCHEDULE,
+            k_buffers.shape[3], CONSUMER,
         )
-        if SCHEDULE != "turns":
-            next_weights = round_weights(next_weights, FORM, DTYPE, W_LAYOUT)
-        else:  # this wait returns at once; without its branch, ptxas moves h behind the next one
-            mbarrier.wait(v_full.index((now - 1) % STAGES), (now - 1) // STAGES & 1)
-        if OVERLAPS:  # the product reads the registers of weights until here
-            acc, weights, next_weights = warpgroup_mma_wait(0, deps=[acc, weights, next_weights])
-        if SCHEDULE == "turns":  # into those registers
-            next_weights = round_weights(next_weights, FORM, DTYPE, W_LAYOUT)
-        if SCHEDULE != "serial":
-            mbarrier.arrive(v_empty.index((now - 1) % STAGES), count=1)
-        weights = next_weights
     return weights, acc
+
+
+@gluon.jit
+def give_back(
+    first, last, barriers, STAGES: gl.constexpr, SCHEDULE: gl.constexpr, CONSUMER: gl.constexpr
+):
+    """Let blocks first <= block < last pass, which only other warpgroups see."""
+    q_full, q_empty, k_full, k_empty, v_full, v_empty, turns = barriers
+    for unseen in range(first, last):
+        stage = unseen % STAGES
+        take_turn(turns, unseen, SCHEDULE, CONSUMER)
+        pass_turn(turns, SCHEDULE, CONSUMER)
+        mbarrier.wait(k_full.index(stage), unseen // STAGES & 1)
+        mbarrier.arrive(k_empty.index(stage), count=1)
+        mbarrier.wait(v_full.index(stage), unseen // STAGES & 1)
+        mbarrier.arrive(v_empty.index(stage), count=1)
 
 
 @gluon.jit
@@ -114,10 +143,13 @@ def consume(
     descriptors, buffers, barriers, sizes, norms, gain, alpha, scale, bias_number, shrink,
     WEIGH: gl.constexpr, HAS_SCALE: gl.constexpr, HAS_BIAS_NUMBER: gl.constexpr,
     SHRINKS: gl.constexpr, FORM: gl.constexpr, CAUSAL: gl.constexpr, POWER: gl.constexpr,
-    Q_NORM: gl.constexpr, D: gl.constexpr,
+    Q_NORM: gl.constexpr, D: gl.constexpr, PIECE: gl.constexpr,
     SCHEDULE: gl.constexpr, Q_IN_REGISTERS: gl.constexpr, CONSUMER: gl.constexpr,
 ):
-    """Warpgroup CONSUMER: rows [CONSUMER * ROWS, (CONSUMER + 1) * ROWS) of every tile."""
+    """Warpgroup CONSUMER: rows [CONSUMER * ROWS, (CONSUMER + 1) * ROWS) of every tile.
+
+    The last block has PIECE keys, or as many as others where that is 0.
+    """
     q_rows, k_rows, v_rows, o_rows = descriptors
     q_buffers, k_buffers, v_buffers, o_buffers = buffers
     q_full, q_empty, k_full, k_empty, v_full, v_empty, turns = barriers
@@ -144,7 +176,8 @@ def consume(
         tile_blocks = count_blocks(last_row, sizes, BLOCK_KEYS, CAUSAL)
         own_blocks = count_blocks(first_row + ROWS - 1, sizes, BLOCK_KEYS, CAUSAL)
         own_blocks = gl.minimum(own_blocks, tile_blocks)
-        own_blocks = gl.where(first_row < Lq, own_blocks, 1)  # without rows, others take the rest
+        # without rows, others take the rest
+        own_blocks = gl.where(first_row < Lq, own_blocks, 2 if PIECE > 0 else 1)
         # limits: [ROWS], how many keys each row sees
         rows = first_row + gl.arange(0, ROWS, gl.SliceLayout(1, S_LAYOUT))
         limits = gl.minimum(rows + 1 + Lk - Lq, Lk)
@@ -152,6 +185,8 @@ def consume(
         if CAUSAL:
             whole_blocks = gl.maximum(first_row + 1 + Lk - Lq, 0) // BLOCK_KEYS
             whole_blocks = gl.minimum(whole_blocks, own_blocks)
+        if PIECE > 0:
+            whole_blocks -= 1
 
         mbarrier.wait(q_full.index(CONSUMER), turn & 1)
         if Q_NORM != "none":
@@ -162,7 +197,7 @@ def consume(
             fence_async_shared()
             mbarrier.arrive(q_empty.index(CONSUMER), count=1)
         take_turn(turns, block, SCHEDULE, CONSUMER)
-        scores = issue_scores(q, k_buffers, k_full, block, S_LAYOUT)
+        scores = issue_scores(q, k_buffers, k_full, block, BLOCK_KEYS)
         pass_turn(turns, SCHEDULE, CONSUMER)
         scores = warpgroup_mma_wait(0, deps=[scores])
         mbarrier.arrive(k_empty.index(block % STAGES), count=1)
@@ -175,29 +210,27 @@ def consume(
         weights, acc = add_blocks(
             1, whole_blocks, block, q, weights, acc, limits, scale, bias_number, shrink,
             k_buffers, v_buffers, barriers,
-            WEIGH, HAS_SCALE, HAS_BIAS_NUMBER, SHRINKS, FORM, False, SCHEDULE, S_LAYOUT, CONSUMER,
+            WEIGH, HAS_SCALE, HAS_BIAS_NUMBER, SHRINKS, FORM, False, SCHEDULE, CONSUMER,
         )
         if CAUSAL:
             weights, acc = add_blocks(
                 gl.maximum(whole_blocks, 1), own_blocks, block, q, weights, acc, limits,
                 scale, bias_number, shrink, k_buffers, v_buffers, barriers,
-                WEIGH, HAS_SCALE, HAS_BIAS_NUMBER, SHRINKS, FORM, True, SCHEDULE, S_LAYOUT,
-                CONSUMER,
+                WEIGH, HAS_SCALE, HAS_BIAS_NUMBER, SHRINKS, FORM, True, SCHEDULE, CONSUMER,
+            )
+        last = block + own_blocks - 1
+        if PIECE > 0:
+            weights, acc = add_block(
+                last, own_blocks - 1, q, weights, acc, limits, scale, bias_number, shrink,
+                k_buffers, v_buffers, barriers, WEIGH, HAS_SCALE, HAS_BIAS_NUMBER, SHRINKS, FORM,
+                False, SCHEDULE, PIECE, CONSUMER,
             )
         if not Q_IN_REGISTERS:
             mbarrier.arrive(q_empty.index(CONSUMER), count=1)
-        last = block + own_blocks - 1
         acc = issue_outputs(weights, v_buffers, v_full, last, acc)
         acc = warpgroup_mma_wait(0, deps=[acc])
         mbarrier.arrive(v_empty.index(last % STAGES), count=1)
-        for unseen in range(block + own_blocks, block + tile_blocks):  # others' blocks: give back
-            stage = unseen % STAGES
-            take_turn(turns, unseen, SCHEDULE, CONSUMER)
-            pass_turn(turns, SCHEDULE, CONSUMER)
-            mbarrier.wait(k_full.index(stage), unseen // STAGES & 1)
-            mbarrier.arrive(k_empty.index(stage), count=1)
-            mbarrier.wait(v_full.index(stage), unseen // STAGES & 1)
-            mbarrier.arrive(v_empty.index(stage), count=1)
+        give_back(last + 1, block + tile_blocks, barriers, STAGES, SCHEDULE, CONSUMER)
         block += tile_blocks
 
         factor = gain / shrink if SHRINKS else gain

@@ -61,9 +61,12 @@ def produce(descriptors, buffers, barriers, sizes, CAUSAL: gl.constexpr):
 @gluon.jit
 def normalise_keys(
     descriptors, buffers, k_full, k_ready, sizes, norms,
-    CAUSAL: gl.constexpr, K_NORM: gl.constexpr, D: gl.constexpr,
+    CAUSAL: gl.constexpr, K_NORM: gl.constexpr, D: gl.constexpr, PIECE: gl.constexpr,
 ):
-    """Warpgroup between producer and consumers: every block of K becomes K-hat where it lies."""
+    """Warpgroup between producer and consumers: every block of K becomes K-hat where it lies.
+
+    Of the last one only PIECE keys, where that is not 0.
+    """
     q, k, v, o = descriptors
     q_buffers, k_buffers, v_buffers, o_buffers = buffers
     q_gain, k_gain, q_eps, k_eps = norms
@@ -75,10 +78,15 @@ def normalise_keys(
     for turn in range(count_turns(B * H * row_tiles, CAUSAL)):
         batch_head, row_tile = locate_tile(turn, B * H, row_tiles, CAUSAL, True)
         last_row = gl.minimum((row_tile + 1) * BLOCK_ROWS, Lq) - 1
-        for step in range(count_blocks(last_row, sizes, BLOCK_KEYS, CAUSAL)):
+        num_blocks = count_blocks(last_row, sizes, BLOCK_KEYS, CAUSAL)
+        for step in range(num_blocks):
             stage = block % STAGES
             mbarrier.wait(k_full.index(stage), block // STAGES & 1)
             buffer = k_buffers.index(stage).reshape([BLOCK_KEYS, k_buffers.shape[4]])
-            normalise_buffer(buffer, Lk - step * BLOCK_KEYS, k_gain, k_eps, K_NORM, D)
+            num_keys = Lk - step * BLOCK_KEYS
+            if PIECE > 0 and step == num_blocks - 1:
+                normalise_buffer(buffer.slice(0, PIECE), num_keys, k_gain, k_eps, K_NORM, D)
+            else:
+                normalise_buffer(buffer, num_keys, k_gain, k_eps, K_NORM, D)
             mbarrier.arrive(k_ready.index(stage), count=1)
             block += 1
