@@ -25,9 +25,28 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from flashpoint.ops.triton.hopper_activations import round_weights, weigh
 from flashpoint.ops.triton.hopper_forward_producer import count_blocks
-from flashpoint.ops.triton.hopper_norm import normalise_buffer
+from flashpoint.ops.triton.hopper_norm import normalise_buffer, normalise_rows
 from flashpoint.ops.triton.hopper_tiles import count_turns, locate_tile, pass_turn, take_turn
 from flashpoint.ops.triton.tiles import over_power
+
+
+@gluon.jit
+def take_queries(
+    q_buffer, q_empty, num_rows, gain, eps,
+    Q_NORM: gl.constexpr, D: gl.constexpr, Q_IN_REGISTERS: gl.constexpr, LAYOUT: gl.constexpr,
+):
+    """Q, normalised, as products take it: q_buffer itself, or registers, its slot given back."""
+    q = q_buffer
+    if Q_IN_REGISTERS:
+        q = q_buffer.load(LAYOUT)
+        fence_async_shared()
+        mbarrier.arrive(q_empty, count=1)
+        if Q_NORM != "none":
+            exists = gl.arange(0, q.shape[0], gl.SliceLayout(1, LAYOUT)) < num_rows
+            q = normalise_rows(q, exists, gain, eps, Q_NORM, D)
+    elif Q_NORM != "none":
+        normalise_buffer(q_buffer, num_rows, gain, eps, Q_NORM, D)
+    return q
 
 
 @gluon.jit
@@ -189,13 +208,10 @@ def consume(
             whole_blocks -= 1
 
         mbarrier.wait(q_full.index(CONSUMER), turn & 1)
-        if Q_NORM != "none":
-            normalise_buffer(q_buffer, Lq - first_row, q_gain, q_eps, Q_NORM, D)
-        q = q_buffer
-        if Q_IN_REGISTERS:
-            q = q_buffer.load(gl.DotOperandLayout(0, S_LAYOUT, 2))
-            fence_async_shared()
-            mbarrier.arrive(q_empty.index(CONSUMER), count=1)
+        q = take_queries(
+            q_buffer, q_empty.index(CONSUMER), Lq - first_row, q_gain, q_eps,
+            Q_NORM, D, Q_IN_REGISTERS, gl.DotOperandLayout(0, S_LAYOUT, 2),
+        )
         take_turn(turns, block, SCHEDULE, CONSUMER)
         scores = issue_scores(q, k_buffers, k_full, block, BLOCK_KEYS)
         pass_turn(turns, SCHEDULE, CONSUMER)

@@ -37,6 +37,14 @@ def times_gain(x, gain, D: gl.constexpr):
 
 
 @gluon.jit
+def normalise_rows(rows, exists, gain, eps, KIND: gl.constexpr, D: gl.constexpr):
+    """x-hat of a tile in registers, rounded to its dtype."""
+    x = rows.to(gl.float32)
+    mean, r = measure(x, exists, eps, KIND, D)
+    return times_gain(centre(x, mean, KIND, D) * r[:, None], gain, D).to(rows.dtype)
+
+
+@gluon.jit
 def normalise_buffer(buffer, num_rows, gain, eps, KIND: gl.constexpr, D: gl.constexpr):
     """The first num_rows of a tile in shared memory become x-hat, rounded to their dtype.
 
@@ -46,10 +54,7 @@ def normalise_buffer(buffer, num_rows, gain, eps, KIND: gl.constexpr, D: gl.cons
     PER_ROW: gl.constexpr = buffer.shape[1] // 8  # threads, of 16 bytes each
     LAYOUT: gl.constexpr = gl.BlockedLayout([1, 8], [32 // PER_ROW, PER_ROW], [4, 1], [1, 0])
     exists = gl.arange(0, buffer.shape[0], gl.SliceLayout(1, LAYOUT)) < num_rows
-    x = buffer.load(LAYOUT).to(gl.float32)
-    mean, r = measure(x, exists, eps, KIND, D)
-    x = times_gain(centre(x, mean, KIND, D) * r[:, None], gain, D)
-    buffer.store(x.to(buffer.dtype))
+    buffer.store(normalise_rows(buffer.load(LAYOUT), exists, gain, eps, KIND, D))
     fence_async_shared()
 
 
