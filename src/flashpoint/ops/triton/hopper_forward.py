@@ -152,7 +152,7 @@ TURNS = {
     (128, True): Config(64, 64, 2, 4, "turns", True),
 }
 IN_TURNS = ("sigmoid", "silu")
-NORMED = Config(64, 128, 2, 4, "paired", False)  # where K has a norm
+NORMED = Config(64, 128, 2, 4, "serial", True)  # where K has a norm
 SHORTEST_PIECE = 16  # keys of a last block that is cut
 
 
