@@ -155,6 +155,20 @@ def test_activations_on_a_gpu_are_exact(dtype, activation):
 
 @pytest.mark.gpu
 @needs_gpu
+@pytest.mark.parametrize("L", [197, 300])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_queries_of_any_size_are_exact(dtype, L):
+    """Their norm may be applied to the output."""
+    inputs = make_inputs(2, L, 3, 64)
+    sizes = 2.0 ** (torch.arange(L).double() % 17 - 6)
+    inputs["qkv"][:, :, 0] *= sizes[:, None, None]
+    inputs["qkv"][:, 5, 0] = 3.0  # no spread
+    for kinds in (("layer", "layer"), ("rms", "rms")):
+        assert_exact("triton", dtype, inputs, kinds)
+
+
+@pytest.mark.gpu
+@needs_gpu
 @pytest.mark.parametrize("D", [48, 128])
 def test_head_dims_on_a_gpu_are_exact(D):
     for dtype in (torch.bfloat16, torch.float16):

@@ -10,6 +10,9 @@ one that waits for V_{t-1} has released all V before it and all K before K_t. Wh
 stands in the producer's order behind blocks that need only those released slots, for every STAGES
 >= 1. Q has one slot per warpgroup, the same two barriers with one arrival each, and the tile's
 number in place of t. By schedule "turns" there is one more set (``hopper_forward_consumer``).
+
+relu(r s) = r relu(s): r of a query's norm then multiplies its row of O instead (ROOTS_LAST), and
+is computed while the first product runs.
 """
 
 from typing import Any, NamedTuple
@@ -41,8 +44,9 @@ def work(
     descriptors, buffers, barriers, k_ready, sizes, norms, gain, alpha, scale, bias_number, shrink,
     WEIGH: gl.constexpr, HAS_SCALE: gl.constexpr, HAS_BIAS_NUMBER: gl.constexpr,
     SHRINKS: gl.constexpr, FORM: gl.constexpr, CAUSAL: gl.constexpr, POWER: gl.constexpr,
-    Q_NORM: gl.constexpr, K_NORM: gl.constexpr, D: gl.constexpr, PIECE: gl.constexpr,
-    SCHEDULE: gl.constexpr, Q_IN_REGISTERS: gl.constexpr, WARPGROUP: gl.constexpr,
+    Q_NORM: gl.constexpr, K_NORM: gl.constexpr, ROOTS_LAST: gl.constexpr, D: gl.constexpr,
+    PIECE: gl.constexpr, SCHEDULE: gl.constexpr, Q_IN_REGISTERS: gl.constexpr,
+    WARPGROUP: gl.constexpr,
 ):
     """Consumers are warpgroups 0 to NUM_CONSUMERS - 1; after them who normalises, if K has a norm.
 
@@ -54,8 +58,8 @@ def work(
         ready = (q_full, q_empty, k_ready, k_empty, v_full, v_empty, turns)
         consume(
             descriptors, buffers, ready, sizes, norms, gain, alpha, scale, bias_number, shrink,
-            WEIGH, HAS_SCALE, HAS_BIAS_NUMBER, SHRINKS, FORM, CAUSAL, POWER, Q_NORM, D,
-            PIECE, SCHEDULE, Q_IN_REGISTERS, WARPGROUP,
+            WEIGH, HAS_SCALE, HAS_BIAS_NUMBER, SHRINKS, FORM, CAUSAL, POWER, Q_NORM,
+            ROOTS_LAST, D, PIECE, SCHEDULE, Q_IN_REGISTERS, WARPGROUP,
         )
     elif WARPGROUP == NUM_CONSUMERS and K_NORM != "none":
         normalise_keys(
@@ -74,7 +78,8 @@ def hopper_forward_kernel(
     SHRINKS: gl.constexpr, FORM: gl.constexpr, CAUSAL: gl.constexpr, POWER: gl.constexpr,
     NUM_CONSUMERS: gl.constexpr, STAGES: gl.constexpr, SCHEDULE: gl.constexpr,
     Q_IN_REGISTERS: gl.constexpr, CONSUMER_REGISTERS: gl.constexpr,
-    Q_NORM: gl.constexpr, K_NORM: gl.constexpr, D: gl.constexpr, PIECE: gl.constexpr,
+    Q_NORM: gl.constexpr, K_NORM: gl.constexpr, ROOTS_LAST: gl.constexpr, D: gl.constexpr,
+    PIECE: gl.constexpr,
 ):
     """o_i = gain * n_i ** -alpha * sum_j h(scale * q_i . k_j + b) v_j; for any grid."""
     DTYPE: gl.constexpr = q.dtype
@@ -108,7 +113,7 @@ def hopper_forward_kernel(
                     descriptors, buffers, barriers, k_ready, sizes, norms,
                     gain, alpha, scale, bias_number, shrink, WEIGH,
                     HAS_SCALE, HAS_BIAS_NUMBER, SHRINKS, FORM, CAUSAL, POWER,
-                    Q_NORM, K_NORM, D, PIECE, SCHEDULE, Q_IN_REGISTERS, warpgroup,
+                    Q_NORM, K_NORM, ROOTS_LAST, D, PIECE, SCHEDULE, Q_IN_REGISTERS, warpgroup,
                 ),
             )
             for warpgroup in (0, 1, 2, 3, 4, 5)[:NUM_CONSUMERS + NORMALISERS + 1]
@@ -153,6 +158,7 @@ TURNS = {
 }
 IN_TURNS = ("sigmoid", "silu")
 NORMED = Config(64, 128, 2, 4, "serial", True)  # where K has a norm
+ROOTS_LAST = (torch.bfloat16,)  # dtypes that hold weights of queries without their r
 SHORTEST_PIECE = 16  # keys of a last block that is cut
 
 
@@ -179,6 +185,10 @@ def launch_hopper_forward(
     processors = torch.cuda.get_device_properties(o.device).multi_processor_count
     arguments = only(hopper_forward_kernel, problem.arguments() | norms)
     arguments |= form_of(activation, arguments)
+    roots_last = (
+        norms["Q_NORM"] != "none" and config.q_in_registers and activation == "relu"
+        and not causal and problem.terms.bias == 0.0 and problem.q.dtype in ROOTS_LAST
+    )
     registers = (REGISTERS_NORMED if has_norm else REGISTERS)[config.consumers]
     recorder.launch(hopper_forward_kernel, min(tiles, processors), arguments | {
         "q": describe(problem.q, config.rows),
@@ -187,7 +197,7 @@ def launch_hopper_forward(
         "o": describe(o, config.rows),
         "B": problem.num_samples, "group": problem.group, "row_tiles": row_tiles,
         "CAUSAL": causal, "PIECE": 0 if causal else piece_of(problem.num_keys, config.block_keys),
-        "NUM_CONSUMERS": config.consumers, "STAGES": config.stages,
+        "ROOTS_LAST": roots_last, "NUM_CONSUMERS": config.consumers, "STAGES": config.stages,
         "SCHEDULE": config.schedule, "Q_IN_REGISTERS": config.q_in_registers,
         "CONSUMER_REGISTERS": registers, "num_warps": 4,
     })

@@ -25,28 +25,41 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from flashpoint.ops.triton.hopper_activations import round_weights, weigh
 from flashpoint.ops.triton.hopper_forward_producer import count_blocks
-from flashpoint.ops.triton.hopper_norm import normalise_buffer, normalise_rows
+from flashpoint.ops.triton.hopper_norm import (
+    centre,
+    normalise_buffer,
+    normalise_rows,
+    root_of,
+    times_gain,
+)
 from flashpoint.ops.triton.hopper_tiles import count_turns, locate_tile, pass_turn, take_turn
 from flashpoint.ops.triton.tiles import over_power
 
 
 @gluon.jit
 def take_queries(
-    q_buffer, q_empty, num_rows, gain, eps,
-    Q_NORM: gl.constexpr, D: gl.constexpr, Q_IN_REGISTERS: gl.constexpr, LAYOUT: gl.constexpr,
+    q_buffer, q_empty, num_rows, gain, eps, Q_NORM: gl.constexpr, ROOTS_LAST: gl.constexpr,
+    D: gl.constexpr, Q_IN_REGISTERS: gl.constexpr, LAYOUT: gl.constexpr,
 ):
-    """Q, normalised, as products take it: q_buffer itself, or registers, its slot given back."""
-    q = q_buffer
+    """Q, normalised, as products take it: q_buffer itself, or registers, its slot given back.
+
+    If ROOTS_LAST, Q lacks r, and P x comes beside it.
+    """
+    q, centred = q_buffer, 0.0
     if Q_IN_REGISTERS:
         q = q_buffer.load(LAYOUT)
         fence_async_shared()
         mbarrier.arrive(q_empty, count=1)
-        if Q_NORM != "none":
+        if ROOTS_LAST:
+            x = q.to(gl.float32)
+            centred = centre(x, gl.sum(x, 1) / D, Q_NORM, D)
+            q = times_gain(centred, gain, D).to(q.dtype)
+        elif Q_NORM != "none":
             exists = gl.arange(0, q.shape[0], gl.SliceLayout(1, LAYOUT)) < num_rows
             q = normalise_rows(q, exists, gain, eps, Q_NORM, D)
     elif Q_NORM != "none":
         normalise_buffer(q_buffer, num_rows, gain, eps, Q_NORM, D)
-    return q
+    return q, centred
 
 
 @gluon.jit
@@ -158,11 +171,26 @@ def give_back(
 
 
 @gluon.jit
+def finish_outputs(
+    acc, factor, limits, alpha, POWER: gl.constexpr, ROOTS_LAST: gl.constexpr
+):
+    """O times the factor, of each row if ROOTS_LAST, over a power of how many keys it sees."""
+    if POWER != "none":
+        seen = gl.maximum(limits, 1).to(gl.float32)
+        layout: gl.constexpr = gl.SliceLayout(1, acc.type.layout)
+        seen = gl.convert_layout(seen, layout, assert_trivial=True)
+        factor = over_power(factor, seen, alpha, POWER)
+    if POWER != "none" or ROOTS_LAST:
+        factor = factor[:, None]
+    return acc * factor
+
+
+@gluon.jit
 def consume(
     descriptors, buffers, barriers, sizes, norms, gain, alpha, scale, bias_number, shrink,
     WEIGH: gl.constexpr, HAS_SCALE: gl.constexpr, HAS_BIAS_NUMBER: gl.constexpr,
     SHRINKS: gl.constexpr, FORM: gl.constexpr, CAUSAL: gl.constexpr, POWER: gl.constexpr,
-    Q_NORM: gl.constexpr, D: gl.constexpr, PIECE: gl.constexpr,
+    Q_NORM: gl.constexpr, ROOTS_LAST: gl.constexpr, D: gl.constexpr, PIECE: gl.constexpr,
     SCHEDULE: gl.constexpr, Q_IN_REGISTERS: gl.constexpr, CONSUMER: gl.constexpr,
 ):
     """Warpgroup CONSUMER: rows [CONSUMER * ROWS, (CONSUMER + 1) * ROWS) of every tile.
@@ -208,13 +236,18 @@ def consume(
             whole_blocks -= 1
 
         mbarrier.wait(q_full.index(CONSUMER), turn & 1)
-        q = take_queries(
+        q, centred = take_queries(
             q_buffer, q_empty.index(CONSUMER), Lq - first_row, q_gain, q_eps,
-            Q_NORM, D, Q_IN_REGISTERS, gl.DotOperandLayout(0, S_LAYOUT, 2),
+            Q_NORM, ROOTS_LAST, D, Q_IN_REGISTERS, gl.DotOperandLayout(0, S_LAYOUT, 2),
         )
         take_turn(turns, block, SCHEDULE, CONSUMER)
         scores = issue_scores(q, k_buffers, k_full, block, BLOCK_KEYS)
         pass_turn(turns, SCHEDULE, CONSUMER)
+        factor = gain / shrink if SHRINKS else gain
+        if ROOTS_LAST:
+            roots = root_of(centred, q_eps, D)
+            roots = gl.convert_layout(roots, gl.SliceLayout(1, O_LAYOUT), assert_trivial=True)
+            factor = factor * roots
         scores = warpgroup_mma_wait(0, deps=[scores])
         mbarrier.arrive(k_empty.index(block % STAGES), count=1)
         weights = weigh(
@@ -249,12 +282,7 @@ def consume(
         give_back(last + 1, block + tile_blocks, barriers, STAGES, SCHEDULE, CONSUMER)
         block += tile_blocks
 
-        factor = gain / shrink if SHRINKS else gain
-        if POWER != "none":
-            seen = gl.maximum(limits, 1).to(gl.float32)
-            seen = gl.convert_layout(seen, gl.SliceLayout(1, O_LAYOUT), assert_trivial=True)
-            factor = over_power(factor, seen, alpha, POWER)[:, None]
-        acc *= factor
+        acc = finish_outputs(acc, factor, limits, alpha, POWER, ROOTS_LAST)
         tma.store_wait(0)  # the last tile's store has read o_buffer
         o_buffer.reshape([ROWS, BLOCK_D]).store(acc.to(DTYPE))
         fence_async_shared()

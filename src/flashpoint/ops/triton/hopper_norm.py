@@ -23,8 +23,13 @@ def centre(x, mean, KIND: gl.constexpr, D: gl.constexpr):
 def measure(x, exists, eps, KIND: gl.constexpr, D: gl.constexpr):
     """Means and r [ROWS] of a tile in fp32; ``exists`` tells the rows there are."""
     mean = gl.sum(x, 1) / D
-    x = centre(x, mean, KIND, D)
-    return mean, gl.where(exists, gl.rsqrt(gl.sum(x * x, 1) / D + eps), 0.0)
+    return mean, gl.where(exists, root_of(centre(x, mean, KIND, D), eps, D), 0.0)
+
+
+@gluon.jit
+def root_of(centred, eps, D: gl.constexpr):
+    """r [ROWS] of P x."""
+    return gl.rsqrt(gl.sum(centred * centred, 1) / D + eps)
 
 
 @gluon.jit
