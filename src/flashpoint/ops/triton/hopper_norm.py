@@ -7,6 +7,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared
 
+MOST_COLUMNS = gl.constexpr(16)  # of a row in one thread: two loads without conflicts of banks
 
 @gluon.jit
 def centre(x, mean, KIND: gl.constexpr, D: gl.constexpr):
@@ -56,8 +57,12 @@ def normalise_buffer(buffer, num_rows, gain, eps, KIND: gl.constexpr, D: gl.cons
     Each thread reads, changes and writes its own elements; products, which read by another way,
     see them behind the fence and the barrier.
     """
-    PER_ROW: gl.constexpr = buffer.shape[1] // 8  # threads, of 16 bytes each
-    LAYOUT: gl.constexpr = gl.BlockedLayout([1, 8], [32 // PER_ROW, PER_ROW], [4, 1], [1, 0])
+    EACH: gl.constexpr = buffer.shape[0] * buffer.shape[1] // 128  # elements of a thread
+    COLUMNS: gl.constexpr = EACH if EACH < MOST_COLUMNS else MOST_COLUMNS
+    PER_ROW: gl.constexpr = buffer.shape[1] // COLUMNS  # threads
+    LAYOUT: gl.constexpr = gl.BlockedLayout(
+        [1, COLUMNS], [32 // PER_ROW, PER_ROW], [4, 1], [1, 0]
+    )
     exists = gl.arange(0, buffer.shape[0], gl.SliceLayout(1, LAYOUT)) < num_rows
     buffer.store(normalise_rows(buffer.load(LAYOUT), exists, gain, eps, KIND, D))
     fence_async_shared()
