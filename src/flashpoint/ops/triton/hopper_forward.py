@@ -12,7 +12,7 @@ stands in the producer's order behind blocks that need only those released slots
 number in place of t. By schedule "turns" there is one more set (``hopper_forward_consumer``).
 
 relu(r s) = r relu(s): r of a query's norm then multiplies its row of O instead (ROOTS_LAST), and
-is computed while the first product runs.
+is computed while the first product runs. The gain of q goes with K's, where K has a norm.
 """
 
 from typing import Any, NamedTuple
@@ -55,6 +55,8 @@ def work(
     NUM_CONSUMERS: gl.constexpr = buffers[0].shape[0]
     q_full, q_empty, k_full, k_empty, v_full, v_empty, turns = barriers
     if WARPGROUP < NUM_CONSUMERS:
+        if ROOTS_LAST and K_NORM != "none":
+            norms = (None, norms[1], norms[2], norms[3])  # the gain of q is in K
         ready = (q_full, q_empty, k_ready, k_empty, v_full, v_empty, turns)
         consume(
             descriptors, buffers, ready, sizes, norms, gain, alpha, scale, bias_number, shrink,
@@ -63,7 +65,8 @@ def work(
         )
     elif WARPGROUP == NUM_CONSUMERS and K_NORM != "none":
         normalise_keys(
-            descriptors, buffers, k_full, k_ready, sizes, norms, CAUSAL, K_NORM, D, PIECE
+            descriptors, buffers, k_full, k_ready, sizes, norms,
+            CAUSAL, K_NORM, ROOTS_LAST, D, PIECE,
         )
     else:
         produce(descriptors, buffers, barriers, sizes, CAUSAL)

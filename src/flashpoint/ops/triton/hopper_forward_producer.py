@@ -61,15 +61,17 @@ def produce(descriptors, buffers, barriers, sizes, CAUSAL: gl.constexpr):
 @gluon.jit
 def normalise_keys(
     descriptors, buffers, k_full, k_ready, sizes, norms,
-    CAUSAL: gl.constexpr, K_NORM: gl.constexpr, D: gl.constexpr, PIECE: gl.constexpr,
+    CAUSAL: gl.constexpr, K_NORM: gl.constexpr, ROOTS_LAST: gl.constexpr, D: gl.constexpr,
+    PIECE: gl.constexpr,
 ):
     """Warpgroup between producer and consumers: every block of K becomes K-hat where it lies.
 
-    Of the last one only PIECE keys, where that is not 0.
+    Of the last one only PIECE keys, where that is not 0. If ROOTS_LAST, times the gain of q.
     """
     q, k, v, o = descriptors
     q_buffers, k_buffers, v_buffers, o_buffers = buffers
     q_gain, k_gain, q_eps, k_eps = norms
+    other_gain = q_gain if ROOTS_LAST else None
     B, H, group, row_tiles, Lq, Lk = sizes
     STAGES: gl.constexpr = k_buffers.shape[0]
     BLOCK_KEYS: gl.constexpr = k.block_shape[2]
@@ -85,8 +87,10 @@ def normalise_keys(
             buffer = k_buffers.index(stage).reshape([BLOCK_KEYS, k_buffers.shape[4]])
             num_keys = Lk - step * BLOCK_KEYS
             if PIECE > 0 and step == num_blocks - 1:
-                normalise_buffer(buffer.slice(0, PIECE), num_keys, k_gain, k_eps, K_NORM, D)
+                normalise_buffer(
+                    buffer.slice(0, PIECE), num_keys, k_gain, k_eps, K_NORM, D, other_gain
+                )
             else:
-                normalise_buffer(buffer, num_keys, k_gain, k_eps, K_NORM, D)
+                normalise_buffer(buffer, num_keys, k_gain, k_eps, K_NORM, D, other_gain)
             mbarrier.arrive(k_ready.index(stage), count=1)
             block += 1

@@ -34,25 +34,36 @@ def root_of(centred, eps, D: gl.constexpr):
 
 
 @gluon.jit
-def times_gain(x, gain, D: gl.constexpr):
-    """x with its columns times the gain, if there is one."""
-    if gain is not None:
+def times_gain(x, gain, D: gl.constexpr, other_gain=None):
+    """x with its columns times the gain, and another one, if there are any."""
+    if gain is None and other_gain is None:
+        return x
+    else:
         d = gl.arange(0, x.shape[1], gl.SliceLayout(0, x.type.layout))
-        x = x * gl.load(gain + d, mask=d < D, other=0.0).to(gl.float32)[None, :]
-    return x
+        factor = gl.full([x.shape[1]], 1.0, gl.float32, d.type.layout)
+        if gain is not None:
+            factor *= gl.load(gain + d, mask=d < D, other=0.0).to(gl.float32)
+        if other_gain is not None:
+            factor *= gl.load(other_gain + d, mask=d < D, other=0.0).to(gl.float32)
+        return x * factor[None, :]
 
 
 @gluon.jit
-def normalise_rows(rows, exists, gain, eps, KIND: gl.constexpr, D: gl.constexpr):
-    """x-hat of a tile in registers, rounded to its dtype."""
+def normalise_rows(
+    rows, exists, gain, eps, KIND: gl.constexpr, D: gl.constexpr, other_gain=None
+):
+    """x-hat of a tile in registers, times another gain if there is one, rounded to its dtype."""
     x = rows.to(gl.float32)
     mean, r = measure(x, exists, eps, KIND, D)
-    return times_gain(centre(x, mean, KIND, D) * r[:, None], gain, D).to(rows.dtype)
+    x = times_gain(centre(x, mean, KIND, D) * r[:, None], gain, D, other_gain)
+    return x.to(rows.dtype)
 
 
 @gluon.jit
-def normalise_buffer(buffer, num_rows, gain, eps, KIND: gl.constexpr, D: gl.constexpr):
-    """The first num_rows of a tile in shared memory become x-hat, rounded to their dtype.
+def normalise_buffer(
+    buffer, num_rows, gain, eps, KIND: gl.constexpr, D: gl.constexpr, other_gain=None
+):
+    """The first num_rows of a tile in shared memory become what ``normalise_rows`` gives.
 
     Each thread reads, changes and writes its own elements; products, which read by another way,
     see them behind the fence and the barrier.
@@ -64,7 +75,8 @@ def normalise_buffer(buffer, num_rows, gain, eps, KIND: gl.constexpr, D: gl.cons
         [1, COLUMNS], [32 // PER_ROW, PER_ROW], [4, 1], [1, 0]
     )
     exists = gl.arange(0, buffer.shape[0], gl.SliceLayout(1, LAYOUT)) < num_rows
-    buffer.store(normalise_rows(buffer.load(LAYOUT), exists, gain, eps, KIND, D))
+    rows = buffer.load(LAYOUT)
+    buffer.store(normalise_rows(rows, exists, gain, eps, KIND, D, other_gain))
     fence_async_shared()
 
 
