@@ -272,7 +272,7 @@ def consume(
             weights, acc = add_block(
                 last, own_blocks - 1, q, weights, acc, limits, scale, bias_number, shrink,
                 k_buffers, v_buffers, barriers, WEIGH, HAS_SCALE, HAS_BIAS_NUMBER, SHRINKS, FORM,
-                False, SCHEDULE, PIECE, CONSUMER,
+                False, "turns" if SCHEDULE == "turns" else "overlap", PIECE, CONSUMER,
             )
         if not Q_IN_REGISTERS:
             mbarrier.arrive(q_empty.index(CONSUMER), count=1)
