@@ -145,6 +145,20 @@ def test_many_heads_on_a_gpu_are_exact(L, causal):
 
 @pytest.mark.gpu
 @needs_gpu
+@pytest.mark.parametrize("size", [(2, 197, 3), (3, 256, 5), (60, 196, 12), (9, 577, 20)], ids=str)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_gradients_made_in_one_launch_are_exact(dtype, size):
+    for D, kinds, options in (
+        (64, ("layer", "layer"), {}),
+        (48, ("rms", "layer"), {"scale": 0.3, "bias": -0.5}),
+    ):
+        inputs = make_inputs(*size, D)
+        for _ in range(2):  # the second is a replay
+            assert_exact("triton", dtype, inputs, kinds, **options)
+
+
+@pytest.mark.gpu
+@needs_gpu
 @pytest.mark.parametrize("activation", ["relu2", "sigmoid", "silu", "gelu"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_activations_on_a_gpu_are_exact(dtype, activation):
