@@ -86,7 +86,7 @@ def hopper_backward_kernel(
     words,                                         # pointer to signs; None if not SIGNED
     q_gain, k_gain, dq_gain, dk_gain, q_statistics, k_statistics,  # pointers or None
     first_head, num_heads, H, group, row_tiles, num_rows, num_columns,  # heads are the rows'
-    scale, bias_number, alpha, lift_w, lift_ds, tail_w, tail_ds, q_eps, k_eps,
+    scale, bias_number, alpha, lift_w, lift_ds, tail_w, tail_ds,
     WEIGH: gl.constexpr, GRADIENT: gl.constexpr, FINISHES: gl.constexpr, IS_RELU: gl.constexpr,
     LIFTS: gl.constexpr, POWER: gl.constexpr, CAUSAL: gl.constexpr, SIDE: gl.constexpr,
     SIGNED: gl.constexpr, Q_NORM: gl.constexpr, K_NORM: gl.constexpr, D: gl.constexpr,
@@ -135,8 +135,8 @@ def hopper_backward_kernel(
     if dq_gain is not None:
         q_shares = make_shares(NUM_CONSUMERS, rows.block_shape[2], rows.block_shape[3])
     norms = (
-        (k_raw, x_buffers, k_gain, dk_gain, k_shares, k_statistics, k_eps),
-        (q_raw, x_buffers, q_gain, dq_gain, q_shares, q_statistics, q_eps),
+        (k_raw, x_buffers, k_gain, dk_gain, k_shares, k_statistics),
+        (q_raw, x_buffers, q_gain, dq_gain, q_shares, q_statistics),
     )
     buffers = (a_buffers, b_buffers, c_buffers, d_buffers)
     barriers = (rows_full, rows_empty, c_full, d_full, empty)

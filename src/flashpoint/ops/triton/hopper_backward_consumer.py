@@ -9,13 +9,7 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 
 from flashpoint.ops.triton.hopper_backward_producer import SLOTS, find_tile
 from flashpoint.ops.triton.hopper_blocks import take_head, take_head_by_signs
-from flashpoint.ops.triton.hopper_norm import (
-    add_pairs,
-    centre,
-    measure,
-    normalise_gradient,
-    times_gain,
-)
+from flashpoint.ops.triton.hopper_norm import add_pairs, normalise_gradient
 from flashpoint.ops.triton.hopper_signs import count_head_words, find_words
 from flashpoint.ops.triton.hopper_tiles import count_turns
 from flashpoint.ops.triton.hopper_weights import find_blocks
@@ -32,29 +26,19 @@ def store_rows(values, buffer, rows, at):
 
 @gluon.jit
 def enter_norm(
-    a, slot, batch, head, first_row, sizes, norm,
-    NORM: gl.constexpr, D: gl.constexpr, LAYOUT: gl.constexpr,
+    batch, head, first_row, sizes, norm,
+    NORM: gl.constexpr, ROWS: gl.constexpr, LAYOUT: gl.constexpr,
 ):
-    """What ``leave_norm`` must know of rows x, if there is a norm: their means and r.
-
-    Without statistics in memory, these are made here, and so is x-hat in a.
-    """
-    x_rows, x_buffers, gain, dgain, shares, statistics, eps = norm
+    """What ``leave_norm`` must know of rows x, if there is a norm: their means and r."""
+    x_rows, x_buffers, gain, dgain, shares, statistics = norm
     first_head, num_heads, H, group, row_tiles, num_rows, num_columns = sizes
     if NORM == "none":
         return 0.0, 0.0
-    elif statistics is not None:
-        row = first_row + gl.arange(0, a.shape[0], gl.SliceLayout(1, LAYOUT))
+    else:
+        row = first_row + gl.arange(0, ROWS, gl.SliceLayout(1, LAYOUT))
         at = statistics + (batch.to(gl.int64) * num_rows * H + head) * 2 + row * (H * 2)
         mean = gl.load(at, mask=row < num_rows, other=0.0)
         return mean, gl.load(at + 1, mask=row < num_rows, other=0.0)
-    else:
-        x = x_buffers.index(slot).reshape(a.shape).load(LAYOUT).to(gl.float32)
-        exists = gl.arange(0, a.shape[0], gl.SliceLayout(1, LAYOUT)) < num_rows - first_row
-        mean, r = measure(x, exists, eps, NORM, D)
-        a.store(times_gain(centre(x, mean, NORM, D) * r[:, None], gain, D).to(a.dtype))
-        fence_async_shared()
-        return mean, r
 
 
 @gluon.jit
@@ -66,7 +50,7 @@ def leave_norm(
         da *= tail
     else:
         mean, r = known
-        x_rows, x_buffers, gain, dgain, shares, statistics, eps = norm
+        x_rows, x_buffers, gain, dgain, shares, statistics = norm
         x = x_buffers.index(slot).reshape(da.shape).load(da.type.layout)
         da, own = normalise_gradient(da, tail, x, mean, r, gain, NORM, D)
         if dgain is not None:
@@ -79,7 +63,7 @@ def leave_norm(
 @gluon.jit
 def clear_share(norm, CONSUMER: gl.constexpr):
     """Zeros for what this warpgroup's tiles add to dgain, if there is a gain."""
-    x_rows, x_buffers, gain, dgain, shares, statistics, eps = norm
+    x_rows, x_buffers, gain, dgain, shares, statistics = norm
     if dgain is not None:
         share = shares.index(CONSUMER)
         LAYOUT: gl.constexpr = gl.BlockedLayout([1, 4], [2, 16], [4, 1], [1, 0])
@@ -89,7 +73,7 @@ def clear_share(norm, CONSUMER: gl.constexpr):
 @gluon.jit
 def store_share(row, tail, norm, D: gl.constexpr, CONSUMER: gl.constexpr):
     """The sum of all that was added, times the tail, to a row of dgain."""
-    x_rows, x_buffers, gain, dgain, shares, statistics, eps = norm
+    x_rows, x_buffers, gain, dgain, shares, statistics = norm
     if dgain is not None:
         share = shares.index(CONSUMER)
         LAYOUT: gl.constexpr = gl.BlockedLayout([1, 4], [2, 16], [4, 1], [1, 0])
@@ -143,7 +127,7 @@ def take_tile(
     a_buffer = a_buffers.index(slot)
     b_buffer = b_buffers.index(slot)
     rows = (a_buffer.reshape([ROWS, BLOCK_D]), b_buffer.reshape([ROWS, BLOCK_D]))
-    known = enter_norm(rows[0], slot, batch, head, first_row, sizes, norm, NORM, D, D_LAYOUT)
+    known = enter_norm(batch, head, first_row, sizes, norm, NORM, ROWS, D_LAYOUT)
     da = gl.full([ROWS, BLOCK_D], 0.0, gl.float32, D_LAYOUT)
     db = gl.full([ROWS, BLOCK_D], 0.0, gl.float32, D_LAYOUT)
     own_words = find_words(words, place, first_row, sizes, SIDE) if SIGNED else words

@@ -11,7 +11,6 @@ from flashpoint.ops.triton.hopper_tiles import count_turns, locate_tile
 from flashpoint.ops.triton.hopper_weights import find_blocks
 
 SLOTS = gl.constexpr(2)  # tiles whose rows are in shared memory: this one's and the next one's
-LAST_HEADS_FIRST = gl.constexpr(True)  # not of causal calls
 
 
 @gluon.jit
@@ -23,7 +22,7 @@ def find_tile(turn, sizes, CAUSAL: gl.constexpr, SIDE: gl.constexpr, LAUNCH: gl.
     """
     first_head, num_heads, H, group, row_tiles, num_rows, num_columns = sizes
     place, row_tile = locate_tile(turn, num_heads, row_tiles, CAUSAL, SIDE == "queries")
-    if LAST_HEADS_FIRST and not CAUSAL and LAUNCH != "queries":
+    if not CAUSAL and LAUNCH != "queries":
         place = num_heads - 1 - place
     return place, (first_head + place) // H, (first_head + place) % H, row_tile
 
@@ -44,7 +43,7 @@ def load_tile(
     """Rows of every consumer, then c_0, d_0, c_1, d_1, ...; gives the next block's number."""
     a, b, c, d, da, db = descriptors
     a_buffers, b_buffers, c_buffers, d_buffers = buffers
-    x, x_buffers, gain, dgain, shares, statistics, eps = norm
+    x, x_buffers, gain, dgain, shares, statistics = norm
     rows_full, rows_empty, c_full, d_full, empty = barriers
     first_head, num_heads, H, group, row_tiles, num_rows, num_columns = sizes
     BLOCK: gl.constexpr = c.block_shape[2]
@@ -52,19 +51,17 @@ def load_tile(
     ROWS: gl.constexpr = a.block_shape[2]
     NUM_CONSUMERS: gl.constexpr = a_buffers.shape[0] // SLOTS
     BLOCK_ROWS: gl.constexpr = ROWS * NUM_CONSUMERS
-    HAS_A: gl.constexpr = not HAS_X or statistics is not None  # else consumers make it of x
     place, batch, head, row_tile = find_tile(turn, sizes, CAUSAL, SIDE, LAUNCH)
     first_row = row_tile * BLOCK_ROWS
     for consumer in gl.static_range(NUM_CONSUMERS):
         slot = tile % SLOTS * NUM_CONSUMERS + consumer
         full = rows_full.index(slot)
         mbarrier.wait(rows_empty.index(slot), (tile // SLOTS & 1) ^ 1)
-        mbarrier.expect(full, a.block_type.nbytes * (HAS_A + HAS_B + HAS_X))
+        mbarrier.expect(full, a.block_type.nbytes * (1 + HAS_B + HAS_X))
         at = [batch, head, first_row + consumer * ROWS, 0]
         if HAS_X:
             tma.async_copy_global_to_shared(x, at, full, x_buffers.index(slot))
-        if HAS_A:
-            tma.async_copy_global_to_shared(a, at, full, a_buffers.index(slot))
+        tma.async_copy_global_to_shared(a, at, full, a_buffers.index(slot))
         if HAS_B:
             tma.async_copy_global_to_shared(b, at, full, b_buffers.index(slot))
     last_row = first_row + BLOCK_ROWS - 1

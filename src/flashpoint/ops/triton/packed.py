@@ -22,8 +22,6 @@ from flashpoint.ops.triton.replay import Recorder, run_recorded
 
 ON_CHIP = range(192, 257)  # tokens for which it pays to normalise k there: measured on an H200
 
-KEEPS_STATISTICS = True  # for the Hopper backward, which else makes x-hat and them again
-
 
 def launch_packed_forward(
     qkv: Tensor,
@@ -132,5 +130,5 @@ def _measured(
     call: PackedCall, problem: Problem, recorder: Recorder
 ) -> tuple[Problem, dict[str, Tensor]]:
     """The same and, by name, the statistics of rows that gradients need on their way back."""
-    q, k, statistics = normalise_heads(call, problem.lengths, recorder, KEEPS_STATISTICS)
+    q, k, statistics = normalise_heads(call, problem.lengths, recorder, has_statistics=True)
     return problem._replace(q=q.transpose(1, 2), k=k.transpose(1, 2)), statistics
