@@ -26,13 +26,14 @@ or d_t has released all before them. Rows have two slots per warpgroup, the same
 one arrival each, and the tile's number in place of t. Gradients leave through their rows' slots,
 which are released at the start of the next tile, once the stores have read them. With a norm the
 rows before it, x, are loaded too, to slots of their own, and da is taken back through the norm on
-its way out (``hopper_norm``), by the means and r that were kept with x-hat. What tiles add to
+its way out (``hopper_norm``), by the means and r that came with x-hat. What tiles add to
 dgain is summed in shared memory: registers are full of accumulators.
 
 Causal tiles start at the diagonal, so that their first loop, over masked blocks, runs at least
 once and the compiler knows it. That is not for speed: where the first of two loops may run zero
 times, ptxas 12.8 reuses what it computed ahead of it (descriptors of a and b) in the second one.
-SIGNED queries have one loop.
+SIGNED queries have one loop. SIDE both has one per tile: a warpgroup with rows has two blocks or
+more of columns for each, and one without rows meets neither.
 """
 
 from typing import Any
@@ -187,6 +188,7 @@ TENSORS = (  # of the kernel, None where a side has no such
     "q", "k", "v", "do", "q_rows", "k_rows", "v_rows", "do_rows", "dq", "dk", "dv",
     "q_raw", "k_raw", "dq_gain", "dk_gain", "q_statistics", "k_statistics",
 )
+NORMED = {"keys": ("k",), "queries": ("q",), "both": ("k", "q")}  # rows that may have a norm
 SHORTEST = 16  # columns of a piece of a block
 MOST_WORDS = 2**24  # of signs at a time: 64 MB
 
@@ -271,41 +273,31 @@ def _launch_side(
     problem: Problem, recorder: Recorder, do: Tensor, grads: list[Tensor],
     arguments: dict[str, Any],
 ) -> dict[str, Tensor]:
-    """One kernel for some key heads of all samples', or for the query heads that share them."""
-    causal = problem.terms.right is not None
+    """One kernel for some key heads of all samples', for the query heads that share them, or both.
+
+    Gives shares of the gains' gradients by name.
+    """
+    causal, signed = problem.terms.right is not None, words is not None
     is_relu = problem.terms.activation == "relu"
     dim = problem.q.shape[3]
     if side == "both":
         block, stages = BOTH_CONFIGS[block_of(dim)]
     else:  # others than relu need more registers: they take the smaller of two blocks
-        configs = CONFIGS if words is None else SIGNED_CONFIGS
+        configs = SIGNED_CONFIGS if signed else CONFIGS
         block, stages = configs[side, block_of(dim), causal or not is_relu]
-    has_keys, has_queries = side != "queries", side != "keys"
-    rows, columns = (problem.k, problem.q) if has_keys else (problem.q, problem.k)
-    members = 1 if has_keys else problem.group
-    cuts = not causal and words is None
-    piece, last_piece = pieces_of(columns.shape[2], block) if cuts else (0, 0)
+    of_queries = side == "queries"
+    rows, columns = (problem.q, problem.k) if of_queries else (problem.k, problem.q)
+    members = problem.group if of_queries else 1
+    is_whole = causal or signed
+    piece, last_piece = (0, 0) if is_whole else pieces_of(columns.shape[2], block)
     row_tiles = -(-rows.shape[2] // (ROWS * NUM_CONSUMERS))
     programs = min(row_tiles * len(heads) * members, processors)
-    named = {"q": problem.q, "k": problem.k, "v": problem.v, "do": do}
-    named |= dict(zip(("dq", "dk", "dv"), grads, strict=True))
-    in_rows = ["k", "v"] * has_keys + ["q", "do"] * has_queries
-    in_columns = ["q", "do"] * has_keys + ["k", "v"] * has_queries
-    if words is not None and not has_keys:
-        in_rows.remove("q")
-    stored = ["dk", "dv"] * has_keys + ["dq"] * has_queries
-    tensors = {name: describe(named[name], block) for name in in_columns}
-    tensors |= {f"{name}_rows": describe(named[name], ROWS) for name in in_rows}
-    tensors |= {name: describe(named[name], ROWS) for name in stored}
+    tensors = _tensors_of_side(side, signed, problem, recorder, do, grads, arguments, block)
     shares: dict[str, Tensor] = {}
-    for name in ["k"] * has_keys + ["q"] * has_queries:
+    for name in NORMED[side]:
         if arguments[f"{name}_gain"] is not None:
             shape = (programs * NUM_CONSUMERS, dim)
             shares[f"d{name}_gain"] = recorder.empty(f"d{name}_gain", shape, torch.float32)
-        if arguments[f"{name.upper()}_NORM"] != "none":
-            tensors[f"{name}_raw"] = describe(arguments[f"{name}_raw"], ROWS)
-            tensors[f"{name}_statistics"] = arguments.get(f"{name}_statistics")
-    recorder.alias({f"{name}_rows": name for name in in_rows})
     nothing = dict.fromkeys(TENSORS)
     recorder.launch(
         hopper_backward_kernel, programs,
@@ -315,9 +307,33 @@ def _launch_side(
             "num_rows": rows.shape[2], "num_columns": columns.shape[2],
             "FINISHES": arguments["HAS_SCALE"] or arguments["HAS_BIAS_NUMBER"],
             "IS_RELU": is_relu, "LIFTS": arguments["SHRINKS"],
-            "CAUSAL": causal, "SIDE": side, "SIGNED": words is not None,
+            "CAUSAL": causal, "SIDE": side, "SIGNED": signed,
             "NUM_CONSUMERS": NUM_CONSUMERS, "STAGES": stages,
             "PIECE": piece, "LAST_PIECE": last_piece,
             "CONSUMER_REGISTERS": REGISTERS[NUM_CONSUMERS], "num_warps": 4,
         })
     return shares
+
+
+def _tensors_of_side(
+    side: str, signed: bool, problem: Problem, recorder: Recorder, do: Tensor,
+    grads: list[Tensor], arguments: dict[str, Any], block: int,
+) -> dict[str, Any]:
+    """What the kernel streams, keeps and stores, described, and statistics of rows with a norm."""
+    has_keys, has_queries = side != "queries", side != "keys"
+    named = {"q": problem.q, "k": problem.k, "v": problem.v, "do": do}
+    named |= dict(zip(("dq", "dk", "dv"), grads, strict=True))
+    in_rows = ["k", "v"] * has_keys + ["q", "do"] * has_queries
+    in_columns = ["q", "do"] * has_keys + ["k", "v"] * has_queries
+    if signed and not has_keys:
+        in_rows.remove("q")
+    stored = ["dk", "dv"] * has_keys + ["dq"] * has_queries
+    tensors = {name: describe(named[name], block) for name in in_columns}
+    tensors |= {f"{name}_rows": describe(named[name], ROWS) for name in in_rows}
+    tensors |= {name: describe(named[name], ROWS) for name in stored}
+    for name in NORMED[side]:
+        if arguments[f"{name.upper()}_NORM"] != "none":
+            tensors[f"{name}_raw"] = describe(arguments[f"{name}_raw"], ROWS)
+            tensors[f"{name}_statistics"] = arguments[f"{name}_statistics"]
+    recorder.alias({f"{name}_rows": name for name in in_rows})
+    return tensors

@@ -18,7 +18,7 @@ def find_tile(turn, sizes, CAUSAL: gl.constexpr, SIDE: gl.constexpr, LAUNCH: gl.
     """Place of this program's turn-th tile among the launch's heads, its sample, head and rows.
 
     A launch starts where the one before has ended, the pass of the norms with the last heads: what
-    that read and wrote last is still in the cache.
+    that read and wrote last is still in the cache. Causal ones start with the longest tiles.
     """
     first_head, num_heads, H, group, row_tiles, num_rows, num_columns = sizes
     place, row_tile = locate_tile(turn, num_heads, row_tiles, CAUSAL, SIDE == "queries")

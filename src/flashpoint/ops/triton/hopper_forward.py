@@ -134,7 +134,8 @@ class Config(NamedTuple):
         rows: queries per warpgroup, 64 or 128.
         consumers: warpgroups; a tile has rows * consumers queries.
         stages: length of the rings of K and of V.
-        schedule: as ``hopper_forward_consumer.add_blocks`` explains.
+        schedule: as ``hopper_forward_consumer.add_block`` explains.
+        q_in_registers: whether products take Q from there, so that its slot is free at once.
     """
 
     block_keys: int

@@ -9,6 +9,7 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared
 
 MOST_COLUMNS = gl.constexpr(16)  # of a row in one thread: two loads without conflicts of banks
 
+
 @gluon.jit
 def centre(x, mean, KIND: gl.constexpr, D: gl.constexpr):
     """P x: the means [ROWS] of "layer" subtracted, zeros beyond D kept."""
