@@ -1,7 +1,6 @@
 """Packed q, k and v with norms inside: numerics, norms, and where Inf and NaN may go."""
 
 import itertools
-import math
 from functools import partial
 
 import pytest
@@ -14,12 +13,12 @@ from implementations import (
     TRITON,
     device_of,
     interpreted,
-    needs_gpu,
     on_gpu,
     placed,
     widest_dtype,
 )
 from numerics import assert_within_budget
+from packed_numerics import assert_exact, make_inputs, norms, run
 from results import assert_same, evaluate
 
 from flashpoint import HeadNorm, attention, attention_qkvpacked
@@ -38,56 +37,6 @@ every_impl = pytest.mark.parametrize("impl", IMPLEMENTATIONS)
 every_fast = pytest.mark.parametrize("impl", FAST)
 every_dtype = pytest.mark.parametrize("dtype", DTYPES)
 every_kind = pytest.mark.parametrize("kinds", KINDS.values(), ids=KINDS)
-
-
-def make_inputs(B=2, L=17, H=2, D=16, *, gains=True, seed=0):
-    """qkv, do and gains in fp64, with values that fp16 and bf16 hold exactly."""
-    generator = torch.Generator().manual_seed(seed)
-    sizes = {"qkv": (B, L, 3, H, D), "do": (B, L, H, D)}
-    sizes |= {"q_gain": (D,), "k_gain": (D,)} if gains else {}
-    inputs = {name: torch.randn(size, generator=generator) for name, size in sizes.items()}
-    return {name: x.bfloat16().double() for name, x in inputs.items()}
-
-
-def norms(kinds, q_gain=None, k_gain=None):
-    """The two norms as options of a call."""
-    pairs = zip(("q_norm", "k_norm"), kinds, (q_gain, k_gain), strict=True)
-    return {name: kind and HeadNorm(kind, gain) for name, kind, gain in pairs}
-
-
-def run(impl, dtype, inputs, kinds, device=None, **options):
-    """The output, and the gradients of qkv, of the gains in use and of float options."""
-    device = device_of(impl) if device is None else device
-    options = {n: x.to(device) if isinstance(x, torch.Tensor) else x for n, x in options.items()}
-    wanted = {name: inputs[name] for name in ("qkv", "q_gain", "k_gain") if name in inputs}
-    for name, kind in zip(("q_gain", "k_gain"), kinds, strict=True):
-        if kind is None:
-            wanted.pop(name, None)
-    scored = {
-        n: x for n, x in options.items() if isinstance(x, torch.Tensor) and x.is_floating_point()
-    }
-    leaves = {n: x.to(device, dtype).requires_grad_() for n, x in (wanted | scored).items()}
-    gains = {name: leaves.get(name) for name in ("q_gain", "k_gain")}
-    options |= {name: leaves[name] for name in scored}
-    o = attention_qkvpacked(leaves["qkv"], **norms(kinds, **gains), **options, impl=impl)
-    grads = torch.autograd.grad(o, list(leaves.values()), inputs["do"].to(device, dtype))
-    return {"o": o.detach()} | {f"d{n}": g for n, g in zip(leaves, grads, strict=True)}
-
-
-def assert_exact(impl, dtype, inputs, kinds, **options):
-    """Output and gradients stay within twice plain PyTorch's error; in fp64, within its own."""
-    got = run(impl, dtype, inputs, kinds, **options)
-    exact = run("reference", torch.float64, inputs, kinds, device_of(impl), **options)
-    plain = run("reference", dtype, inputs, kinds, device_of(impl), **options)
-    B, L, _, H, _ = inputs["qkv"].shape
-    for name, value in got.items():
-        terms = B * L * H if name.endswith("gain") else 0
-        if dtype == torch.float64:
-            bound = torch.finfo(dtype).eps * exact[name].abs().max().item()
-            bound *= math.sqrt(max(terms, L, 16))
-            torch.testing.assert_close(value, exact[name], rtol=0, atol=bound, msg=name)
-        else:
-            assert_within_budget(name, value, exact[name], plain[name], num_terms=terms)
 
 
 @every_dtype
@@ -117,76 +66,6 @@ def test_every_length_is_exact(impl, L, causal, dtype):
 def test_every_head_dim_is_exact(impl, D, dtype):
     inputs = make_inputs(1, 50, 2, D)
     assert_exact(impl, dtype, inputs, ("rms", "layer"), activation="sigmoid", bias=-1.0)
-
-
-@pytest.mark.gpu
-@needs_gpu
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("L", [49, 64, 65, 130, 192, 197, 256, 257, 290, 577, 784, 1100])
-def test_lengths_of_vision_on_a_gpu_are_exact(L, causal):
-    """By the kernels for one tile and the general ones, last blocks in pieces or whole."""
-    inputs = make_inputs(2, L, 3, 64)
-    for kinds in (("layer", "rms"), (None, "layer"), ("rms", None)):
-        for _ in range(2):  # the second is a replay
-            assert_exact("triton", torch.bfloat16, inputs, kinds, causal=causal)
-
-
-@pytest.mark.gpu
-@needs_gpu
-@pytest.mark.parametrize(
-    ("L", "causal"), [(70, False), (130, False), (197, False), (197, True), (300, False)]
-)
-def test_many_heads_on_a_gpu_are_exact(L, causal):
-    """A program goes over five or six, so that its places for them are used again and again."""
-    inputs = make_inputs(60, L, 12, 64)
-    for kinds in (("layer", "layer"), (None, "layer"), ("rms", None), (None, None)):
-        assert_exact("triton", torch.bfloat16, inputs, kinds, causal=causal)
-
-
-@pytest.mark.gpu
-@needs_gpu
-@pytest.mark.parametrize("size", [(2, 197, 3), (3, 256, 5), (60, 196, 12), (9, 577, 20)], ids=str)
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_gradients_made_in_one_launch_are_exact(dtype, size):
-    for D, kinds, options in (
-        (64, ("layer", "layer"), {}),
-        (48, ("rms", "layer"), {"scale": 0.3, "bias": -0.5}),
-    ):
-        inputs = make_inputs(*size, D)
-        for _ in range(2):  # the second is a replay
-            assert_exact("triton", dtype, inputs, kinds, **options)
-
-
-@pytest.mark.gpu
-@needs_gpu
-@pytest.mark.parametrize("activation", ["relu2", "sigmoid", "silu", "gelu"])
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_activations_on_a_gpu_are_exact(dtype, activation):
-    inputs = make_inputs(2, 197, 3, 48)
-    options = {"activation": activation, "bias": -1.0, "scale": 0.3}
-    assert_exact("triton", dtype, inputs, ("rms", "layer"), **options)
-
-
-@pytest.mark.gpu
-@needs_gpu
-@pytest.mark.parametrize("L", [197, 300])
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_queries_of_any_size_are_exact(dtype, L):
-    """Their norm may be applied to the output."""
-    inputs = make_inputs(2, L, 3, 64)
-    sizes = 2.0 ** (torch.arange(L).double() % 17 - 6)
-    inputs["qkv"][:, :, 0] *= sizes[:, None, None]
-    inputs["qkv"][:, 5, 0] = 3.0  # no spread
-    for kinds in (("layer", "layer"), ("rms", "rms")):
-        assert_exact("triton", dtype, inputs, kinds)
-
-
-@pytest.mark.gpu
-@needs_gpu
-@pytest.mark.parametrize("D", [48, 128])
-def test_head_dims_on_a_gpu_are_exact(D):
-    for dtype in (torch.bfloat16, torch.float16):
-        assert_exact("triton", dtype, make_inputs(2, 200, 2, D), ("layer", "layer"))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
