@@ -27,6 +27,7 @@ SHAPES = {
     "blind-rows": (1, 2, 1, 700, 260, 64, 64),
     "grouped": (1, 8, 2, 401, 1100, 64, 64),
     "padded-dims": (1, 2, 2, 333, 450, 72, 120),
+    "both-sides": (2, 3, 3, 300, 300, 48, 64),
 }
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 every_shape = pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)

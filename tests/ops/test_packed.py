@@ -82,6 +82,32 @@ def test_few_programs_do_the_work_of_many(impl, dtype, monkeypatch):
     assert_exact(impl, dtype, make_inputs(5, 33, 4), ("layer", "rms"))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("impl", TRITON)
+def test_statistics_of_rows_are_those_of_their_norms(impl, dtype):
+    """Kernels that take gradients through the norms read means and r from memory."""
+    from flashpoint.ops.spec import NormTerms, Terms
+    from flashpoint.ops.triton.packed_call import PackedCall
+    from flashpoint.ops.triton.packed_heads import normalise_heads
+    from flashpoint.ops.triton.replay import Recorder
+
+    qkv = make_inputs(3, 11, 5, 24)["qkv"].to(device_of(impl), dtype)
+    call = PackedCall(qkv, None, None, NormTerms("layer", 1e-5, "rms", 1e-2), Terms())
+    *hats, statistics = normalise_heads(call, None, Recorder(qkv), has_statistics=True)
+    q, k, _ = qkv.double().unbind(2)
+    for name, x, centre, eps, hat in (
+        ("q", q, True, 1e-5, hats[0]),
+        ("k", k, False, 1e-2, hats[1]),
+    ):
+        mean = x.mean(-1, keepdim=True)
+        x = x - mean if centre else x
+        r = (x.square().mean(-1, keepdim=True) + eps).rsqrt()
+        torch.testing.assert_close(
+            statistics[f"{name}_statistics"], torch.cat([mean, r], -1).float()
+        )
+        torch.testing.assert_close(hat, (x * r).to(dtype))
+
+
 OPTIONS = {
     "alpha": {"alpha": 0.5, "causal": True},
     "keys": {"length": "keys", "causal": True, "scale": 0.3},

@@ -3,9 +3,14 @@
 import pytest
 import torch
 from implementations import needs_gpu
-from packed_numerics import assert_exact, make_inputs
+from packed_numerics import assert_exact, make_inputs, norms
+
+from flashpoint import attention_qkvpacked
 
 pytestmark = [pytest.mark.gpu, needs_gpu]
+# B, L, H: the last warpgroup has all its rows, some, or none (300); programs take tiles of one
+# head or of many
+SIZES = [(2, 197, 3), (3, 256, 5), (2, 300, 3), (60, 196, 12), (9, 577, 20)]
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -28,7 +33,7 @@ def test_many_heads_are_exact(L, causal):
         assert_exact("triton", torch.bfloat16, inputs, kinds, causal=causal)
 
 
-@pytest.mark.parametrize("size", [(2, 197, 3), (3, 256, 5), (60, 196, 12), (9, 577, 20)], ids=str)
+@pytest.mark.parametrize("size", SIZES, ids=str)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_gradients_made_in_one_launch_are_exact(dtype, size):
     for D, kinds, options in (
@@ -58,6 +63,17 @@ def test_queries_of_any_size_are_exact(dtype, L):
     inputs["qkv"][:, 5, 0] = 3.0  # no spread
     for kinds in (("layer", "layer"), ("rms", "rms")):
         assert_exact("triton", dtype, inputs, kinds)
+
+
+@pytest.mark.parametrize("L", [197, 300])
+@pytest.mark.parametrize("kind", ["layer", "rms"])
+def test_nan_in_a_long_query_stays_in_its_row(kind, L):
+    qkv = make_inputs(2, L, 3, 64)["qkv"].to("cuda", torch.bfloat16)
+    qkv[1, 190, 0, 2, 7] = float("nan")
+    o = attention_qkvpacked(qkv, **norms((kind, kind)), impl="triton")
+    hit = torch.zeros_like(o, dtype=torch.bool)
+    hit[1, 190, 2] = True
+    assert torch.equal(o.isnan(), hit)
 
 
 @pytest.mark.parametrize("D", [48, 128])

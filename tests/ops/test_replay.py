@@ -1,6 +1,7 @@
 """A second call like the first is a replay: what is remembered of every route, and what not."""
 
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -189,3 +190,56 @@ def test_calls_that_differ_in_a_number_do_not_share_a_result(impl):
             options = {"activation": "silu", "causal": name == "length", name: value}
             got = attention(**tensors, **options, impl=impl)
             assert_same({"o": got}, {"o": attention(**tensors, **options, impl="reference")})
+
+
+class Naming(replay.Recorder):
+    """Launches nothing, but looks at every tensor of a launch: is it what its name leads to?"""
+
+    def __init__(self, inputs):
+        super().__init__(inputs["qkv"])
+        self.tensors = {name: x for name, x in inputs.items() if x is not None}
+        self.kernels = []
+
+    def empty(self, name, shape, dtype):
+        self.tensors[name] = super().empty(name, shape, dtype)
+        return self.tensors[name]
+
+    def launch(self, kernel, num_programs, arguments):
+        known = dict(self.tensors)
+        for name, parts in self.parts.items():
+            known |= zip(parts, known[name].unbind(2), strict=True)
+        for name in kernel.arg_names:
+            tensor = getattr(arguments[name], "base", arguments[name])
+            if isinstance(tensor, torch.Tensor):
+                named = known[self.renamed.get(name, name)]
+                assert named.data_ptr() == tensor.data_ptr(), (kernel, name)
+        self.kernels.append(kernel)
+
+
+@pytest.mark.parametrize("kinds", [("layer", "rms"), ("none", "layer"), ("none", "none")], ids=str)
+@pytest.mark.parametrize(
+    ("L", "D", "backward_launches"), [(200, 64, 1), (300, 48, 1), (1100, 64, 2)], ids=str
+)
+def test_names_in_hopper_launches_lead_to_tensors(kinds, L, D, backward_launches, monkeypatch):
+    """Rows and columns are two descriptions of a tensor there, and q may be q-hat."""
+    from flashpoint.ops.spec import NormTerms, Terms
+    from flashpoint.ops.triton import hopper, hopper_backward, packed
+
+    recorders = []
+
+    def first_call_only(name, inputs, options, outputs, first_call):
+        recorders.append(Naming(inputs))
+        return first_call(recorders[-1])
+
+    processors = SimpleNamespace(multi_processor_count=132)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: processors)
+    monkeypatch.setattr(hopper, "serves", lambda _: True)
+    monkeypatch.setattr(packed, "run_recorded", first_call_only)
+    qkv = torch.zeros(2, L, 3, 2, D, dtype=torch.bfloat16)
+    gains = [None if kind == "none" else torch.ones(D) for kind in kinds]
+    norm = NormTerms(kinds[0], 1e-6, kinds[1], 1e-6)
+    rest = (*gains, None, None, None, norm, Terms())
+    o = packed.launch_packed_forward(qkv, *rest)
+    packed.launch_packed_backward(o, qkv, *rest, False, False)
+    kernel = hopper_backward.hopper_backward_kernel
+    assert recorders[1].kernels.count(kernel) == backward_launches
