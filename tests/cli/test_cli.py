@@ -1,5 +1,6 @@
 """The command line: its surface is frozen, its help is fast, its errors are one line."""
 
+import re
 import resource
 import subprocess
 import sys
@@ -122,6 +123,40 @@ def test_our_error_is_one_line_and_status_2(monkeypatch, capsys):
     with pytest.raises(SystemExit, match="2"):
         fail_with(flashpoint.InputError("alpha=nan must be finite."), monkeypatch)
     assert capsys.readouterr().err == "error: alpha=nan must be finite.\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("study run length-power --jobs 0", r".*'--jobs'.* 1\. See: \S+ study run --help"),
+        ("study run length-power --bogus", r"no such option: --bogus.* See: .* run --help"),
+        ("study run x --scale tiny", r"invalid value for '--scale': 'tiny' is not one of .*"),
+        ("study show", r"missing argument 'NAME'\. See: \S+ study show --help"),
+        ("docter", r"no such command 'docter'\. Did you mean 'doctor'\? See: \S+ --help"),
+        ("bench --dtype", r"option '--dtype' requires an argument\. See: flashpoint --help"),
+    ],
+)
+def test_error_of_usage_is_one_line_and_status_2(words, said, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["flashpoint", *words.split()])
+    with pytest.raises(SystemExit, match="2"):
+        main()
+    out, err = capsys.readouterr()
+    assert not out
+    assert re.fullmatch(f"error: {said}\n", err), err
+
+
+@pytest.mark.parametrize("words", [[], ["study"]], ids=["flashpoint", "study"])
+def test_no_arguments_show_the_help_and_no_error(words):
+    bare = run_cli(*words)
+    assert (bare.returncode, bare.stderr) == (2, "")
+    assert bare.stdout.strip() == run_cli(*words, "--help").stdout.strip()
+
+
+@pytest.mark.parametrize("status", [0, 75])
+def test_exit_of_a_verb_is_the_status(status, monkeypatch):
+    with pytest.raises(SystemExit) as exit_:
+        fail_with(typer.Exit(status), monkeypatch)
+    assert exit_.value.code == status
 
 
 def test_bug_keeps_its_traceback(monkeypatch):

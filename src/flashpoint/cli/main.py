@@ -1,7 +1,7 @@
 """The ``flashpoint`` command: its verbs, and what happens to their errors."""
 
 import sys
-from typing import Annotated
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -21,6 +21,9 @@ from flashpoint.cli.train import train
 from flashpoint.cli.translate import translate
 from flashpoint.cli.tune import tune
 from flashpoint.errors import FlashpointError
+
+UsageError: type[Exception] = typer.BadParameter.__bases__[0]
+"""What typer raises where it cannot read the command line; it has no public name."""
 
 app = typer.Typer(
     name="flashpoint",
@@ -57,9 +60,27 @@ def flashpoint(
 
 
 def main() -> None:
-    """Run the command line; our own errors become one line, bugs keep their traceback."""
+    """Run the command line; errors become one line, bugs keep their traceback."""
     try:
-        app()
+        sys.exit(app(standalone_mode=False))
     except FlashpointError as error:
-        typer.secho(f"error: {error}", fg=typer.colors.RED, err=True)
+        _refuse(str(error))
+    except UsageError as error:
+        if said := _describe(error):  # without arguments the help is printed, and nothing is said
+            _refuse(said)
         sys.exit(2)
+
+
+def _refuse(reason: str) -> NoReturn:
+    typer.secho(f"error: {reason}", fg=typer.colors.RED, err=True)
+    sys.exit(2)
+
+
+def _describe(error: Any) -> str:
+    """What is wrong with the command line, and which help says how it should be; may be empty."""
+    said = " ".join(error.format_message().replace("Value error, ", "").split())
+    if not said:
+        return ""
+    called = error.ctx.command_path if error.ctx else app.info.name
+    stop = "" if said.endswith((".", "?")) else "."
+    return f"{said[0].lower()}{said[1:]}{stop} See: {called} --help"
