@@ -149,6 +149,20 @@ def test_trial_with_a_broken_record_is_done_again_as_it_says(study):
     assert store.read_outcome(folder).status == "finished"
 
 
+def test_study_with_a_broken_file_goes_on_as_it_says(study):
+    folder = Path("runs", "studies", "smoke", "small")
+    study("run", "small", "--scale", "smoke")
+    before = content(folder)
+    (folder / store.STUDY).write_text("{")
+    for command in (["run", "small", "--scale", "smoke"], ["report", folder.parent]):
+        said = refused(study, *command)
+        assert said.startswith(f"{folder / store.STUDY} cannot be read: ")
+        assert f"Remove {folder / store.STUDY} and give the command" in said
+    (folder / store.STUDY).unlink()
+    assert study("run", "small", "--scale", "smoke").exit_code == 0
+    assert content(folder) == before
+
+
 def test_trial_that_was_stopped_from_outside_is_said(study, monkeypatch):
     stops = replace(STUDY, plan=lambda _: (measurement("stops", "stop"),))
     use_registry(monkeypatch, stops)
@@ -227,7 +241,9 @@ def test_stopped_command_has_its_own_status(study, monkeypatch):
             ["run", "tiney"],
             "study 'tiney' is unknown. Did you mean 'tiny'? Known: tiny, small, all",
         ),
-        (["show", "x"], "study 'x' is unknown. Known: tiny, small, all."),
+        (["run", "all", "tiney"], "study 'tiney' is unknown. Did you mean 'tiny'? Known: tiny"),
+        (["show", "x"], "study 'x' is unknown. Known: tiny, small."),
+        (["show", "all"], "study 'all' is unknown. Did you mean 'small'? Known: tiny, small."),
         (
             ["run", "tiny"],
             "data/cifar10 holds no prepared cifar10. Make it: flashpoint data prepare cifar10",

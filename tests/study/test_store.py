@@ -190,10 +190,22 @@ def test_broken_plans_are_one_line(tmp_path, text):
     (folder,) = settle(tmp_path, [training("relu")])
     (folder / store.TRIAL).write_text(text)
     (tmp_path / store.STUDY).write_text(text)
-    for read, path in ((store.read_trial, folder), (store.read_study, tmp_path)):
+    kept = f"Remove {tmp_path / store.STUDY} and give the command that ran the study again"
+    for read, path, advice in (
+        (store.read_trial, folder, f"Remove {folder} to do the trial again."),
+        (store.read_study, tmp_path, f"{kept}: trials are kept."),
+    ):
         with pytest.raises(InputError, match=r"cannot be read|must hold|is no ") as caught:
             read(path)
         assert "\n" not in str(caught.value)
+        assert str(caught.value).endswith(f". {advice}")
+
+
+def test_trial_whose_folder_is_gone_says_so(tmp_path):
+    (folder,) = settle(tmp_path, [training("relu")])
+    (folder / store.TRIAL).unlink()
+    with pytest.raises(InputError, match=r"has no trial\.json\. Give the command that ran the"):
+        store.read_outcome(folder)
 
 
 def test_folder_that_is_no_study_says_so(tmp_path):

@@ -94,7 +94,7 @@ def show(
     from flashpoint.cli.study_view import draw_plan
     from flashpoint.study.defaults import settings_of
 
-    (entry,) = _choose([name])
+    (entry,) = _choose([name], list(_studies()))
     trials = entry.plan(settings_of(scale.value, seeds, images, documents))
     console = Console()
     with Console(stderr=True).status("counting operations"):
@@ -173,7 +173,7 @@ def run(
     from flashpoint.study.defaults import settings_of
 
     _check_runner(on, jobs, gpus_per_trial)
-    chosen = _choose(names)
+    chosen = _choose(names, [*_studies(), ALL])
     settings = settings_of(scale.value, seeds, images, documents)
     folder = OUT / scale.value if out is None else out
     with ExitStack() as stack:
@@ -301,17 +301,15 @@ def _say_what_came_out(stored: "Sequence[StoredStudy]", out: Path) -> None:
         raise typer.Exit(STOPPED)
 
 
-def _choose(names: Sequence[str]) -> "list[Study]":
-    """Studies by name, each once; "all" is all."""
-    studies = _studies()
-    chosen = dict.fromkeys(studies if ALL in names else names)
-    for name in chosen:
-        if name not in studies:
+def _choose(names: Sequence[str], known: Sequence[str]) -> "list[Study]":
+    """Studies by name, each once; "all" is all, where it is known."""
+    for name in names:
+        if name not in known:
             raise InputError(
-                f"study {name!r} is unknown. {hint(name, studies)}Known: {', '.join(studies)}, "
-                f"{ALL}."
+                f"study {name!r} is unknown. {hint(name, known)}Known: {', '.join(known)}."
             )
-    return [studies[name] for name in chosen]
+    studies = _studies()
+    return [studies[name] for name in dict.fromkeys(studies if ALL in names else names)]
 
 
 def _studies() -> "Mapping[str, Study]":

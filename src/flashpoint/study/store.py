@@ -106,11 +106,15 @@ def _another_plan(path: Path, what: str) -> InputError:
 
 
 def read_study(folder: Path) -> StoredStudy:
-    """What ``settle_study`` wrote."""
+    """What ``settle_study`` wrote; a broken file says what to do."""
     file = folder / STUDY
     if not file.is_file():
         raise InputError(f"{folder} is no study's folder: it has no {STUDY}.")
-    content = read_mapping(file)
+    again = f"Remove {file} and give the command that ran the study again: trials are kept."
+    try:
+        content = read_mapping(file)
+    except InputError as error:
+        raise InputError(f"{error} {again}") from error
     try:
         return StoredStudy(
             path=folder,
@@ -119,7 +123,7 @@ def read_study(folder: Path) -> StoredStudy:
             trials=[folder / name for name in content["trials"]],
         )
     except (KeyError, TypeError) as error:
-        raise InputError(f"{file} is no study's: {describe(error)}.") from error
+        raise InputError(f"{file} is no study's: {describe(error)}. {again}") from error
 
 
 def find_studies(folder: Path) -> list[Path]:
@@ -136,11 +140,17 @@ def find_studies(folder: Path) -> list[Path]:
 
 def read_trial(folder: Path) -> Trial:
     """What ``trial.json`` says."""
-    content = read_part(folder / TRIAL)
+    file = folder / TRIAL
+    if not file.is_file():
+        raise InputError(
+            f"{folder} is no trial's folder: it has no {TRIAL}. Give the command that ran the "
+            "study again."
+        )
+    content = read_part(file)
     try:
         return Trial(name=content["name"], factors=content["factors"], work=_work(content["work"]))
     except (KeyError, TypeError) as error:
-        raise InputError(f"{folder / TRIAL} is no trial's: {describe(error)}.") from error
+        raise InputError(f"{file} is no trial's: {describe(error)}. {_again(folder)}") from error
 
 
 def read_part(file: Path) -> Mapping[str, Any]:
@@ -148,7 +158,11 @@ def read_part(file: Path) -> Mapping[str, Any]:
     try:
         return read_mapping(file)
     except InputError as error:
-        raise InputError(f"{error} Remove {file.parent} to do the trial again.") from error
+        raise InputError(f"{error} {_again(file.parent)}") from error
+
+
+def _again(folder: Path) -> str:
+    return f"Remove {folder} to do the trial again."
 
 
 def _work(content: Mapping[str, Any]) -> Training | Measurement:
