@@ -10,6 +10,7 @@ from flashpoint.study.verdict import (
     Extreme,
     Interval,
     Means,
+    Runs,
     bootstrap,
     judge,
     judge_quantity,
@@ -231,3 +232,18 @@ def test_a_run_that_diverged_leaves_a_claim_open_and_is_counted(number):
 def test_divergence_is_said_beside_what_is_missing():
     verdict = judge("a claim", [[math.nan] * 2, []], (0.0, math.inf), unit="points")
     assert verdict.note == "2 of 2 runs diverged. Runs that it needs are missing."
+
+
+def test_failed_runs_are_counted_once_and_the_others_judged():
+    """Whatever number of theirs is missing, and wherever; divergence and too few seeds beside."""
+    high, low = (Runs(group, finished="abc", failed="d") for group in (HIGH, LOW))
+    verdict = judge("a claim", [high, low], (0.0, math.inf), unit="points", note="Small.")
+    assert (verdict.word, verdict.note) == ("supports", "Small. 1 of 4 runs failed.")
+    assert verdict.value == pytest.approx(0.1)
+    other = Runs(LOW, finished="efg", failed="")
+    of = Extreme("least", [Means([high, LOW]), Means([low, other])])
+    assert judge_quantity("a claim", of, (0.0, 1.0), unit="").note == "1 of 7 runs failed."
+    some = [Runs([math.nan, 1.0], finished="ab", failed="c"), Runs([], finished="", failed="d")]
+    assert judge("a claim", some, (0.0, 1.0), unit="").note == (
+        "2 of 4 runs failed. 1 of 2 runs diverged. Runs that it needs are missing."
+    )

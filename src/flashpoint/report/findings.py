@@ -12,10 +12,11 @@ RULE = (
     "claim where the whole interval lies in the region and contradict it where none of it does. "
     "Else it is undecided, and so it is where a group has fewer than three seeds, which give no "
     "interval, and where a run diverged, so that its number is not finite: such runs are counted "
-    "and named. An accuracy or BLEU counts whatever became of the run. A claim about every one of "
-    "several places has an interval for each: it is supported where all lie in the region, and "
-    "contradicted where one of m places lies outside even at a level of 1 - 5% / m. The interval "
-    "that is shown is that of the extreme which follows."
+    "and named. An accuracy or BLEU counts whatever became of the run. Runs that failed, as for "
+    "lack of memory, are said beside the verdict, which rests on the others. A claim about every "
+    "one of several places has an interval for each: it is supported where all lie in the region, "
+    "and contradicted where one of m places lies outside even at a level of 1 - 5% / m. The "
+    "interval that is shown is that of the extreme which follows."
 )
 """How words follow from numbers, for readers; ``study/verdict.py`` does it."""
 

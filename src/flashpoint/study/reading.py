@@ -9,7 +9,7 @@ import numpy as np
 from flashpoint.report.findings import DataTable, Series
 from flashpoint.study.outcome import Outcome
 from flashpoint.study.plan import Factor
-from flashpoint.study.verdict import bootstrap
+from flashpoint.study.verdict import Runs, bootstrap
 
 PERCENT = 100.0
 MAX_REASONS = 5
@@ -40,13 +40,15 @@ def levels(outcomes: Sequence[Outcome], factor: str) -> list[Factor]:
 
 def numbers(
     outcomes: Sequence[Outcome], number: str, scale: float = 1.0, **factors: Factor
-) -> list[float]:
+) -> Runs:
     """A number of every finished trial that stands at these places; NaN where it has none."""
-    return [
-        scale * outcome.numbers.get(number, math.nan)
-        for outcome in select(outcomes, **factors)
-        if outcome.status == "finished"
-    ]
+    there = select(outcomes, **factors)
+    finished = [outcome for outcome in there if outcome.status == "finished"]
+    return Runs(
+        (scale * outcome.numbers.get(number, math.nan) for outcome in finished),
+        finished=(outcome.name for outcome in finished),
+        failed=(outcome.name for outcome in there if outcome.status == "failed"),
+    )
 
 
 def finite(some: Sequence[float]) -> list[float]:

@@ -7,6 +7,8 @@ none of it does, else "undecided". It is "undecided" too where a group has fewer
 which give no interval, and where the number of any run is not finite: a run that diverges is a
 result, so it is counted and said, and the mean of those that are left is not judged. An accuracy
 or BLEU is finite whatever became of the run, as what is not finite guesses nothing, and counts.
+A run that failed is none: the machine, not the claim, took it, and it can be done again. What is
+left is judged as fewer seeds are, and the note says how many runs failed.
 
 A plain bootstrap of three seeds is too narrow: its draws have (n - 1) / n of the variance, and
 know that from two differences only. So deviations of a group's mean are widened by
@@ -29,7 +31,7 @@ of extremes, and a distance from 0 is the most of a quantity and its negative.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -43,6 +45,22 @@ LEAST_SEEDS = 3
 
 Groups = Sequence[Sequence[float]]
 """Numbers by seed, one group for each kind of run."""
+
+
+class Runs(list[float]):
+    """A group that knows its runs by name, so that one with several numbers counts once.
+
+    Args:
+        numbers: by seed, of runs that have finished.
+        finished: their names.
+        failed: names of runs that should have numbers here and have none.
+    """
+
+    def __init__(
+        self, numbers: Iterable[float], finished: Iterable[str], failed: Iterable[str]
+    ) -> None:
+        super().__init__(numbers)
+        self.finished, self.failed = frozenset(finished), frozenset(failed)
 
 
 class Interval(NamedTuple):
@@ -223,7 +241,7 @@ def judge_quantity(
     diverged = sum(not math.isfinite(number) for number in runs)
     fewest = min(map(len, groups), default=0)
     found = of.find() if fewest and not diverged else None
-    notes = [note]
+    notes = [note, _describe_failed(groups)]
     if diverged:
         notes.append(f"{diverged} of {len(runs)} runs diverged.")
     if not fewest:
@@ -241,6 +259,13 @@ def judge_quantity(
         unit=unit,
         note=" ".join(filter(None, notes)),
     )
+
+
+def _describe_failed(groups: Groups) -> str:
+    named = [group for group in groups if isinstance(group, Runs)]
+    failed = frozenset[str]().union(*(group.failed for group in named))
+    runs = failed.union(*(group.finished for group in named))
+    return f"{len(failed)} of {len(runs)} runs failed." if failed else ""
 
 
 def _word(low: float | None, high: float | None, region: tuple[float, float]) -> Word:

@@ -243,6 +243,21 @@ def test_trials_that_wait_or_failed_give_no_verdict_and_are_said(name):
 
 
 @every_study
+def test_verdicts_that_lack_a_failed_trial_say_so(name):
+    """Trials in turn: where one changes a verdict's numbers, the note counts it."""
+    whole = STUDIES[name].findings(samples(name)).verdicts
+    missed = 0
+    for outcome in samples(name)[::5]:
+        failed = replace(outcome, status="failed", numbers={})
+        some = [failed if other.name == outcome.name else other for other in samples(name)]
+        for verdict, before in zip(STUDIES[name].findings(some).verdicts, whole, strict=True):
+            is_said = re.search(r"\b1 of \d+ runs failed\.", verdict.note) is not None
+            assert is_said or verdict == before, (outcome.name, verdict)
+            missed += is_said
+    assert missed
+
+
+@every_study
 def test_half_of_the_trials_give_findings_with_numbers(name):
     some = samples(name)
     half = [
