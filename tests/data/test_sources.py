@@ -11,7 +11,7 @@ from PIL import Image
 
 from flashpoint.data import arrays
 from flashpoint.data.decode import to_pixels
-from flashpoint.data.source import BrokenImageError, Subset, pick_split
+from flashpoint.data.source import BrokenImageError, Subset, pick_split, remark_on_test
 from flashpoint.data.sources import open_source, open_sources
 from flashpoint.errors import InputError, UnsupportedError
 
@@ -303,6 +303,47 @@ def test_labels_out_of_range_are_refused(tmp_path):
 def test_pick_split_prefers_the_exact_name():
     assert pick_split({"test", "validation", "val"}, "validation", "x") == "validation"
     assert pick_split({"test", "valid"}, "validation", "x") == "valid"
+
+
+def make_splits(root, kind, *splits):
+    """A place with these splits, as ``data.validation`` names it."""
+    for split in splits:
+        if kind == "cifar10":
+            pixels, labels = np.zeros((2, 4, 4, 3), dtype=np.uint8), np.array([0, 1])
+            content = {"images": pixels, "labels": labels, "class_names": ["a", "b"]}
+            np.savez(root / f"{split}.npz", name=kind, **content)
+        elif kind == "shards":
+            make_shards(root, 1, 2).joinpath("set-000.tar").rename(root / f"{split}-0.tar")
+        elif kind == "folders of shards":
+            make_shards(root / split, 1, 2)
+        else:
+            make_folder(root / split, {"a": 1, "b": 1})
+    return {"cifar10": "cifar10:", "folder": ""}.get(kind, "shards:") + str(root)
+
+
+@pytest.mark.parametrize("kind", ["cifar10", "shards", "folders of shards", "folder"])
+def test_test_split_that_is_validated_on_is_remarked(tmp_path, kind):
+    where = make_splits(tmp_path, kind, "train", "test")
+    said = remark_on_test(where, open_source(where, "validation").name)
+    assert said.startswith(f"{where} has no validation split: ")
+    assert "test" not in said.replace(str(tmp_path), "").partition("of its test split")[0]
+    make_splits(tmp_path, kind, "val")
+    assert not remark_on_test(where, open_source(where, "validation").name)
+
+
+@pytest.mark.parametrize(
+    ("where", "name"),
+    [
+        ("cifar10:DIR:test", "cifar10:DIR:test"),
+        ("DIR/test/", "DIR/test"),
+        ("digits", "digits"),
+        ("jsonl:DIR/test.jsonl", "jsonl:DIR/test.jsonl"),
+        ("shards:test/{00..07}.tar", "shards:test/{00..07}.tar"),
+        ("documents:test", "documents:test:validation"),
+    ],
+)
+def test_what_the_user_names_is_not_remarked(where, name):
+    assert remark_on_test(where, name) == ""
 
 
 def test_images_of_a_folder_are_decoded_by_content_not_by_suffix(tmp_path):

@@ -231,6 +231,14 @@ def test_run_with_other_documents_is_refused(tmp_path):
         train_quietly(text_config(corpus, "steps=2", pieces), tmp_path / "run")
 
 
+def test_test_split_that_is_validated_on_is_remarked(tmp_path):
+    folder = write_corpus(tmp_path)
+    assert TextTask(text_config(folder), Ranks()).remark == ""
+    (folder / "validation.jsonl").rename(folder / "test.jsonl")
+    said = f"jsonl:{folder} has no validation split: "
+    assert TextTask(text_config(folder), Ranks()).remark.startswith(said)
+
+
 def test_best_checkpoint_is_none_without_a_finite_loss():
     scores = [TextTask.score({"loss": loss}) for loss in (1.0, 2.0, math.nan, None)]
     assert scores == [-1.0, -2.0, -math.inf, -math.inf]

@@ -2,7 +2,8 @@
 
 import pytest
 import torch
-from training.runs import tiny_config
+from data.pictures import make_folder
+from training.runs import tiny_config, train_quietly
 
 from flashpoint.data.mixup import mixup_share
 from flashpoint.training.ranks import Ranks
@@ -86,3 +87,18 @@ def test_flops_are_three_forwards():
 
     task = VisionTask(tiny_config(), Ranks())
     assert task.flops_per_sample == 3 * forward_flops(task.model_config)
+
+
+def test_test_split_that_is_validated_on_is_said_once_and_noted(tmp_path):
+    images = tmp_path / "images"
+    for split in ("train", "test"):
+        make_folder(images / split, {"a": 16, "b": 16})
+    where = (f"data.train={images}", f"data.validation={images}", "data.workers=0", "steps=2")
+    said = f"{images} has no validation split: "
+    record, first = train_quietly(tiny_config(*where), tmp_path / "run")
+    assert first.count(said) == 1
+    assert record.notes["data"].startswith(said)
+    assert said not in train_quietly(tiny_config(*where), tmp_path / "run")[1]
+    record, other = train_quietly(tiny_config("steps=2"), tmp_path / "digits")
+    assert "validation split" not in other
+    assert "data" not in record.notes

@@ -109,7 +109,8 @@ def open_prepared(
             f"{folder} holds no prepared {kind}. "
             f"Make it: flashpoint data prepare {kind} --from FILE --to {folder}."
         )
-    file = files[pick_split(files, split, where)]
+    chosen = pick_split(files, split, where)
+    file = files[chosen]
     try:
         with file.open("rb") as opened, np.load(opened, allow_pickle=False) as content:
             stored = str(content["name"])
@@ -123,4 +124,5 @@ def open_prepared(
     if stored != kind:
         raise InputError(f"{file} holds {stored}, not {kind}. Write {stored}:{folder}.")
     place = os.path.realpath(file)
-    return ArraySource(where, class_names, labels.astype(np.int64), images, place, class_list)
+    name = f"{where}:{chosen}"
+    return ArraySource(name, class_names, labels.astype(np.int64), images, place, class_list)

@@ -123,18 +123,20 @@ class ShardSource(Source):
 
 def open_shards(pattern: str, split: str, labels: Path | None = None) -> ShardSource:
     """The shards that a pattern names; of a folder with several splits, those of one."""
-    path = Path(pattern).expanduser()
+    path, name = Path(pattern).expanduser(), f"shards:{pattern}"
     if path.is_dir():
         shards = _shards_in(path, split)
+        word = shards[0].parent.name if shards[0].parent != path else _split_word(shards[0].name)
+        name += f":{word}" if word else ""
     else:
         shards = [Path(name) for text in expand_braces(str(path)) for name in _matches(text)]
     if not any(shard.exists() for shard in shards):
         raise InputError(
-            f"shards:{pattern} names no file that exists"
+            f"{name} names no file that exists"
             + (f", the first would be {shards[0]}." if shards else ".")
             + " Quote the pattern, so that the shell leaves its braces alone."
         )
-    return ShardSource(f"shards:{pattern}", shards, labels)
+    return ShardSource(name, shards, labels)
 
 
 def expand_braces(pattern: str) -> list[str]:

@@ -1,5 +1,6 @@
 """What every source of images offers: samples by number, labels, names, an order by seed."""
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 from functools import cached_property
@@ -17,9 +18,10 @@ if TYPE_CHECKING:
 Integers = npt.NDArray[np.int64]
 Pixels = npt.NDArray[np.uint8]
 
+TEST = "test"
 SPLIT_NAMES = {
     "train": ("train", "training"),
-    "validation": ("validation", "val", "valid", "test"),
+    "validation": ("validation", "val", "valid", TEST),
 }
 
 
@@ -130,6 +132,30 @@ class Subset(Source):
             return None
         chosen = torch.from_numpy(self.indices)
         return whole[0][chosen], whole[1][chosen]
+
+
+def remark_on_test(where: str, name: str) -> str:
+    """What to say where data were to be validated on and their test split was taken, or nothing.
+
+    Args:
+        where: as the user wrote it.
+        name: of the source that was opened, with its split at the end.
+
+    Example:
+        >>> remark_on_test("hf:x:test", "hf:x:test")
+        ''
+        >>> remark_on_test("hf:x", "hf:x:test")
+        'hf:x has no validation split: validation, and what is best by it, is of its test split.'
+    """
+    asked, taken = (
+        re.split(r"[:/]", text.rstrip("/").removesuffix(".jsonl"))[-1] for text in (where, name)
+    )
+    if taken != TEST or asked == TEST:
+        return ""
+    return (
+        f"{where} has no validation split: validation, and what is best by it, is of its "
+        f"{TEST} split."
+    )
 
 
 def pick_split(available: Collection[str], split: str, where: str) -> str:

@@ -83,6 +83,8 @@ def train(config: TrainConfig, out: Path, *, console: Console | None = None) -> 
             return record
         if start:
             progress.say(describe_start(start))
+        if task.remark and not goes_on:
+            progress.say(task.remark)
         wish = stack.enter_context(stop_wishes())
         return _Run(task, ranks, out, progress, total, warmup).go(wish)
 
@@ -317,7 +319,11 @@ class _Run:
             validation=numbers_of(validations[self.total]),
             best={"step": best, **numbers_of(validations[best])},
             skipped=int(self.step.tally.read().bad),
-            notes={**task.notes(), **_start_note(self.out)},
+            notes={
+                **task.notes(),
+                **({"data": task.remark} if task.remark else {}),
+                **_start_note(self.out),
+            },
             environment=describe_environment(self.ranks.device, self.ranks.size),
         )
 

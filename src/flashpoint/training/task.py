@@ -35,12 +35,14 @@ class Task(Objective, Protocol):
         steps_per_epoch: updates in which a run sees all samples once; need not be whole.
         flops_per_sample: operations of forward and backward together.
         identity: what the training data are, as plain data; a run that goes on must find the same.
+        remark: what the user should know about the data before training; may be empty.
     """
 
     unit: str
     steps_per_epoch: float
     flops_per_sample: float
     identity: Mapping[str, Any]
+    remark: str
 
     def __init__(self, config: Any, ranks: Ranks) -> None: ...
 

@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from flashpoint.data.source import remark_on_test
 from flashpoint.data.text.batch_plan import check_rows
 from flashpoint.data.text.batches import TextBatches, TextEvalBatches
 from flashpoint.data.text.config import DocumentConfig
@@ -139,6 +140,7 @@ class TextTask:
         self.model_config = _fitting(config.model, self.pieces)
         self.config: TextConfig = self._completed(config)
         self.identity = _identity(train)
+        self.remark = remark_on_test(config.data.validation, validation.name)
         self._ranks = ranks
         self._train = TextBatches(
             train,

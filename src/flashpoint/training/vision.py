@@ -16,6 +16,7 @@ from flashpoint.convert.fitting import fit
 from flashpoint.data.batches import EvalBatches, TrainBatches
 from flashpoint.data.config import DataConfig
 from flashpoint.data.mixup import mixup
+from flashpoint.data.source import remark_on_test
 from flashpoint.data.sources import open_sources
 from flashpoint.errors import InputError
 from flashpoint.models.cost import forward_flops
@@ -112,6 +113,7 @@ class VisionTask:
             "labels": hashlib.sha256(train.labels.tobytes()).hexdigest()[:16],
             "classes": list(train.class_names),
         }
+        self.remark = remark_on_test(config.data.validation, validation.name)
         self.flops_per_sample = 3.0 * forward_flops(self.model_config)
         self._ranks = ranks
         self._given: dict[str, Tensor] = {}
