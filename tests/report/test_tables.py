@@ -99,3 +99,64 @@ def test_download_follows_the_order_on_the_page(open_page):
         press(page, "Download numbers.csv")
     lines = started.value.path().read_text(encoding="utf-8").splitlines()
     assert lines[1].startswith("run 9,-2.0,'=1+1")
+
+
+ARMS = [
+    ("softmax", 0.7434, 0.0019, 0.9, None),
+    ("relu, learned per head", 0.744, 0.0021, 0.8, 0.1),
+]
+WIDE = tuple(f"seen{n}.top1" for n in range(12))
+
+
+@pytest.fixture
+def arms(browser, tmp_path):
+    """A table of arms, with so many columns that it scrolls, on a screen of some width."""
+    head = ("attention", "top1", "top1 sd", "loss", "loss sd", *WIDE)
+    rows = [(*arm, *(0.5 for _ in WIDE)) for arm in ARMS]
+    body = data_table(DataTable(name="t", title="arms", head=head, rows=rows), file="arms.csv")
+    section = Section(title="t", anchor="t", body=body)
+    write_page(build_page("t", "", [section]), tmp_path / "page.html")
+
+    pages = []
+
+    def open_with(width):
+        page = browser.new_page(viewport={"width": width, "height": 800}, accept_downloads=True)
+        pages.append(page)
+        page.goto((tmp_path / "page.html").as_uri())
+        return page
+
+    yield open_with
+    for page in pages:
+        page.close()
+
+
+def test_deviations_stand_behind_means_and_in_columns_of_the_download(arms):
+    page = arms(1360)
+    shown = "[...document.querySelectorAll('tr')].map(r => [...r.cells].slice(0, 5)"
+    shown += ".filter(c => c.offsetWidth).map(c => c.textContent))"
+    assert page.evaluate(shown) == [
+        ["attention", "top1", "loss"],
+        ["softmax", "0.7434 \u00b1 0.0019", "0.9000"],
+        ["relu, learned per head", "0.7440 \u00b1 0.0021", "0.8000 \u00b1 0.1000"],
+    ]
+    with page.expect_download() as started:
+        page.get_by_role("button", name="Download arms.csv").click()
+    lines = started.value.path().read_text(encoding="utf-8").splitlines()
+    rows = [row[:5] for row in csv.reader(lines)]
+    assert rows[0] == ["attention", "top1", "top1 sd", "loss", "loss sd"]
+    assert rows[1] == ["softmax", "0.7434", "0.0019", "0.9", ""]
+    assert rows[2] == ["relu, learned per head", "0.744", "0.0021", "0.8", "0.1"]
+
+
+@pytest.mark.parametrize("width", [1360, 360])
+def test_names_of_rows_stay_where_a_wide_table_is_scrolled(arms, width):
+    page = arms(width)
+    place = (
+        "[...document.querySelectorAll('tr > th:first-child')].map(c => c.getBoundingClientRect())"
+    )
+    before = page.evaluate(f"{place}.map(b => b.left)")
+    box = page.locator(".scroll")
+    assert box.evaluate("box => { box.scrollLeft = 1e6; return box.scrollLeft; }") > 100
+    assert page.evaluate(f"{place}.map(b => b.left)") == before
+    assert max(page.evaluate(f"{place}.map(b => b.width)")) < 0.5 * width
+    assert page.evaluate("document.documentElement.scrollWidth") <= width

@@ -8,10 +8,22 @@ from flashpoint.report.html import Cell, Html, table
 
 
 def data_table(data: DataTable, *, file: str) -> Html:
-    """The table; ``file`` is what its download is called."""
+    """The table; ``file`` is what its download is called.
+
+    Standard deviations ("top1 sd") stand behind their means; the download has columns of them.
+    """
     columns = [_column([row[i] for row in data.rows]) for i in range(len(data.head))]
+    deviations = [i for i, name in enumerate(data.head) if i and name == f"{data.head[i - 1]} sd"]
+    for i in deviations:
+        columns[i - 1] = [_with(*pair) for pair in zip(*columns[i - 1 : i + 1], strict=True)]
     rows = zip(*columns, strict=True) if columns else []
-    return table(data.head, rows, label=data.title, file=file)
+    return table(data.head, rows, label=data.title, file=file, hidden=deviations)
+
+
+def _with(mean: Cell, deviation: Cell) -> Cell:
+    if deviation.value is None:
+        return mean
+    return Cell(f"{mean.shown} \u00b1 {deviation.shown}", mean.value)
 
 
 def _column(values: Sequence[str | float | None]) -> list[Cell]:

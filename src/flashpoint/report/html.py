@@ -6,7 +6,7 @@ forget it.
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from html import escape
 from typing import NamedTuple, TypeAlias
 
@@ -70,7 +70,12 @@ def tag(name: str, /, *children: Child, **attributes: Child | bool) -> Html:
 
 
 def table(
-    head: Iterable[Child], rows: Iterable[Iterable[Child | Cell]], *, label: str, file: str
+    head: Iterable[Child],
+    rows: Iterable[Iterable[Child | Cell]],
+    *,
+    label: str,
+    file: str,
+    hidden: Collection[int] = (),
 ) -> Html:
     """A table that scrolls sideways by itself where the screen is narrow.
 
@@ -81,21 +86,24 @@ def table(
         rows: the first cell of a row names it.
         label: says to screen readers what the table holds.
         file: what the download is called, as "runs.csv".
+        hidden: columns that only the download has.
     """
     lines = [list(row) for row in rows]
     texts = [any(map(_is_text, column)) for column in zip(*lines, strict=True)]
     headings = list(head)
     texts += [False] * (len(headings) - len(texts))  # without rows
     titles = [
-        tag("th", _breakable(cell), scope="col", **_align(is_text))
-        for cell, is_text in zip(headings, texts, strict=True)
+        tag("th", _breakable(cell), scope="col", hidden=i in hidden, **_align(is_text))
+        for i, (cell, is_text) in enumerate(zip(headings, texts, strict=True))
     ]
     body = [
-        tag("tr", *(_cell(cell, i, texts[i]) for i, cell in enumerate(line))) for line in lines
+        tag("tr", *(_cell(cell, i, texts[i], i in hidden) for i, cell in enumerate(line)))
+        for line in lines
     ]
     inner = tag("table", tag("thead", tag("tr", *titles)), tag("tbody", *body), data_file=file)
     scroll = tag("div", inner, class_="scroll", role="region", aria_label=label, tabindex=0)
-    return tag("div", scroll, class_="table wide" if len(headings) > MOST_COLUMNS else "table")
+    is_wide = len(headings) - len(hidden) > MOST_COLUMNS
+    return tag("div", scroll, class_="table wide" if is_wide else "table")
 
 
 def _breakable(heading: Child) -> Html:
@@ -113,12 +121,13 @@ def _align(is_text: bool) -> dict[str, str]:
     return {"class_": "text"} if is_text else {}
 
 
-def _cell(cell: Child | Cell, column: int, is_text: bool) -> Html:
+def _cell(cell: Child | Cell, column: int, is_text: bool, is_hidden: bool) -> Html:
     """A cell; its value stands beside what it shows where the two differ."""
     name = "td" if column else "th"
     if not isinstance(cell, Cell):
-        return tag(name, cell, **_align(is_text))
-    return tag(name, cell.shown, data_value=_exact(cell.value), **_align(is_text))
+        return tag(name, cell, hidden=is_hidden, **_align(is_text))
+    value = _exact(cell.value)
+    return tag(name, cell.shown, data_value=value, hidden=is_hidden, **_align(is_text))
 
 
 def _exact(value: Child | None) -> str:
