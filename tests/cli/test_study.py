@@ -190,6 +190,16 @@ def test_changed_plan_is_refused_and_fresh_removes_it(study, monkeypatch):
     assert store.read_outcome(folder).numbers["sum"] == 10.0
 
 
+def test_report_asks_which_of_several_folders(study):
+    for scale in ("small", "smoke"):
+        settle(Path("runs", "studies", scale, "tiny"), [measurement("add", "add", x=1, y=1)])
+    said = refused(study, "report")
+    assert said == (
+        "which studies? In runs/studies there are: runs/studies/small, runs/studies/smoke. "
+        "Name a folder."
+    )
+
+
 def test_checkpoints_are_kept_if_asked_for(study, monkeypatch):
     use_registry(monkeypatch, replace(STUDY, plan=lambda _: (training("relu", steps=2),)))
     study("run", "tiny", "--scale", "smoke", "--jobs", "1", "--keep-checkpoints", "--out", "here")
@@ -257,7 +267,10 @@ def test_stopped_command_has_its_own_status(study, monkeypatch):
         ),
         (["run", "tiny", "--gpus-per-trial", "1"], "--gpus-per-trial is for Ray. Pass --jobs"),
         (["run", "small", "--out", "/proc/none"], "/proc/none/small cannot be written: "),
-        (["report"], "which studies? In runs/studies there are: none. Name a folder."),
+        (
+            ["report"],
+            "runs/studies holds no study. Run one: flashpoint study run NAME, or name DIR.",
+        ),
     ],
 )
 def test_bad_input_is_one_line(study, arguments, said):

@@ -38,8 +38,10 @@ def _only_studies() -> Path:
     from flashpoint.study.store import find_studies
 
     found = [path for path in sorted(OUT.glob("*")) if find_studies(path)]
-    if len(found) != 1:
-        names = ", ".join(map(str, found)) or "none"
+    if not found:
+        raise InputError(f"{OUT} holds no study. Run one: flashpoint study run NAME, or name DIR.")
+    if len(found) > 1:
+        names = ", ".join(map(str, found))
         raise InputError(f"which studies? In {OUT} there are: {names}. Name a folder.")
     return found[0]
 

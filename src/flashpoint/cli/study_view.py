@@ -17,6 +17,7 @@ from flashpoint.cli.live_view import LiveView
 from flashpoint.report.findings import Findings, Verdict
 from flashpoint.report.format import count, duration
 from flashpoint.report.run_files import read_mapping
+from flashpoint.report.verdicts import numbers_of
 from flashpoint.study.needs import needs_of
 from flashpoint.study.outcome import Outcome, Status
 from flashpoint.study.plan import Factor, Study, Trial
@@ -153,11 +154,11 @@ def draw_findings(name: str, outcomes: Sequence[Outcome], findings: Findings) ->
 
 
 def _describe(verdict: Verdict) -> Text:
-    found = "" if verdict.value is None else f" {verdict.value:.4g} {verdict.unit}"
-    if verdict.low is not None and verdict.high is not None:
-        found += f", {verdict.low:.4g} to {verdict.high:.4g}"
+    value, low, high = numbers_of(verdict)
+    interval = "" if verdict.low is None else f" ({low} to {high})"
+    found = "" if verdict.value is None else f" {value}{interval} {verdict.unit}."
     note = f" {verdict.note}" if verdict.note else ""
-    return Text.assemble(verdict.claim, found and f"{found}.", (note, "dim"))
+    return Text.assemble(verdict.claim, found, (note, "dim"))
 
 
 def draw_studies(
