@@ -98,6 +98,18 @@ def test_no_arguments_show_the_help():
     assert bare == asked
 
 
+def test_help_flows_with_the_terminal_but_for_its_examples():
+    said = CliRunner().invoke(app, ["study", "run", "--help"], env={"COLUMNS": "80"}).output
+    lines = [line.strip() for line in said.splitlines()]
+    start = lines.index("flashpoint study run length-power --scale smoke")
+    assert lines[start + 1] == "flashpoint study run all --jobs 8"
+    end = lines.index("", start)
+    assert "\b" not in said
+    told = lines[end + 1 : lines.index("", end + 1)]
+    assert all(len(line) > 60 for line in told[:-1])
+    assert " ".join(told).endswith("If trials failed the status is 1.")
+
+
 def test_version_is_the_package_version():
     assert run_cli("--version").stdout.strip() == flashpoint.__version__
 

@@ -1,6 +1,7 @@
 """The ``flashpoint`` command: its verbs, and what happens to their errors."""
 
 import sys
+from inspect import cleandoc
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -38,6 +39,26 @@ for verb in (
     app.command()(verb)
 app.add_typer(data, name="data")
 app.add_typer(study, name="study")
+
+
+def _flow(text: str) -> str:
+    """A docstring whose paragraphs break where the terminal ends; those behind a \\b stay.
+
+    Example:
+        >>> _flow("One\\nline.\\n\\n\\b\\na list\\nof lines")
+        'One line.\\n\\na list\\nof lines'
+    """
+    parts = cleandoc(text).split("\n\n")
+    kept = "\b\n"
+    return "\n\n".join(
+        part.removeprefix(kept) if part.startswith(kept) else " ".join(part.split())
+        for part in parts
+    )
+
+
+for group in (app, data, study):
+    for command in group.registered_commands:
+        command.help = _flow(str(command.callback.__doc__))
 
 
 def _print_version(requested: bool) -> None:
