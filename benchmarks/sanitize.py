@@ -16,6 +16,7 @@ SHORT = (1, 2, 1, 67, 129, 64)  # B, Hq, Hkv, Lq, Lk, D: the portable kernels
 LONG = (1, 2, 1, 259, 387, 64)  # those for Hopper, where there is one
 WIDE = (1, 2, 1, 259, 387, 128)
 DECODE = (2, 8, 2, 1, 1100, 128)
+PACKED = (49, 130, 196, 300, 1100)  # tokens: one kernel a head, portable, for Hopper in three ways
 CALLS = {
     "plain": (SHORT, {}),
     "causal": (SHORT, {"causal": True}),
@@ -54,7 +55,12 @@ def main() -> None:
     q, k, v = (make(130, heads, 64) for heads in (2, 1, 1))
     flashpoint.attention_varlen(q, k, v, ends, ends, 67, 67, causal=True).sum().backward()
     torch.cuda.synchronize()
-    typer.echo("packed")
+    typer.echo("packed sequences")
+    for length in PACKED:
+        norms = {f"{x}_norm": flashpoint.HeadNorm("layer", gain=make(64)) for x in "qk"}
+        flashpoint.attention_qkvpacked(make(2, length, 3, 2, 64), **norms).sum().backward()
+        torch.cuda.synchronize()
+        typer.echo(f"packed q, k and v, {length} tokens, normed")
 
 
 if __name__ == "__main__":
