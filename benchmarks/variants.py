@@ -21,6 +21,7 @@ from torch import Tensor
 from flashpoint import HeadNorm, attention_qkvpacked
 from flashpoint.bench.cuda_timing import CudaTimer
 from flashpoint.bench.timing import Budget, Call, interleave, start
+from flashpoint.errors import InputError
 from flashpoint.ops.implementations import Impl
 from flashpoint.ops.triton import replay
 
@@ -43,9 +44,15 @@ class Variant:
         for assignment in filter(None, map(str.strip, assignments.split(";"))):
             place, _, value = (part.strip() for part in assignment.partition("="))
             module_name, _, attribute = place.rpartition(".")
-            module = import_module(f"flashpoint.ops.triton.{module_name}")
-            new = eval(value, dict(vars(module)))  # who calls this may run any code anyway
-            self._changes.append((module, attribute, getattr(module, attribute), new))
+            try:
+                module = import_module(f"flashpoint.ops.triton.{module_name}")
+                new = eval(value, dict(vars(module)))  # who calls this may run any code anyway
+                self._changes.append((module, attribute, getattr(module, attribute), new))
+            except (ImportError, AttributeError, NameError, SyntaxError) as error:
+                wanted = "NAME: module.CONSTANT = value"
+                raise InputError(
+                    f"{assignment!r} cannot be set: {error}. Write {wanted}"
+                ) from error
 
     def __call__(self, call: Callable[[], T]) -> T:
         """Make a call with them."""
@@ -139,12 +146,23 @@ def main(
     check_only: Annotated[bool, typer.Option("--check", help="Time nothing.")] = False,
 ) -> None:
     """Check all variants, then time them in turns."""
-    chosen = [Variant(text) for text in variants]
+    try:
+        chosen = [Variant(text) for text in variants]
+        names = [variant.name for variant in chosen]
+        if len(set(names)) < len(names):
+            raise InputError(f"names must differ, got {', '.join(names)}.")
+        if not torch.cuda.is_available():
+            raise InputError("this needs a GPU, and torch finds none.")
+    except InputError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(1) from None
     with torch.cuda.stream(torch.cuda.Stream()):
-        for variant in chosen:
-            ratio = check(variant)
-            verdict = "ok" if ratio <= MOST else "WRONG"
-            typer.echo(f"{variant.name}: {verdict}, error {ratio:.2f} times plain PyTorch's")
+        ratios = {variant.name: check(variant) for variant in chosen}
+        for name, ratio in ratios.items():
+            typer.echo(f"{name}: error {ratio:.2f} times plain PyTorch's")
+        if not all(ratio <= MOST for ratio in ratios.values()):  # nor is NaN
+            typer.echo(f"error: more than {MOST:g} times is wrong; nothing is timed.", err=True)
+            raise typer.Exit(1)
         if check_only:
             return
         typer.echo(" " * 34 + "".join(f"{variant.name:>12}" for variant in chosen))

@@ -4,6 +4,9 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import pytest
+import typer
+
+from flashpoint.errors import InputError
 
 pytest.importorskip("triton")
 
@@ -49,6 +52,25 @@ def test_variant_without_changes_is_the_tree(variants):
     assert variants.Variant("now")(lambda: packed.ON_CHIP) is packed.ON_CHIP
 
 
-def test_constant_that_does_not_exist_is_an_error(variants):
-    with pytest.raises(AttributeError, match="NO_SUCH"):
-        variants.Variant("x: packed.NO_SUCH = 1")
+@pytest.mark.parametrize(
+    "text",
+    ["x: packed.NO_SUCH = 1", "x: none.A = 1", "x: packed.ON_CHIP", "x: packed.ON_CHIP = y"],
+)
+def test_assignment_that_cannot_be_made_is_said(variants, text):
+    with pytest.raises(
+        InputError, match=r"cannot be set: .* Write NAME: module\.CONSTANT = value"
+    ):
+        variants.Variant(text)
+
+
+@pytest.mark.parametrize(
+    ("texts", "said"),
+    [
+        (["a", "a: packed.ON_CHIP = ()"], "names must differ, got a, a"),
+        (["a: b"], "cannot be set"),
+    ],
+)
+def test_error_is_one_line(variants, texts, said, capsys):
+    with pytest.raises(typer.Exit):
+        variants.main(texts)
+    assert said in capsys.readouterr().err
