@@ -10,9 +10,9 @@ and streams column blocks c, d past them.
                                     ->  da += dS c, db += W d  (wgmma, register operands)
 
 SIDE both, for short sequences: a program takes the tile of keys, then that of queries, of the same
-rows of a head, while its neighbours take the head's other rows. All of them find q, k, v and do in
-the cache, whoever read them first, and every program has as much of the longer side as of the
-shorter one.
+rows of a head, while its neighbours take the head's other rows. So q, k, v and do are still in the
+cache when they are read again, and every program has as much of the longer side as of the shorter
+one.
 
 SIGNED, for relu: the keys side stores the signs of its scores (``hopper_signs``), and the queries
 side, which runs behind it, needs no scores:
@@ -182,7 +182,7 @@ SIGNED_CONFIGS = {
 }
 # the same, by BLOCK_D, of both sides in one launch: relu, as many queries as keys, all seen
 BOTH_CONFIGS = {64: (128, 2)}
-BOTH_ROWS = 1024  # queries and keys up to which that pays: those of a head are still in the cache
+BOTH_ROWS = 1024  # queries and keys up to which a head's should stay in the cache; timed up to 784
 SIGNED_ROWS = {False: 1, True: 2048}  # queries and keys from which on they pay, by causality
 TENSORS = (  # of the kernel, None where a side has no such
     "q", "k", "v", "do", "q_rows", "k_rows", "v_rows", "do_rows", "dq", "dk", "dv",
@@ -292,7 +292,8 @@ def _launch_side(
     piece, last_piece = (0, 0) if is_whole else pieces_of(columns.shape[2], block)
     row_tiles = -(-rows.shape[2] // (ROWS * NUM_CONSUMERS))
     programs = min(row_tiles * len(heads) * members, processors)
-    tensors = _tensors_of_side(side, signed, problem, recorder, do, grads, arguments, block)
+    tensors = _describe_side(side, signed, problem, do, grads, arguments, block)
+    recorder.alias({f"{name}_rows": name for name in ("q", "k", "v", "do")})
     shares: dict[str, Tensor] = {}
     for name in NORMED[side]:
         if arguments[f"{name}_gain"] is not None:
@@ -315,11 +316,11 @@ def _launch_side(
     return shares
 
 
-def _tensors_of_side(
-    side: str, signed: bool, problem: Problem, recorder: Recorder, do: Tensor,
-    grads: list[Tensor], arguments: dict[str, Any], block: int,
+def _describe_side(
+    side: str, signed: bool, problem: Problem, do: Tensor, grads: list[Tensor],
+    arguments: dict[str, Any], block: int,
 ) -> dict[str, Any]:
-    """What the kernel streams, keeps and stores, described, and statistics of rows with a norm."""
+    """What the kernel streams, keeps and stores, and statistics of rows with a norm."""
     has_keys, has_queries = side != "queries", side != "keys"
     named = {"q": problem.q, "k": problem.k, "v": problem.v, "do": do}
     named |= dict(zip(("dq", "dk", "dv"), grads, strict=True))
@@ -335,5 +336,4 @@ def _tensors_of_side(
         if arguments[f"{name.upper()}_NORM"] != "none":
             tensors[f"{name}_raw"] = describe(arguments[f"{name}_raw"], ROWS)
             tensors[f"{name}_statistics"] = arguments[f"{name}_statistics"]
-    recorder.alias({f"{name}_rows": name for name in in_rows})
     return tensors

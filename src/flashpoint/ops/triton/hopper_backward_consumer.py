@@ -15,6 +15,9 @@ from flashpoint.ops.triton.hopper_tiles import count_turns
 from flashpoint.ops.triton.hopper_weights import find_blocks
 from flashpoint.ops.triton.tiles import over_power
 
+# of threads that clear and add up what ``add_pairs`` has gathered
+SHARE_LAYOUT = gl.constexpr(gl.BlockedLayout([1, 4], [2, 16], [4, 1], [1, 0]))
+
 
 @gluon.jit
 def store_rows(values, buffer, rows, at):
@@ -66,8 +69,7 @@ def clear_share(norm, CONSUMER: gl.constexpr):
     x_rows, x_buffers, gain, dgain, shares, statistics = norm
     if dgain is not None:
         share = shares.index(CONSUMER)
-        LAYOUT: gl.constexpr = gl.BlockedLayout([1, 4], [2, 16], [4, 1], [1, 0])
-        share.store(gl.full(share.shape, 0.0, gl.float32, LAYOUT))
+        share.store(gl.full(share.shape, 0.0, gl.float32, SHARE_LAYOUT))
 
 
 @gluon.jit
@@ -76,9 +78,8 @@ def store_share(row, tail, norm, D: gl.constexpr, CONSUMER: gl.constexpr):
     x_rows, x_buffers, gain, dgain, shares, statistics = norm
     if dgain is not None:
         share = shares.index(CONSUMER)
-        LAYOUT: gl.constexpr = gl.BlockedLayout([1, 4], [2, 16], [4, 1], [1, 0])
-        d = gl.arange(0, share.shape[1], gl.SliceLayout(0, LAYOUT))
-        gl.store(dgain + row * D + d, gl.sum(share.load(LAYOUT), 0) * tail, mask=d < D)
+        d = gl.arange(0, share.shape[1], gl.SliceLayout(0, SHARE_LAYOUT))
+        gl.store(dgain + row * D + d, gl.sum(share.load(SHARE_LAYOUT), 0) * tail, mask=d < D)
 
 
 @gluon.jit

@@ -20,7 +20,7 @@ from flashpoint.ops.triton.packed_norm import NO_NORMS
 from flashpoint.ops.triton.problem import Problem, prepare
 from flashpoint.ops.triton.replay import Recorder, run_recorded
 
-ON_CHIP = range(192, 257)  # tokens for which it pays to normalise k there: measured on an H200
+ON_CHIP = range(192, 257)  # tokens for which it pays to normalise k there: docs/log.md
 
 
 def launch_packed_forward(
@@ -47,9 +47,10 @@ def launch_packed_forward(
         takes_q = kernels is not None and hopper.takes_norms(problem)
         norms = call.norms()  # those left to the kernel
         if not (whole.suits(problem) or takes_q):
-            problem, norms = _normalised(call, problem, recorder), NO_NORMS
+            problem, _ = _normalised(call, problem, recorder)
+            norms = NO_NORMS
         elif takes_q and qkv.shape[1] not in ON_CHIP:
-            problem = _normalised(call.of_keys(), problem, recorder)
+            problem, _ = _normalised(call.of_keys(), problem, recorder)
             norms = call.of_queries().norms()
         return [forward.attend(problem, recorder, heads_last=True, norms=norms)]
 
@@ -96,14 +97,14 @@ def launch_packed_backward(
                 problem, recorder, do, grads, arguments, 3, call.norms()
             )
         elif kernels is not None and hopper.takes_norms(problem):
-            problem, statistics = _measured(call, problem, recorder)
+            problem, statistics = _normalised(call, problem, recorder, has_statistics=True)
             arguments = backward.gradient_arguments(problem)
             recorder.rename({"q_raw": "q", "k_raw": "k"})
             shares = kernels.launch_hopper_backward(
                 problem, recorder, do, grads, arguments, call.norms() | call.raws() | statistics
             )
         else:
-            problem = _normalised(call, problem, recorder)
+            problem, _ = _normalised(call, problem, recorder)
             needs = (need_dbias, need_dmask)
             scored = backward.differentiate(problem, recorder, do, grads, 3, *needs)
             shares = denormalise_heads(call, dqkv, lengths, recorder)
@@ -120,15 +121,9 @@ def launch_packed_backward(
     return [dqkv, *of_gains, *rest[len(shared):]]
 
 
-def _normalised(call: PackedCall, problem: Problem, recorder: Recorder) -> Problem:
-    """The problem of q-hat and k-hat."""
-    q, k, _ = normalise_heads(call, problem.lengths, recorder)
-    return problem._replace(q=q.transpose(1, 2), k=k.transpose(1, 2))
-
-
-def _measured(
-    call: PackedCall, problem: Problem, recorder: Recorder
+def _normalised(
+    call: PackedCall, problem: Problem, recorder: Recorder, *, has_statistics: bool = False
 ) -> tuple[Problem, dict[str, Tensor]]:
-    """The same and, by name, the statistics of rows that gradients need on their way back."""
-    q, k, statistics = normalise_heads(call, problem.lengths, recorder, has_statistics=True)
+    """The problem of q-hat and k-hat; if asked for, what gradients need of rows, by name."""
+    q, k, statistics = normalise_heads(call, problem.lengths, recorder, has_statistics)
     return problem._replace(q=q.transpose(1, 2), k=k.transpose(1, 2)), statistics
