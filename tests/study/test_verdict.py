@@ -241,9 +241,18 @@ def test_failed_runs_are_counted_once_and_the_others_judged():
     assert (verdict.word, verdict.note) == ("supports", "Small. 1 of 4 runs failed.")
     assert verdict.value == pytest.approx(0.1)
     other = Runs(LOW, finished="efg", failed="")
-    of = Extreme("least", [Means([high, LOW]), Means([low, other])])
+    of = Extreme("least", [Means([high, other]), Means([low, other])])
     assert judge_quantity("a claim", of, (0.0, 1.0), unit="").note == "1 of 7 runs failed."
     some = [Runs([math.nan, 1.0], finished="ab", failed="c"), Runs([], finished="", failed="d")]
     assert judge("a claim", some, (0.0, 1.0), unit="").note == (
-        "2 of 4 runs failed. 1 of 2 runs diverged. Runs that it needs are missing."
+        "2 of 4 runs failed. 1 of 4 runs diverged. Runs that it needs are missing."
     )
+
+
+def test_runs_that_diverged_are_counted_once_whatever_their_numbers():
+    """Of three runs with several numbers each, one has some that are not finite."""
+    groups = [Runs([1.0, broken, 1.0], "abc", "") for broken in (math.nan, 1.0, math.inf)]
+    of = Extreme("most", [Distance(Means([group])) for group in groups])
+    verdict = judge_quantity("a claim", of, (0.0, 2.0), unit="")
+    assert (verdict.word, verdict.value) == ("undecided", None)
+    assert verdict.note == "1 of 3 runs diverged."

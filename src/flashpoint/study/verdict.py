@@ -31,7 +31,7 @@ of extremes, and a distance from 0 is the most of a quantity and its negative.
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -52,7 +52,7 @@ class Runs(list[float]):
 
     Args:
         numbers: by seed, of runs that have finished.
-        finished: their names.
+        finished: their names, one for each number.
         failed: names of runs that should have numbers here and have none.
     """
 
@@ -60,7 +60,7 @@ class Runs(list[float]):
         self, numbers: Iterable[float], finished: Iterable[str], failed: Iterable[str]
     ) -> None:
         super().__init__(numbers)
-        self.finished, self.failed = frozenset(finished), frozenset(failed)
+        self.finished, self.failed = tuple(finished), frozenset(failed)
 
 
 class Interval(NamedTuple):
@@ -237,13 +237,10 @@ def judge_quantity(
         lack: why a group is empty, where it is not for runs that have not finished.
     """
     groups = of.groups
-    runs = [number for group in groups for number in group]
-    diverged = sum(not math.isfinite(number) for number in runs)
+    is_finite = all(math.isfinite(number) for group in groups for number in group)
     fewest = min(map(len, groups), default=0)
-    found = of.find() if fewest and not diverged else None
-    notes = [note, _describe_failed(groups)]
-    if diverged:
-        notes.append(f"{diverged} of {len(runs)} runs diverged.")
+    found = of.find() if fewest and is_finite else None
+    notes = [note, *_describe_runs(groups)]
     if not fewest:
         notes.append(lack or "Runs that it needs are missing.")
     elif fewest < LEAST_SEEDS:
@@ -261,11 +258,19 @@ def judge_quantity(
     )
 
 
-def _describe_failed(groups: Groups) -> str:
-    named = [group for group in groups if isinstance(group, Runs)]
-    failed = frozenset[str]().union(*(group.failed for group in named))
-    runs = failed.union(*(group.finished for group in named))
-    return f"{len(failed)} of {len(runs)} runs failed." if failed else ""
+def _describe_runs(groups: Groups) -> list[str]:
+    """How many failed and how many diverged, each run once; without names a number is a run."""
+    finished: dict[Hashable, bool] = {}
+    failed: set[Hashable] = set()
+    for group in groups:
+        has_names = isinstance(group, Runs)
+        names = group.finished if has_names else [(id(group), i) for i in range(len(group))]
+        for name, number in zip(names, group, strict=True):
+            finished[name] = finished.get(name, True) and math.isfinite(number)
+        failed |= group.failed if has_names else set()
+    counts = {"failed": len(failed), "diverged": list(finished.values()).count(False)}
+    total = len(failed | finished.keys())
+    return [f"{count} of {total} runs {what}." for what, count in counts.items() if count]
 
 
 def _word(low: float | None, high: float | None, region: tuple[float, float]) -> Word:
