@@ -142,6 +142,13 @@ def test_one_end_of_an_extreme_is_of_a_stricter_level():
     assert most == pytest.approx((-least.value, -least.high, -least.low), rel=0.2)
 
 
+def test_strict_end_rests_on_several_draws():
+    """One of 10,000 draws is no quantile: it lies where it happens to lie."""
+    found = bootstrap([HIGH, LOW], above=0.025 / 1000)
+    half = 18.52 * 0.01 * math.sqrt(2 / 3)  # Student's t with four degrees of freedom
+    assert found.high - 0.10 == pytest.approx(half, rel=0.15)
+
+
 @pytest.mark.parametrize(
     ("place", "expected"),
     [

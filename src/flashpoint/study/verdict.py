@@ -40,7 +40,9 @@ from flashpoint.report.findings import Verdict, Word
 
 LEVEL = 0.95
 TAIL = (1.0 - LEVEL) / 2
-RESAMPLES = 10_000  # the strict end of an extreme of 100 places rests on the last three
+RESAMPLES = 10_000
+LEAST_BEYOND = 10
+"""Draws beyond an end, at least: strict ends, of extremes of many places, take more resamples."""
 LEAST_SEEDS = 3
 
 Groups = Sequence[Sequence[float]]
@@ -97,9 +99,10 @@ def bootstrap(
         return Interval(value, None, None)
     rng = np.random.default_rng(0)
     freedom = _freedom(numbers)
-    widening = np.sqrt(freedom / rng.chisquare(freedom, RESAMPLES)) if freedom else 1.0
+    resamples = max(RESAMPLES, math.ceil(LEAST_BEYOND / min(below, above)))
+    widening = np.sqrt(freedom / rng.chisquare(freedom, resamples)) if freedom else 1.0
     drawn = [
-        mean + widening * _deviations(group, rng)
+        mean + widening * _deviations(group, resamples, rng)
         for group, mean in zip(numbers, means, strict=True)
     ]
     low, high = np.quantile(compute(*drawn), [below, 1.0 - above])
@@ -115,9 +118,9 @@ def _freedom(groups: Sequence[np.ndarray]) -> float:
     return float(spreads.sum() ** 2 / (spreads**2 / freedoms).sum())
 
 
-def _deviations(group: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+def _deviations(group: np.ndarray, resamples: int, rng: np.random.Generator) -> np.ndarray:
     """Of the mean, when seeds are drawn again; with the variance of a mean of so many."""
-    drawn = rng.choice(group, (RESAMPLES, len(group))).mean(axis=1) - group.mean()
+    drawn = rng.choice(group, (resamples, len(group))).mean(axis=1) - group.mean()
     return drawn * math.sqrt(len(group) / (len(group) - 1))
 
 
