@@ -78,14 +78,17 @@ def test_verdicts_are_those_that_the_text_gives():
     assert f"{longer.value:+.2f} ({longer.low:+.2f} to {longer.high:+.2f})" in TEXT
 
 
-def test_readme_counts_the_verdicts():
+def test_texts_count_the_verdicts():
     sections = [read_section(folder, REGISTRY) for folder in STUDIES.iterdir()]
     found = [verdict for section in sections for verdict in section.findings.verdicts]
     assert len(sections) == 8
     words = count_words(found).replace("supported", "are supported")
-    assert f"of {len(found)} claims {words}." in " ".join(
-        (ROOT / "README.md").read_text("utf-8").split()
+    readme, changes = (
+        " ".join((ROOT / name).read_text("utf-8").split()) for name in ("README.md", "CHANGES.md")
     )
+    assert f"of {len(found)} claims {words}." in readme
+    assert f"two of {len(found)} verdicts became undecided" in TEXT
+    assert f"of {len(found)} stored verdicts two became undecided" in changes
 
 
 def test_every_figure_is_there_and_shown():

@@ -15,8 +15,10 @@ RULE = (
     "and named. An accuracy or BLEU counts whatever became of the run. Runs that failed, as for "
     "lack of memory, are said beside the verdict, which rests on the others. A claim about every "
     "one of several places has an interval for each: it is supported where all lie in the region, "
-    "and contradicted where one of m places lies outside even at a level of 1 - 5% / m. The "
-    "interval that is shown is that of the extreme which follows."
+    "and contradicted where one of m places lies outside even at a level of 1 - 5% / m. Where one "
+    "of k places suffices, it is supported where one lies in the region even at a level of "
+    "1 - 5% / k, and contradicted where all lie outside. The interval that is shown is that of "
+    "the extreme which follows."
 )
 """How words follow from numbers, for readers; ``study/verdict.py`` does it."""
 
