@@ -10,7 +10,7 @@ import typer
 from typer.testing import CliRunner
 
 import flashpoint
-from flashpoint.cli.main import app, main
+from flashpoint.cli.main import _flow_help, app, main
 
 SURFACE = {
     "activations": ["--dtype", "--shape"],
@@ -110,6 +110,19 @@ def test_help_flows_with_the_terminal_but_for_its_examples():
     assert " ".join(told).endswith("If trials failed the status is 1.")
 
 
+def test_help_of_groups_flows_too_and_what_has_none_says_nothing():
+    group = typer.Typer(help="What it\n    is for.")
+    group.command("bare")(lambda: None)
+    group.command("other")(lambda: None)
+    outer = typer.Typer()
+    outer.add_typer(group, name="group")
+    outer.callback()(main)
+    _flow_help(outer)
+    assert group.info.help == "What it is for."
+    assert outer.registered_callback.help == main.__doc__
+    assert "None" not in CliRunner().invoke(outer, ["group", "bare", "--help"]).output
+
+
 def test_version_is_the_package_version():
     assert run_cli("--version").stdout.strip() == flashpoint.__version__
 
@@ -145,7 +158,8 @@ def test_our_error_is_one_line_and_status_2(monkeypatch, capsys):
         ("study run x --scale tiny", r"invalid value for '--scale': 'tiny' is not one of .*"),
         ("study show", r"missing argument 'NAME'\. See: \S+ study show --help"),
         ("docter", r"no such command 'docter'\. Did you mean 'doctor'\? See: \S+ --help"),
-        ("bench --dtype", r"option '--dtype' requires an argument\. See: flashpoint --help"),
+        ("bench --dtype", r"option '--dtype' requires an argument\. See: flashpoint bench --help"),
+        ("study run x --on", r"option '--on' requires an argument\. See: .* study run --help"),
     ],
 )
 def test_error_of_usage_is_one_line_and_status_2(words, said, monkeypatch, capsys):
@@ -169,6 +183,12 @@ def test_exit_of_a_verb_is_the_status(status, monkeypatch):
     with pytest.raises(SystemExit) as exit_:
         fail_with(typer.Exit(status), monkeypatch)
     assert exit_.value.code == status
+
+
+def test_abort_is_one_line_and_status_1(monkeypatch, capsys):
+    with pytest.raises(SystemExit, match="1"):
+        fail_with(typer.Abort(), monkeypatch)
+    assert capsys.readouterr().err == "aborted.\n"
 
 
 def test_bug_keeps_its_traceback(monkeypatch):

@@ -253,7 +253,7 @@ def test_stopped_command_has_its_own_status(study, monkeypatch):
         ),
         (["run", "all", "tiney"], "study 'tiney' is unknown. Did you mean 'tiny'? Known: tiny"),
         (["show", "x"], "study 'x' is unknown. Known: tiny, small."),
-        (["show", "all"], "study 'all' is unknown. Did you mean 'small'? Known: tiny, small."),
+        (["show", "all"], "study show takes one study; 'all' is for `study run`. Known: tiny,"),
         (
             ["run", "tiny"],
             "data/cifar10 holds no prepared cifar10. Make it: flashpoint data prepare cifar10",

@@ -209,7 +209,7 @@ def test_trial_whose_folder_is_gone_says_so(tmp_path):
 
 
 def test_folder_that_is_no_study_says_so(tmp_path):
-    with pytest.raises(InputError, match=r"is no study's folder: it has no study\.json"):
+    with pytest.raises(InputError, match=r"has no study\.json\. Make one: flashpoint study run"):
         store.read_study(tmp_path)
 
 

@@ -56,9 +56,17 @@ def _flow(text: str) -> str:
     )
 
 
-for group in (app, data, study):
-    for command in group.registered_commands:
-        command.help = _flow(str(command.callback.__doc__))
+def _flow_help(group: typer.Typer) -> None:
+    """Let the help of a group, of its verbs and of the groups in it flow; what has none stays."""
+    if isinstance(group.info.help, str):
+        group.info.help = _flow(group.info.help)
+    callback = group.registered_callback
+    for one in (*group.registered_commands, *([callback] if callback else [])):
+        if told := getattr(one.callback, "__doc__", None):
+            one.help = _flow(told)
+    for inner in group.registered_groups:
+        if inner.typer_instance:
+            _flow_help(inner.typer_instance)
 
 
 def _print_version(requested: bool) -> None:
@@ -80,6 +88,9 @@ def flashpoint(
     """Attention without softmax: train with it, look at it, time it."""
 
 
+_flow_help(app)
+
+
 def main() -> None:
     """Run the command line; errors become one line, bugs keep their traceback."""
     try:
@@ -90,6 +101,9 @@ def main() -> None:
         if said := _describe(error):  # without arguments the help is printed, and nothing is said
             _refuse(said)
         sys.exit(2)
+    except typer.Abort:  # a question that got no answer
+        typer.secho("aborted.", fg=typer.colors.RED, err=True)
+        sys.exit(1)
 
 
 def _refuse(reason: str) -> NoReturn:
@@ -102,6 +116,17 @@ def _describe(error: Any) -> str:
     said = " ".join(error.format_message().replace("Value error, ", "").split())
     if not said:
         return ""
-    called = error.ctx.command_path if error.ctx else app.info.name
+    called = error.ctx.command_path if error.ctx else _called()
     stop = "" if said.endswith((".", "?")) else "."
     return f"{said[0].lower()}{said[1:]}{stop} See: {called} --help"
+
+
+def _called() -> str:
+    """The verb that the command line names, with its groups: some errors do not know theirs."""
+    command, words = typer.main.get_command(app), [str(app.info.name)]
+    for word in sys.argv[1:]:
+        command = getattr(command, "commands", {}).get(word)
+        if command is None:
+            break
+        words.append(word)
+    return " ".join(words)

@@ -94,6 +94,11 @@ def show(
     from flashpoint.cli.study_view import draw_plan
     from flashpoint.study.defaults import settings_of
 
+    if name == ALL:
+        raise InputError(
+            f"study show takes one study; {ALL!r} is for `study run`. Known: "
+            f"{', '.join(_studies())}."
+        )
     (entry,) = _choose([name], list(_studies()))
     trials = entry.plan(settings_of(scale.value, seeds, images, documents))
     console = Console()

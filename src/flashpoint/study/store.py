@@ -109,7 +109,10 @@ def read_study(folder: Path) -> StoredStudy:
     """What ``settle_study`` wrote; a broken file says what to do."""
     file = folder / STUDY
     if not file.is_file():
-        raise InputError(f"{folder} is no study's folder: it has no {STUDY}.")
+        raise InputError(
+            f"{folder} is no study's folder: it has no {STUDY}. "
+            "Make one: flashpoint study run NAME."
+        )
     again = f"Remove {file} and give the command that ran the study again: trials are kept."
     try:
         content = read_mapping(file)
