@@ -160,6 +160,15 @@ def test_names_of_categories_do_not_overlap_where_charts_are_narrow(open_page):
     assert float(angle.group(1)) == pytest.approx(-30)
 
 
+def test_columns_of_the_download_stay_hidden_where_tables_are_stacked(open_page):
+    page = open_page(viewport=PHONE)
+    unfold(page)
+    cell = page.locator(".stacked tbody td").first
+    assert cell.is_visible()
+    cell.evaluate("cell => { cell.hidden = true; }")
+    assert not cell.is_visible()
+
+
 def test_contents_open_on_a_phone_and_close_by_a_link(open_page):
     page = open_page(viewport=PHONE, has_touch=True, is_mobile=True)
     link = page.locator("#contents").get_by_role("link", name="retrieval")
