@@ -9,6 +9,7 @@ import sys
 import pytest
 from report.parsed_page import Page
 from report.run_folders import add_attention, make_run
+from report.sample_sections import verdict
 from report.sample_studies import (
     ACTIVATIONS,
     EVIL,
@@ -18,7 +19,6 @@ from report.sample_studies import (
     make_studies,
     qk_norm,
     scaling,
-    verdict,
 )
 
 from flashpoint.report.curves import MOST_RUNS
