@@ -66,7 +66,7 @@ EvalBatches.iterate = iterate_and_stop
 try:
     loop.train(config, Path(sys.argv[2]))
 except Preempted as stop:
-    print(rank, len(seen), stop, flush=True)
+    os.write(1, f"{rank} {len(seen)} {stop}\\n".encode())  # at once: print could mix two lines
 EvalBatches.iterate = iterate
 loop.train(config, Path(sys.argv[2]))
 dist.barrier()
