@@ -98,7 +98,7 @@ def _inspect(folder: Path, log: IO[bytes]) -> None:
 
     try:
         inspect_attention(folder)
-    except Exception as error:  # noqa: BLE001  no picture is worth a trained model
+    except Exception as error:  # noqa: BLE001  whatever fails here, the trained run is whole
         _write(log, f"attention is not shown: {type(error).__name__}: {error}\n")
         shutil.rmtree(folder / store.ATTENTION, ignore_errors=True)
 
