@@ -6,7 +6,15 @@ from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 from flashpoint.data.text.recall import NUM_PIECES
-from flashpoint.study.plan import Evaluation, Factor, Scale, Settings, Training, Trial
+from flashpoint.study.plan import (
+    Evaluation,
+    Factor,
+    Measurement,
+    Scale,
+    Settings,
+    Training,
+    Trial,
+)
 
 Config = dict[str, Any]
 
@@ -139,6 +147,31 @@ def vision(settings: Settings, seed: int, changes: Mapping[str, Any]) -> Config:
     """The config of a ViT on the images of a scale, with some dotted names changed."""
     base = _VISION[settings.scale] | {"task": "vision", "seed": seed, "max_bad_steps": NEVER}
     return changed(base, {**_both(settings.images), **changes})
+
+
+def step_times(
+    settings: Settings,
+    factors: Mapping[str, Factor],
+    seed: int,
+    changes: Mapping[str, Mapping[str, Any]],
+    turns: Mapping[str, int],
+) -> Trial:
+    """A trial that runs alone and times training steps of ViTs, by name, in turns.
+
+    At "small" they are compiled, which trainings there are not: else norms and gates would be
+    timed as PyTorch's single kernels do them.
+    """
+    compiler = {"compile": "graphs"} if settings.scale == "small" else {}
+    configs = {
+        name: vision(settings, seed, {**change, **compiler}) for name, change in changes.items()
+    }
+    work = Measurement(
+        function="flashpoint.study.measures.step_time:measure",
+        options={"configs": configs, **turns},
+        is_alone=True,
+    )
+    factors = {**factors, "seed": seed}
+    return Trial(name=name_of(factors), factors=factors, work=work)
 
 
 def text(settings: Settings, seed: int, changes: Mapping[str, Any]) -> Config:

@@ -104,6 +104,16 @@ def test_training_steps_are_timed_alone(name, settings):
             assert trial.work.is_alone == ("step_time" in trial.work.function)
 
 
+@pytest.mark.parametrize("name", ["gate", "speed"])
+def test_steps_at_small_are_timed_compiled(name):
+    """Else twins would differ by PyTorch's own kernels of norms and gates."""
+    works = [trial.work for trial in STUDIES[name].plan(SMALL)]
+    timed = [
+        config for work in works if isinstance(work, Measurement) for config in configs_of(work)
+    ]
+    assert {config["compile"] for config in timed} == {"graphs"}
+
+
 @every_study
 def test_evaluations_of_a_trial_have_names_of_their_own(name):
     for settings in SCALES.values():

@@ -5,7 +5,7 @@ from typing import Any
 
 from flashpoint.report.findings import Chart, Findings, Verdict
 from flashpoint.study.outcome import Outcome
-from flashpoint.study.plan import Factor, Measurement, Scale, Settings, Study, Trial
+from flashpoint.study.plan import Factor, Scale, Settings, Study, Trial
 from flashpoint.study.reading import (
     PERCENT,
     along,
@@ -15,13 +15,20 @@ from flashpoint.study.reading import (
     select,
     state_notes,
 )
-from flashpoint.study.settings import SMALL_IMAGES, SMALL_VIT, name_of, pointwise, trial, vision
+from flashpoint.study.settings import (
+    SMALL_IMAGES,
+    SMALL_VIT,
+    pointwise,
+    step_times,
+    trial,
+    vision,
+)
 from flashpoint.study.verdict import Extreme, Means, judge, judge_quantity
 
 GATES = {"without": "none", "with": "sigmoid"}
 PAPER_COST = 9.3
 """Percent more core hours on S/8, the only timing in the paper."""
-DEPARTURES = f"{SMALL_IMAGES} {SMALL_VIT} Steps are timed on patches of 2 (256 tokens)."
+DEPARTURES = f"{SMALL_IMAGES} {SMALL_VIT} Steps are timed compiled, on patches of 2 (256 tokens)."
 
 _ALPHAS: Mapping[Scale, tuple[float, ...]] = {
     "smoke": (0.0, 1.0),
@@ -67,17 +74,10 @@ def _size(settings: Settings) -> Mapping[str, str]:
 
 
 def _timing(settings: Settings, seed: int) -> Trial:
-    configs = {
-        word: vision(settings, seed, {**_TIMED[settings.scale], "model.gate": gate})
-        for word, gate in GATES.items()
+    changes = {
+        word: {**_TIMED[settings.scale], "model.gate": gate} for word, gate in GATES.items()
     }
-    factors = {"measured": "time", "seed": seed}
-    work = Measurement(
-        function="flashpoint.study.measures.step_time:measure",
-        options={"configs": configs, **_TURNS[settings.scale]},
-        is_alone=True,
-    )
-    return Trial(name=name_of(factors), factors=factors, work=work)
+    return step_times(settings, {"measured": "time"}, seed, changes, _TURNS[settings.scale])
 
 
 def findings(outcomes: Sequence[Outcome]) -> Findings:

@@ -16,7 +16,7 @@ from flashpoint.study.reading import (
     select,
     state_notes,
 )
-from flashpoint.study.settings import name_of, vision
+from flashpoint.study.settings import step_times
 from flashpoint.study.verdict import Extreme, Means, judge_quantity
 
 _STEPS: Mapping[Scale, Mapping[int, Mapping[str, Any]]] = {
@@ -73,17 +73,9 @@ def plan(settings: Settings) -> tuple[Trial, ...]:
 
 
 def _step(settings: Settings, tokens: int, changes: Mapping[str, Any], seed: int) -> Trial:
-    factors = {"measured": "step", "tokens": tokens, "seed": seed}
-    configs = {
-        attention: vision(settings, seed, {**changes, "model.attention": attention})
-        for attention in ("relu", "softmax")
-    }
-    work = Measurement(
-        function="flashpoint.study.measures.step_time:measure",
-        options={"configs": configs, **_TURNS[settings.scale]},
-        is_alone=True,
-    )
-    return Trial(name=name_of(factors), factors=factors, work=work)
+    twins = {name: {**changes, "model.attention": name} for name in ("relu", "softmax")}
+    factors = {"measured": "step", "tokens": tokens}
+    return step_times(settings, factors, seed, twins, _TURNS[settings.scale])
 
 
 def findings(outcomes: Sequence[Outcome]) -> Findings:
