@@ -19,14 +19,19 @@ VERDICTS = {
     "longer-than-trained": ["undecided", "supports"],
     "length-power": ["supports", "undecided", "supports"],
     "memory-slots": ["undecided", "undecided", "contradicts"],
+    "scaling": ["undecided", "undecided", "undecided"],
+    "gate": ["supports", "supports"],
+    "retrieval": ["supports", "supports"],
+    "speed": ["supports"],
 }
 
 
 def repeated():
-    """Runs of equal configs and seeds in several studies."""
+    """Runs of equal configs and seeds in several studies, by the same code."""
     groups = {}
     for file in sorted(STUDIES.rglob("config.yaml")):
-        groups.setdefault(file.read_text("utf-8"), []).append(file.parent)
+        commit = read_mapping(file.parent / "record.json")["environment"]["commit"]
+        groups.setdefault((file.read_text("utf-8"), commit), []).append(file.parent)
     return {tuple(group): read_runs(group) for group in groups.values() if len(group) > 1}
 
 
@@ -81,14 +86,10 @@ def test_verdicts_are_those_that_the_text_gives():
 def test_texts_count_the_verdicts():
     sections = [read_section(folder, REGISTRY) for folder in STUDIES.iterdir()]
     found = [verdict for section in sections for verdict in section.findings.verdicts]
-    assert len(sections) == 8
+    assert len(sections) == len(REGISTRY)
     words = count_words(found).replace("supported", "are supported")
-    readme, changes = (
-        " ".join((ROOT / name).read_text("utf-8").split()) for name in ("README.md", "CHANGES.md")
-    )
+    readme = " ".join((ROOT / "README.md").read_text("utf-8").split())
     assert f"of {len(found)} claims {words}." in readme
-    assert f"two of {len(found)} verdicts became undecided" in TEXT
-    assert f"of {len(found)} stored verdicts two became undecided" in changes
 
 
 def test_every_figure_is_there_and_shown():
