@@ -30,9 +30,9 @@ def load_gain(gain, D: tl.constexpr, BLOCK_D: tl.constexpr):
 
 
 @triton.jit
-def take_mean(x, mean, D: tl.constexpr):
-    """P x of "layer": the mean of each row over D subtracted, zeros beyond kept."""
-    x -= mean[:, None]
+def take_mean(x, total, D: tl.constexpr):
+    """P x of "layer", from the sum of each row: its mean over D subtracted, zeros beyond kept."""
+    x -= total[:, None] / D
     if x.shape[1] != D:
         x = tl.where((tl.arange(0, x.shape[1]) < D)[None, :], x, 0.0)
     return x
@@ -43,13 +43,13 @@ def unit_rows(x, exists, eps, KIND: tl.constexpr, D: tl.constexpr):
     """u, r and means of a tile; ``exists`` [ROWS] tells the rows there are."""
     is_exact: tl.constexpr = x.dtype == tl.float32
     x = x.to(tl.float32)
-    mean = tl.sum(x, 1) / D
+    total = tl.sum(x, 1)
     if KIND == "layer":
-        x = take_mean(x, mean, D)
+        x = take_mean(x, total, D)
     square = tl.sum(x * x, 1) / D + eps
     r = 1.0 / tl.sqrt_rn(square) if is_exact else tl.rsqrt(square)
     r = tl.where(exists, r, 0.0)
-    return x * r[:, None], r, mean
+    return x * r[:, None], r, total / D
 
 
 @triton.jit
@@ -72,5 +72,5 @@ def normalise_gradient(dy, x, exists, gain, eps, KIND: tl.constexpr, D: tl.const
         g = dy * load_gain(gain, D, x.shape[1])
         dx = g - u * (tl.sum(g * u, 1) / D)[:, None]
         if KIND == "layer":
-            dx = take_mean(dx, tl.sum(dx, 1) / D, D)
+            dx = take_mean(dx, tl.sum(dx, 1), D)
         return dx * r[:, None], tl.sum(dy * u, 0)
