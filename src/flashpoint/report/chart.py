@@ -190,11 +190,12 @@ def tick_label(value: float) -> str:
     """A place on a logarithmic axis.
 
     Example:
-        >>> tick_label(16384), tick_label(0.25), tick_label(3e9)
-        ('16384', '0.25', '3 G')
+        >>> tick_label(16384), tick_label(0.25), tick_label(92.4141), tick_label(3e9)
+        ('16384', '0.25', '92.4', '3 G')
     """
     if value < 1e5:
-        return f"{value:g}"
+        is_measured = value > 10 and value % 1
+        return f"{value:.3g}" if is_measured else f"{value:g}"
     number, _, letter = count(value).partition(" ")
     return f"{float(number):g} {letter}"
 

@@ -123,8 +123,12 @@ def test_stored_benchmarks_give_both_times_of_every_case():
     ours = {name.removesuffix("|ours_s") for name in found if name.endswith("|ours_s")}
     softmax = {name.removesuffix("|softmax_s") for name in found if name.endswith("|softmax_s")}
     assert ours == softmax
-    case = "NVIDIA H200|forward|relu|full|bf16|64|4096"
+    case = "NVIDIA H200|forward|relu|full|none|bf16|64|4096"
     assert found[f"{case}|softmax_s"] / found[f"{case}|ours_s"] == pytest.approx(1.83, abs=0.3)
+    plain, normed = (
+        f"NVIDIA H200|forward|relu|full|{norm}|bf16|64|49" for norm in ("none", "layer")
+    )
+    assert found[f"{plain}|ours_s"] < found[f"{normed}|ours_s"]
     assert not any("|16|16" in name for name in ours)  # the cost of calling is not one of lengths
 
 
@@ -140,6 +144,7 @@ def test_stored_benchmarks_are_read_by_the_study():
     assert {series.name for series in found.charts[0].series} >= {
         "NVIDIA H200, forward, head dim 64",
         "NVIDIA H200, backward, head dim 128",
+        "NVIDIA H200, backward, head dim 64, with qk-norm",
     }
     lengths = found.charts[0].series[0].x
     assert list(lengths) == sorted(lengths)

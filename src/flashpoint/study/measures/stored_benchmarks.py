@@ -1,7 +1,8 @@
 """Times of the operator from files that ``flashpoint bench --json`` wrote.
 
-Numbers are named "NVIDIA H200|forward|relu|full|bf16|64|4096|ours_s": device, mode, activation,
-full or causal, dtype, head dim, keys; and "softmax_s" is the best of softmax's kernels.
+Numbers are named "NVIDIA H200|forward|relu|full|none|bf16|64|4096|ours_s": device, mode,
+activation, full or causal, norm of q and k, dtype, head dim, keys; and "softmax_s" is the best of
+softmax's kernels.
 """
 
 from collections.abc import Mapping
@@ -50,6 +51,7 @@ def _times(result: Result, row: Row) -> dict[str, float]:
     if row.is_overhead or shape.queries is not None or not (ours and best and best.timing):
         return {}
     sight = "causal" if case.causal else "full"
-    parts = (case.mode, case.activation, sight, case.dtype, shape.dim, shape.length)
-    name = "|".join(map(str, (result.environment.device, *parts)))
+    what = (case.mode, case.activation, sight, case.qk_norm)
+    parts = (result.environment.device, *what, case.dtype, shape.dim, shape.length)
+    name = "|".join(map(str, parts))
     return {f"{name}|ours_s": ours.median_s, f"{name}|softmax_s": best.timing.median_s}

@@ -47,6 +47,7 @@ class Case(NamedTuple):
     mode: str
     activation: str
     sight: str
+    qk_norm: str
     dtype: str
     head_dim: int
     length: int
@@ -54,8 +55,8 @@ class Case(NamedTuple):
     @classmethod
     def parse(cls, text: str) -> "Case":
         """From its name."""
-        device, mode, activation, sight, dtype, dim, length = text.split("|")
-        return cls(device, mode, activation, sight, dtype, int(dim), int(length))
+        device, mode, activation, sight, qk_norm, dtype, dim, length = text.split("|")
+        return cls(device, mode, activation, sight, qk_norm, dtype, int(dim), int(length))
 
 
 def plan(settings: Settings) -> tuple[Trial, ...]:
@@ -131,7 +132,8 @@ def _kernel_chart(stored: Mapping[Case, float]) -> Chart:
     lines: dict[str, dict[int, float]] = {}
     for case, speedup in sorted(stored.items()):
         if case.activation == "relu" and case.sight == "full" and case.dtype == "bf16":
-            name = f"{case.device}, {case.mode}, head dim {case.head_dim}"
+            norms = "" if case.qk_norm == "none" else ", with qk-norm"
+            name = f"{case.device}, {case.mode}, head dim {case.head_dim}{norms}"
             lines.setdefault(name, {})[case.length] = speedup
     return Chart(
         name="speed-kernels",
