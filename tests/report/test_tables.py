@@ -45,10 +45,10 @@ def press(page, name):
 def test_numbers_are_sorted_as_numbers_and_missing_ones_come_last(open_page):
     page = open_page()
     press(page, "value")
-    assert column(page, 1) == ["-2.00", "0.50", "10.00", "-"]
+    assert column(page, 1) == ["-2.0", "0.5", "10.0", "-"]
     assert sorts(page) == ["none", "ascending", "none", "none", "none"]
     press(page, "value")
-    assert column(page, 1) == ["10.00", "0.50", "-2.00", "-"]
+    assert column(page, 1) == ["10.0", "0.5", "-2.0", "-"]
     assert sorts(page) == ["none", "descending", "none", "none", "none"]
     press(page, "small, or large")
     assert column(page, 3) == ["1e-05", "12.50", "inf", "-"]
@@ -130,14 +130,29 @@ def arms(browser, tmp_path):
         page.close()
 
 
+@pytest.mark.parametrize(
+    ("mean", "deviation", "shown"),
+    [
+        (0.66933, 0.000529, "0.6693 \u00b1 0.0005"),
+        (46.92, 3.509, "46.92 \u00b1 3.51"),
+        (0.0043391, 3.58e-06, "0.004339 \u00b1 0.000004"),
+        (0.66933, 0.0000123, "0.6693 \u00b1 1e-05"),
+        (5.957e13, 2.1e9, "5.957e+13 \u00b1 2e+09"),
+    ],
+)
+def test_a_deviation_has_the_places_of_its_mean(mean, deviation, shown):
+    table = DataTable(name="t", title="t", head=["n", "n sd"], rows=[[mean, deviation]])
+    assert shown in str(data_table(table, file="t.csv"))
+
+
 def test_deviations_stand_behind_means_and_in_columns_of_the_download(arms):
     page = arms(1360)
     shown = "[...document.querySelectorAll('tr')].map(r => [...r.cells].slice(0, 5)"
     shown += ".filter(c => c.offsetWidth).map(c => c.textContent))"
     assert page.evaluate(shown) == [
         ["attention", "top1", "loss"],
-        ["softmax", "0.7434 \u00b1 0.0019", "0.9000"],
-        ["relu, learned per head", "0.7440 \u00b1 0.0021", "0.8000 \u00b1 0.1000"],
+        ["softmax", "0.7434 \u00b1 0.0019", "0.9"],
+        ["relu, learned per head", "0.7440 \u00b1 0.0021", "0.8 \u00b1 0.1"],
     ]
     with page.expect_download() as started:
         page.get_by_role("button", name="Download arms.csv").click()

@@ -29,6 +29,7 @@ MOST_BARS = 12
 """So many points of a line have bars; more have a band."""
 MOST_TICKS = 12
 MOST_DECADES = 9
+LEGEND_COLUMNS, LEGEND_LETTERS = 4, 62
 AXIS_LETTERS = 50
 """So many stand side by side below a chart of half a page."""
 DODGE = 0.5
@@ -186,6 +187,18 @@ def legend_of(chart: Chart) -> list[Series]:
     return [one for one in chart.series if not (one.is_dashed and _kin(one.name, measured))]
 
 
+def legend_columns(chart: Chart) -> int:
+    """As many names of the legend as fit side by side."""
+    named = legend_of(chart)
+    longest = max(len(series.name) for series in named)
+    return min(max(LEGEND_LETTERS // (longest + 6), 1), LEGEND_COLUMNS, len(named))
+
+
+def legend_rows(chart: Chart) -> int:
+    """How many rows of names there are."""
+    return math.ceil(len(legend_of(chart)) / legend_columns(chart)) if has_legend(chart) else 0
+
+
 def tick_label(value: float) -> str:
     """A place on a logarithmic axis.
 
@@ -223,7 +236,7 @@ def chart_figure(chart: Chart, places: Mapping[str, int]) -> Figure:
         "hovermode": "closest" if categories_of(chart) else "x unified",
         "showlegend": has_legend(chart),
     }
-    height = 300 + (22 * math.ceil(len(legend_of(chart)) / 3) if has_legend(chart) else 0)
+    height = 300 + 22 * legend_rows(chart)
     height += 15 * (max(map(len, category_lines(chart)), default=1) - 1)
     return Figure(
         title=chart.title, traces=traces, layout=layout, height=height, caption=chart.caption

@@ -21,9 +21,14 @@ def data_table(data: DataTable, *, file: str) -> Html:
 
 
 def _with(mean: Cell, deviation: Cell) -> Cell:
-    if deviation.value is None:
+    """Both to the same place behind the point, unless that would make a deviation nothing."""
+    if not isinstance(deviation.value, float):
         return mean
-    return Cell(f"{mean.shown} \u00b1 {deviation.shown}", mean.value)
+    number = str(mean.shown)
+    shown = f"{deviation.value:.{len(number.partition('.')[2])}f}"
+    if "e" in number or (deviation.value and not float(shown)):
+        shown = f"{deviation.value:.1g}"
+    return Cell(f"{number} \u00b1 {shown}", mean.value)
 
 
 def _column(values: Sequence[str | float | None]) -> list[Cell]:

@@ -60,19 +60,25 @@ def duration(seconds: float | None) -> str:
 
 
 def rounded(values: Sequence[float], digits: int = 4) -> list[str]:
-    """Numbers that stand below each other: as many places behind the point as the largest needs.
+    """Numbers that stand below each other: as many places behind the point as the largest needs,
+    and no more than show all of them exactly.
 
     Example:
         >>> rounded([0.98765, 0.5, 0.00012]), rounded([34.5678, 5]), rounded([1, 2048])
         (['0.9877', '0.5000', '0.00012'], ['34.57', '5.00'], ['1', '2048'])
+        >>> rounded([0.0058312, 0.0027]), rounded([0.0, 0.5, 1.0])
+        (['0.005831', '0.002700'], ['0.0', '0.5', '1.0'])
     """
     sizes = [abs(value) for value in values if value and math.isfinite(value)]
     greatest = max(sizes, default=1.0)
     if greatest >= 1e9:
         return [f"{value:.{digits}g}" for value in values]
-    is_whole = all(size == round(size) for size in sizes)
-    places = 0 if is_whole else max(0, digits - 1 - max(math.floor(math.log10(greatest)), -1))
-    least = 0 if is_whole else 10.0 ** (1 - places)
+    most = max(0, digits - 1 - max(math.floor(math.log10(greatest)), -4))
+    exact = (
+        places for places in range(most) if all(size == round(size, places) for size in sizes)
+    )
+    places = next(exact, most)
+    least = 10.0 ** (1 - most) if places == most else 0
     return [
         f"{value:z.{places}f}" if value == 0 or abs(value) >= least else f"{value:.3g}"
         for value in values

@@ -3,7 +3,6 @@
 The same chart gives the same bytes: no dates, no random names.
 """
 
-import math
 import re
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
@@ -18,7 +17,9 @@ from flashpoint.report.chart import (
     has_band,
     has_interval,
     has_legend,
+    legend_columns,
     legend_of,
+    legend_rows,
     points_of,
     positions_of,
     tick_label,
@@ -34,7 +35,7 @@ COLORS = (
 MARKS = ("o", "s", "D", "^", "v", "P", "p", "*")
 INK, MUTED, RULE = "#1B1F24", "#4B5563", "#E5E7EB"
 SIZE = (4.6, 3.1)  # inches: a column of a paper
-LEGEND_COLUMNS, LEGEND_LETTERS, LEGEND_HEIGHT = 4, 62, 0.2  # height in inches
+LEGEND_HEIGHT = 0.2  # inches
 DPI = 200
 STYLE: dict[Any, Any] = {
     "font.size": 9,
@@ -91,8 +92,9 @@ def _write(chart: Chart, places: Mapping[str, int], folder: Path) -> list[Path]:
 
     with rc_context(STYLE):
         width, height = SIZE
-        rows = math.ceil(len(legend_of(chart)) / _columns(chart)) if has_legend(chart) else 0
-        figure: Any = Figure(figsize=(width, height + LEGEND_HEIGHT * rows), layout="constrained")
+        figure: Any = Figure(
+            figsize=(width, height + LEGEND_HEIGHT * legend_rows(chart)), layout="constrained"
+        )
         _draw(figure, chart, places)
         files = [folder / f"{chart.name}.png", folder / f"{chart.name}.svg"]
         figure.savefig(files[0], dpi=DPI, metadata={"Software": None})
@@ -111,7 +113,7 @@ def _draw(figure: Any, chart: Chart, places: Mapping[str, int]) -> None:
             entries += [(line, series.name)] if series in named else []
     _draw_axes(axes, chart)
     if has_legend(chart):
-        _draw_legend(figure, entries, _columns(chart))
+        _draw_legend(figure, entries, legend_columns(chart))
 
 
 def _draw_series(
@@ -178,10 +180,3 @@ def _draw_legend(figure: Any, entries: Sequence[tuple[Any, str]], columns: int) 
     for text, (_, name) in zip(legend.get_texts(), entries, strict=True):
         text.set_parse_math(False)
         text.set_text(name)
-
-
-def _columns(chart: Chart) -> int:
-    """As many names of the legend as fit side by side."""
-    named = legend_of(chart)
-    longest = max(len(series.name) for series in named)
-    return min(max(LEGEND_LETTERS // (longest + 6), 1), LEGEND_COLUMNS, len(named))

@@ -122,7 +122,7 @@ def test_numbers_that_are_not_finite_decide_nothing_and_are_said(name):
         assert count[1] == count[2] != "0"
     assert any(f"{len(some)} of {len(some)} finished trials diverged" in n for n in found.notes)
     for chart in found.charts:
-        if chart.name != "speed-kernels":  # stored times are finite
+        if not chart.name.startswith("speed-kernels"):  # stored times are finite
             ys = [y for series in chart.series for y in series.y]
             assert all(y is None or math.isfinite(y) for y in ys), chart.name
 

@@ -88,8 +88,8 @@ def findings(outcomes: Sequence[Outcome]) -> Findings:
             Chart(
                 name="gate",
                 title="Accuracy against the power of the length, with and without a gate",
-                caption="Paper 1, figure 4: a gated unit needs the length factor as much as one "
-                "without. Here: a sigmoid gate without bias, which the paper does not specify.",
+                caption="Paper 1, figure 4: a gated unit still needs the length factor. "
+                "Here: a sigmoid gate without bias, which the paper does not specify.",
                 x_title="alpha in L^-alpha",
                 y_title="top-1",
                 series=[

@@ -16,7 +16,7 @@ from flashpoint.study.reading import (
     select,
     state_notes,
 )
-from flashpoint.study.settings import step_times
+from flashpoint.study.settings import name_of, step_times
 from flashpoint.study.verdict import Extreme, Means, judge_quantity
 
 _STEPS: Mapping[Scale, Mapping[int, Mapping[str, Any]]] = {
@@ -84,7 +84,7 @@ def findings(outcomes: Sequence[Outcome]) -> Findings:
     stored = _stored(outcomes)
     return Findings(
         verdicts=[_verdict(outcomes)],
-        charts=[_kernel_chart(stored), _step_chart(outcomes)],
+        charts=[*_kernel_charts(stored), _step_chart(outcomes)],
         tables=[
             _kernel_table(stored),
             arm_table(
@@ -128,16 +128,22 @@ def _verdict(outcomes: Sequence[Outcome]) -> Verdict:
     )
 
 
-def _kernel_chart(stored: Mapping[Case, float]) -> Chart:
-    lines: dict[str, dict[int, float]] = {}
+def _kernel_charts(stored: Mapping[Case, float]) -> list[Chart]:
+    """One for each device, relu in bf16 over all keys."""
+    lines: dict[str, dict[str, dict[int, float]]] = {}
     for case, speedup in sorted(stored.items()):
         if case.activation == "relu" and case.sight == "full" and case.dtype == "bf16":
-            norms = "" if case.qk_norm == "none" else ", with qk-norm"
-            name = f"{case.device}, {case.mode}, head dim {case.head_dim}{norms}"
-            lines.setdefault(name, {})[case.length] = speedup
+            norms = "" if case.qk_norm == "none" else ", qk-norm"
+            names = lines.setdefault(case.device, {})
+            points = names.setdefault(f"{case.mode}, head dim {case.head_dim}{norms}", {})
+            points[case.length] = speedup
+    return [_kernel_chart(device, lines[device]) for device in sorted(lines, reverse=True)]
+
+
+def _kernel_chart(device: str, lines: Mapping[str, Mapping[int, float]]) -> Chart:
     return Chart(
-        name="speed-kernels",
-        title="Attention alone: times as fast as softmax's best kernel",
+        name=f"speed-kernels-{name_of({'device': device})}".lower(),
+        title=f"Attention alone on {device}: times as fast as softmax's best kernel",
         caption="From the stored benchmarks: relu in bf16, every key visible. 1 is as fast.",
         x_title="keys",
         y_title="time of softmax over ours",
