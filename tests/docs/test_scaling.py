@@ -118,7 +118,7 @@ def test_width_128_is_as_the_text_says():
     ahead, behind = few.value, -many.value
     assert f"{ahead:.2f} ahead with 16 tokens and {behind:.2f} behind with 64" in SECTION
     spreads = [one.std(ddof=1) for size in SIZES[:2] for one in top1(size)]
-    assert f"deviations, {min(spreads):.2f} to {max(spreads):.2f}, are small" in SECTION
+    assert f"deviations, {min(spreads):.2f} to {max(spreads):.2f}, are below" in SECTION
 
 
 def test_transfer_is_as_the_text_says():
