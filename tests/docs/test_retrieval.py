@@ -1,0 +1,120 @@
+"""docs/results.md beside the stored study of finding one key."""
+
+import json
+
+import numpy as np
+import pytest
+from stored_results import STUDIES, TEXT, assert_row, difference, record_of, rounded
+
+from flashpoint.data.text.recall import NUM_HELD_OUT, NUM_KEYS, VALUES, best_guess
+from flashpoint.report.run_files import read_mapping
+from flashpoint.study.registry import STUDIES as REGISTRY
+from flashpoint.study.sections import read_section
+from flashpoint.study.verdict import bootstrap
+
+STUDY = "retrieval"
+PAIRS = (4, 8, 16, 32, 64, 128)
+FOLDERS = {
+    "softmax": "softmax",
+    "relu, alpha 0.5": "relu-alpha-0.5",
+    "relu, alpha 0.5, learned bias": "relu-alpha-0.5-learned-bias",
+    "relu, alpha 1": "relu-alpha-1",
+    "relu2, alpha 1": "relu2-alpha-1",
+}
+OTHERS = tuple(FOLDERS)[1:]
+
+
+def right(attention, pairs):
+    """Percent of answers, by seed."""
+    name = f"{FOLDERS[attention]}-trained_pairs32-"
+    found = record_of(STUDY, name, "evaluations.json")
+    return np.array([100 * one[f"pairs{pairs}"]["exact"] for one in found])
+
+
+def guess(pairs):
+    return 100 * best_guess(pairs)
+
+
+def less(first, second, pairs, digits=1):
+    """A difference in a sentence."""
+    value, interval = difference(right(first, pairs), right(second, pairs), digits)
+    return f"{value} ({interval})"
+
+
+def is_apart(first, second, pairs):
+    found = bootstrap([right(first, pairs), right(second, pairs)])
+    return not found.low <= 0 <= found.high
+
+
+@pytest.mark.parametrize("attention", FOLDERS)
+def test_table_of_answers_is_that_of_the_trials(attention):
+    assert_row(attention, *(rounded(right(attention, pairs), 1) for pairs in PAIRS))
+
+
+def test_guesses_are_those_of_the_data():
+    assert_row("a guess", *(f"{guess(pairs):.1f}" for pairs in PAIRS))
+
+
+@pytest.mark.parametrize("attention", OTHERS)
+def test_table_of_differences_is_that_of_the_trials(attention):
+    cells = [
+        difference(right(attention, pairs), right("softmax", pairs), digits)
+        for pairs, digits in ((32, 2), (64, 1), (128, 1))
+    ]
+    assert_row(attention, *(cell for pair in cells for cell in pair))
+
+
+def test_verdicts_are_said_with_their_intervals():
+    found = read_section(STUDIES / STUDY, REGISTRY).findings.verdicts
+    half, one = (f"{v.value:+.2f} ({v.low:+.2f} to {v.high:+.2f})" for v in found)
+    assert f"relu less softmax is {half.replace(')', ') points', 1)} with alpha 0.5" in TEXT
+    assert f"and {one} with alpha 1, where the claim allows 2." in TEXT
+    assert {verdict.region[0] for verdict in found} == {-2.0}
+
+
+def test_trained_lengths_are_at_the_ceiling():
+    trained = [right(attention, pairs).min() for attention in FOLDERS for pairs in PAIRS[:4]]
+    assert f"every run is right in {min(trained):.1f}% or more there" in TEXT
+    assert [one for one in OTHERS if is_apart(one, "softmax", 32)] == ["relu2, alpha 1"]
+    assert f"which is {less('relu2, alpha 1', 'softmax', 32, 2)} points from softmax" in TEXT
+
+
+def test_128_pairs_are_as_the_text_says():
+    softmax, half, _, one, squared = (right(attention, 128).mean() for attention in FOLDERS)
+    assert (
+        f"At 128 pairs softmax has {softmax:.1f}%, alpha 0.5 is {softmax - half:.1f} points "
+        f"lower, and alpha 1 falls to {one:.1f}% and {squared:.1f}%, where a guess gives "
+        f"{guess(128):.1f}%." in TEXT
+    )
+    assert all(is_apart(one, "softmax", 128) for one in OTHERS)
+    assert f"both with relu, is {less('relu, alpha 0.5', 'relu, alpha 1', 128)}." in TEXT
+    bias = less("relu, alpha 0.5, learned bias", "relu, alpha 0.5", 128)
+    assert f"A learned bias shows no gain: {bias} points." in TEXT
+
+
+def test_64_pairs_are_as_the_text_says():
+    relu, squared = (right(attention, 64) for attention in ("relu, alpha 1", "relu2, alpha 1"))
+    assert f"relu has {relu.min():.1f} to {relu.max():.1f}%" in TEXT
+    assert f"relu2 {squared.min():.1f} to {squared.max():.1f}%, and both intervals hold 0" in TEXT
+    assert [is_apart(one, "softmax", 64) for one in OTHERS] == [True, True, False, False]
+    loss = right("softmax", 64).mean() - right("relu, alpha 0.5", 64).mean()
+    assert f"Alpha 0.5 loses {loss:.1f} points in an interval that does not." in TEXT
+    assert not any(is_apart("relu, alpha 1", "relu2, alpha 1", pairs) for pairs in (64, 128))
+
+
+def test_training_is_as_the_text_says():
+    folders = [file.parent for file in sorted((STUDIES / STUDY).glob("*/record.json"))]
+    records = [json.loads((folder / "record.json").read_text("utf-8")) for folder in folders]
+    assert len(records) == 15
+    assert {f"{one['num_parameters'] / 1e6:.2f} M" for one in records} == {"0.26 M"}
+    assert {(one["steps"], one["skipped"]) for one in records} == {(6000, 0)}
+    assert {f"{one['epochs']:.1f}" for one in records} == {"3.7"}
+    works = [read_mapping(folder / "trial.json")["work"]["config"] for folder in folders]
+    models = [work["model"] for work in works]
+    sizes = {(m["encoder_depth"], m["decoder_depth"], m["width"], m["num_heads"]) for m in models}
+    assert sizes == {(2, 2, 64, 2)}
+    assert {work["data"]["train"] for work in works} == {"recall:2-32,400000"}
+    assert {work["optimizer"]["lr"] for work in works} == {3e-3}
+    assert {work.get("penalty", 0.0) for work in works} == {0.0}
+    assert f"{NUM_KEYS} keys, {len(VALUES)} values." in TEXT
+    assert f"4 to 128 pairs, {NUM_HELD_OUT:,} sources each" in TEXT
