@@ -1,13 +1,11 @@
 """docs/results.md beside the stored study of finding one key."""
 
-import json
-
 import numpy as np
 import pytest
 from stored_results import STUDIES, TEXT, assert_row, difference, record_of, rounded
 
-from flashpoint.data.text.recall import NUM_HELD_OUT, NUM_KEYS, VALUES, best_guess
-from flashpoint.report.run_files import read_mapping
+from flashpoint.data.text.recall import NUM_HELD_OUT, NUM_KEYS, VALUES, Recall, best_guess
+from flashpoint.report.run_files import read_runs
 from flashpoint.study.registry import STUDIES as REGISTRY
 from flashpoint.study.sections import read_section
 from flashpoint.study.verdict import bootstrap
@@ -52,11 +50,14 @@ def test_table_of_answers_is_that_of_the_trials(attention):
 
 
 def test_guesses_are_those_of_the_data():
+    assert_row("attention", *(f"{pairs} pairs" for pairs in PAIRS))
     assert_row("a guess", *(f"{guess(pairs):.1f}" for pairs in PAIRS))
 
 
 @pytest.mark.parametrize("attention", OTHERS)
 def test_table_of_differences_is_that_of_the_trials(attention):
+    heads = [cell for pairs in (32, 64, 128) for cell in (f"{pairs} pairs", "interval")]
+    assert_row("less softmax", *heads)
     cells = [
         difference(right(attention, pairs), right("softmax", pairs), digits)
         for pairs, digits in ((32, 2), (64, 1), (128, 1))
@@ -87,7 +88,8 @@ def test_128_pairs_are_as_the_text_says():
         f"{guess(128):.1f}%." in TEXT
     )
     assert all(is_apart(one, "softmax", 128) for one in OTHERS)
-    assert f"both with relu, is {less('relu, alpha 0.5', 'relu, alpha 1', 128)}." in TEXT
+    powers = less("relu, alpha 0.5", "relu, alpha 1", 128)
+    assert f"Alpha 0.5 less alpha 1, both with relu, is {powers}." in TEXT
     bias = less("relu, alpha 0.5, learned bias", "relu, alpha 0.5", 128)
     assert f"A learned bias shows no gain: {bias} points." in TEXT
 
@@ -96,25 +98,43 @@ def test_64_pairs_are_as_the_text_says():
     relu, squared = (right(attention, 64) for attention in ("relu, alpha 1", "relu2, alpha 1"))
     assert f"relu has {relu.min():.1f} to {relu.max():.1f}%" in TEXT
     assert f"relu2 {squared.min():.1f} to {squared.max():.1f}%, and both intervals hold 0" in TEXT
+    assert "**At 64 pairs alpha 1 is undecided**" in TEXT
     assert [is_apart(one, "softmax", 64) for one in OTHERS] == [True, True, False, False]
     loss = right("softmax", 64).mean() - right("relu, alpha 0.5", 64).mean()
     assert f"Alpha 0.5 loses {loss:.1f} points in an interval that does not." in TEXT
     assert not any(is_apart("relu, alpha 1", "relu2, alpha 1", pairs) for pairs in (64, 128))
+    assert "relu and relu2 cannot be told apart at 64 or 128 pairs" in TEXT
+
+
+def stored_runs():
+    return read_runs([file.parent for file in sorted((STUDIES / STUDY).glob("*/record.json"))])
 
 
 def test_training_is_as_the_text_says():
-    folders = [file.parent for file in sorted((STUDIES / STUDY).glob("*/record.json"))]
-    records = [json.loads((folder / "record.json").read_text("utf-8")) for folder in folders]
+    records = [run.record for run in stored_runs()]
     assert len(records) == 15
-    assert {f"{one['num_parameters'] / 1e6:.2f} M" for one in records} == {"0.26 M"}
-    assert {(one["steps"], one["skipped"]) for one in records} == {(6000, 0)}
-    assert {f"{one['epochs']:.1f}" for one in records} == {"3.7"}
-    works = [read_mapping(folder / "trial.json")["work"]["config"] for folder in folders]
-    models = [work["model"] for work in works]
-    sizes = {(m["encoder_depth"], m["decoder_depth"], m["width"], m["num_heads"]) for m in models}
-    assert sizes == {(2, 2, 64, 2)}
-    assert {work["data"]["train"] for work in works} == {"recall:2-32,400000"}
-    assert {work["optimizer"]["lr"] for work in works} == {3e-3}
-    assert {work.get("penalty", 0.0) for work in works} == {0.0}
+    assert {one["skipped"] for one in records} == {0}
+    (size,) = {f"{one['num_parameters'] / 1e6:.2f} M parameters" for one in records}
+    (training,) = {f"{one['steps']:,} updates, {one['epochs']:.1f} epochs" for one in records}
+    configs = [run.config for run in stored_runs()]
+    (shape,) = {
+        "{encoder_depth} + {decoder_depth} layers of width {width}, {num_heads} heads".format(
+            **config["model"]
+        )
+        for config in configs
+    }
+    (place,) = {config["data"]["train"] for config in configs}
+    recall = Recall.parse(place.removeprefix("recall:"))
+    sources = f"{recall.num_training:,} sources of {recall.fewest} to {recall.most} pairs"
+    (rate,) = {f"{1e3 * config['optimizer']['lr']:g}e-3" for config in configs}
+    assert f"{shape}, {size}, learns from {sources} ({training}, rate {rate}, no penalty)" in TEXT
+    assert {config["penalty"] for config in configs} == {0.0}
     assert f"{NUM_KEYS} keys, {len(VALUES)} values." in TEXT
     assert f"4 to 128 pairs, {NUM_HELD_OUT:,} sources each" in TEXT
+
+
+def test_gains_are_learned_where_the_text_says():
+    specs = [run.config["model"]["attention"] for run in stored_runs()]
+    gains = {(one["alpha"], one["gain"]) for one in specs if one["activation"] != "softmax"}
+    assert gains == {(0.5, "learned"), (1.0, 1.0)}
+    assert "Alpha 0.5 has a learned gamma, alpha 1 has none." in TEXT
