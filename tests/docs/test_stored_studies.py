@@ -92,6 +92,35 @@ def test_texts_count_the_verdicts():
     assert f"of {len(found)} claims {words}." in readme
 
 
+def test_glance_counts_the_verdicts_of_every_study_and_quotes_them():
+    values = {}
+    for name in REGISTRY:
+        verdicts = read_section(STUDIES / name, REGISTRY).findings.verdicts
+        words = [verdict.word for verdict in verdicts]
+        counts = [words.count(word) for word in ("supports", "contradicts", "undecided")]
+        (row,) = (line for line in PAGE.splitlines() if line.startswith(f"| [{name}]("))
+        assert row.split("|")[2:5] == [f" {count} " for count in counts]
+        values[name] = (row, [verdict.value for verdict in verdicts])
+        (anchor,) = re.findall(r"\(#([^)]*)\)", row)
+        heads = re.findall(r"^##+ (.*)$", PAGE, re.MULTILINE)
+        assert anchor in [re.sub(r"[^\w -]", "", head).lower().replace(" ", "-") for head in heads]
+    quoted = {
+        "scaling": (0, "at most {:.1f} points below", -1),
+        "length-power": (2, "{:.1f} points are lost", 1),
+        "qk-norm": (1, "squared relu {:.1f} |", -1),
+        "gate": (1, "takes {:.1f}% longer", 1),
+        "variance": (2, "layer, {:.0f} instead of 1 |", 1),
+        "learned-length": (2, "from 0.5 to {:.2f}, not", 1),
+        "longer-than-trained": (1, "training: {:.0f} points |", 1),
+        "speed": (0, "step is {:.2f} to", 1),
+    }
+    for name, (claim, text, sign) in quoted.items():
+        row, found = values[name]
+        assert text.format(sign * found[claim]) in row
+    row, (*_, penalty, behind, _) = values["relu-attention"]
+    assert f"helps by {penalty:.1f} BLEU; ReLUFormer stays {-behind:.1f} behind" in row
+
+
 def test_every_figure_is_there_and_shown():
     shown = set(re.findall(r"\(figures/([^)]*)\)", PAGE))
     stored = {file.name for file in (ROOT / "docs" / "figures").glob("*.svg")}
