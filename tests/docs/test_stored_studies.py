@@ -119,6 +119,10 @@ def test_glance_counts_the_verdicts_of_every_study_and_quotes_them():
         assert text.format(sign * found[claim]) in row
     row, (*_, penalty, behind, _) = values["relu-attention"]
     assert f"helps by {penalty:.1f} BLEU; ReLUFormer stays {-behind:.1f} behind" in row
+    readme = " ".join((ROOT / "README.md").read_text("utf-8").split())
+    assert f"ReLUFormer stays {-behind:.1f} BLEU behind softmax" in readme
+    assert f"({-values['scaling'][1][0]:.1f} points below it at the worst of four sizes" in readme
+    assert f"steps {values['speed'][1][0]:.2f} to" in readme
 
 
 def test_every_figure_is_there_and_shown():
