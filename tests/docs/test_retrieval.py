@@ -67,10 +67,14 @@ def test_table_of_differences_is_that_of_the_trials(attention):
 
 def test_verdicts_are_said_with_their_intervals():
     found = read_section(STUDIES / STUDY, REGISTRY).findings.verdicts
-    half, one = (f"{v.value:+.2f} ({v.low:+.2f} to {v.high:+.2f})" for v in found)
+    half, one = (f"{v.value:+.2f} ({v.low:+.2f} to {v.high:+.2f})" for v in found[:2])
     assert f"relu less softmax is {half.replace(')', ') points', 1)} with alpha 0.5" in TEXT
     assert f"and {one} with alpha 1, where the claim allows 2." in TEXT
     assert {verdict.region[0] for verdict in found} == {-2.0}
+    half, one = (f"{v.value:+.1f} ({v.low:+.1f} to {v.high:+.1f})" for v in found[2:])
+    assert f"{half.replace(')', ') points')} with alpha 0.5 and {one} with alpha 1" in TEXT
+    glance = f"at four times as many {-found[2].value:.0f} to {-found[3].value:.0f} points behind"
+    assert glance in TEXT
 
 
 def test_trained_lengths_are_at_the_ceiling():

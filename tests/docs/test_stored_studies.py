@@ -21,8 +21,8 @@ VERDICTS = {
     "memory-slots": ["undecided", "undecided", "contradicts"],
     "scaling": ["undecided", "undecided", "undecided"],
     "gate": ["supports", "supports"],
-    "retrieval": ["supports", "supports"],
-    "speed": ["supports"],
+    "retrieval": ["supports", "supports", "contradicts", "contradicts"],
+    "speed": ["supports", "contradicts"],
 }
 
 

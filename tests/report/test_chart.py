@@ -138,7 +138,26 @@ def test_logarithmic_axis_is_marked_at_the_points_unless_they_crowd():
     crowd = tuple(range(1, 30))
     assert ticks_of(make_chart(line("a", crowd, crowd), x_is_log=True)) == []
     assert "tickvals" not in draw(make_chart(line("a"))).layout["xaxis"]
-    assert [tick_label(x) for x in (2e15, 131.349, 1.25)] == ["2 P", "131", "1.25"]
+    places = (2e15, 1234.5, 131.349, 46.92, 1.25)
+    assert [tick_label(x) for x in places] == ["2 P", "1234", "131", "46.9", "1.25"]
+
+
+def test_ticks_stand_apart_by_a_label_of_a_narrow_chart():
+    chart = make_chart(line("a", (42.2, 46.9, 65.9, 92.4, 103, 131), range(6)), x_is_log=True)
+    assert ticks_of(chart) == [42.2, 65.9, 92.4, 131]
+
+
+def test_a_legend_of_long_names_makes_a_chart_higher_line_by_line():
+    short, long = (
+        make_chart(*(line(f"{number}{name}", y=(1, 2)) for number in range(6)))
+        for name in ("a", ", forward, head dim 64, qk-norm")
+    )
+    alone = make_chart(line("a"))
+    assert [draw(chart).height for chart in (alone, short, long)] == [
+        300,
+        300 + 2 * 29,
+        300 + 6 * 29,
+    ]
 
 
 def test_many_decades_are_marked_by_powers():

@@ -66,12 +66,12 @@ def write_report(
     found = _studies_in(folders)
     sections = [read_section(found[name], STUDIES) for name in STUDIES if name in found]
     page = report_studies(sections, title=title)
-    file = folders[0] / "report.html" if out is None else out
-    write_page(page, file)
-    typer.echo(f"{file} ({len(page) / 1e6:.1f} MB), open it in a browser.")
     if pictures is not None:
         drawn = [file for part in sections for file in write_pictures(part.findings, pictures)]
         typer.echo(f"{len(drawn)} pictures in {pictures}")
+    file = folders[0] / "report.html" if out is None else out
+    write_page(page, file)
+    typer.echo(f"{file} ({len(page) / 1e6:.1f} MB), open it in a browser.")
 
 
 def _studies_in(folders: Sequence[Path]) -> dict[str, Path]:

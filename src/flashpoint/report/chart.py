@@ -29,7 +29,11 @@ MOST_BARS = 12
 """So many points of a line have bars; more have a band."""
 MOST_TICKS = 12
 MOST_DECADES = 9
-LEGEND_COLUMNS, LEGEND_LETTERS = 4, 62
+CLOSEST_TICKS = 6
+"""So many labels at most stand side by side below a chart of a third of a page."""
+LEGEND_COLUMNS, LEGEND_LETTERS = 4, 40
+"""Of names side by side above such a chart."""
+LEGEND_HEIGHT = 29
 AXIS_LETTERS = 50
 """So many stand side by side below a chart of half a page."""
 DODGE = 0.5
@@ -168,7 +172,7 @@ def ticks_of(chart: Chart) -> list[float]:
     places = sorted(x for x in drawn if not isinstance(x, str))
     if not chart.x_is_log or not 1 < len(places) <= MOST_TICKS:
         return []
-    apart = (places[-1] / places[0]) ** (1 / (MOST_TICKS + 2))
+    apart = (places[-1] / places[0]) ** (1 / CLOSEST_TICKS)
     kept = places[:1]
     for place in places[1:-1]:
         if min(place / kept[-1], places[-1] / place) >= apart:
@@ -187,16 +191,18 @@ def legend_of(chart: Chart) -> list[Series]:
     return [one for one in chart.series if not (one.is_dashed and _kin(one.name, measured))]
 
 
-def legend_columns(chart: Chart) -> int:
-    """As many names of the legend as fit side by side."""
+def legend_columns(chart: Chart, letters: int) -> int:
+    """As many names of the legend as fit side by side in a line of so many letters."""
     named = legend_of(chart)
     longest = max(len(series.name) for series in named)
-    return min(max(LEGEND_LETTERS // (longest + 6), 1), LEGEND_COLUMNS, len(named))
+    return min(max(letters // (longest + 6), 1), LEGEND_COLUMNS, len(named))
 
 
-def legend_rows(chart: Chart) -> int:
-    """How many rows of names there are."""
-    return math.ceil(len(legend_of(chart)) / legend_columns(chart)) if has_legend(chart) else 0
+def legend_rows(chart: Chart, letters: int) -> int:
+    """How many lines of names there are."""
+    if not has_legend(chart):
+        return 0
+    return math.ceil(len(legend_of(chart)) / legend_columns(chart, letters))
 
 
 def tick_label(value: float) -> str:
@@ -206,9 +212,10 @@ def tick_label(value: float) -> str:
         >>> tick_label(16384), tick_label(0.25), tick_label(92.4141), tick_label(3e9)
         ('16384', '0.25', '92.4', '3 G')
     """
+    if value < 10 or (value % 1 == 0 and value < 1e5):
+        return f"{value:g}"
     if value < 1e5:
-        is_measured = value > 10 and value % 1
-        return f"{value:.3g}" if is_measured else f"{value:g}"
+        return f"{value:.{1 if value < 100 else 0}f}"
     number, _, letter = count(value).partition(" ")
     return f"{float(number):g} {letter}"
 
@@ -236,7 +243,7 @@ def chart_figure(chart: Chart, places: Mapping[str, int]) -> Figure:
         "hovermode": "closest" if categories_of(chart) else "x unified",
         "showlegend": has_legend(chart),
     }
-    height = 300 + 22 * legend_rows(chart)
+    height = 300 + LEGEND_HEIGHT * legend_rows(chart, LEGEND_LETTERS)
     height += 15 * (max(map(len, category_lines(chart)), default=1) - 1)
     return Figure(
         title=chart.title, traces=traces, layout=layout, height=height, caption=chart.caption

@@ -78,26 +78,34 @@ def rounded(values: Sequence[float], digits: int = 4) -> list[str]:
         places for places in range(most) if all(size == round(size, places) for size in sizes)
     )
     places = next(exact, most)
-    least = 10.0 ** (1 - most) if places == most else 0
+    least = 10.0 ** (1 - most)
     return [
         f"{value:z.{places}f}" if value == 0 or abs(value) >= least else f"{value:.3g}"
         for value in values
     ]
 
 
-def with_interval(value: float, low: float, high: float) -> tuple[str, str, str]:
+def with_interval(
+    value: float, low: float, high: float, bounds: Sequence[float] = ()
+) -> tuple[str, str, str]:
     """A number and the ends of its interval, to two digits of the interval's width.
+
+    One more where rounding would put any of them onto one of the bounds.
 
     Example:
         >>> with_interval(1.2345, 0.98, 1.51), with_interval(0.5, 0.5, 0.5)
         (('1.23', '0.98', '1.51'), ('0.5', '0.5', '0.5'))
-        >>> with_interval(-0.04, -1.9, 1.9)
-        ('0.0', '-1.9', '1.9')
+        >>> with_interval(-0.04, -1.9, 1.9), with_interval(-1.049, -7.4, 2.2, bounds=[-1])
+        (('0.0', '-1.9', '1.9'), ('-1.05', '-7.40', '2.20'))
     """
     width = high - low
     if not (math.isfinite(width) and width > 1e-9 * max(abs(low), abs(high))):
         return f"{value:.4g}", f"{low:.4g}", f"{high:.4g}"
     places = max(0, 1 - math.floor(math.log10(width)))
+    for bound in bounds:
+        if any(round(x, places) == bound != x for x in (value, low, high)):
+            places += 1
+            break
     if places > 6:
         return f"{value:.3g}", f"{low:.3g}", f"{high:.3g}"
     return f"{value:z.{places}f}", f"{low:z.{places}f}", f"{high:z.{places}f}"

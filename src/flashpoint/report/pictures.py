@@ -35,7 +35,7 @@ COLORS = (
 MARKS = ("o", "s", "D", "^", "v", "P", "p", "*")
 INK, MUTED, RULE = "#1B1F24", "#4B5563", "#E5E7EB"
 SIZE = (4.6, 3.1)  # inches: a column of a paper
-LEGEND_HEIGHT = 0.2  # inches
+LEGEND_LETTERS, LEGEND_HEIGHT = 62, 0.2  # height in inches
 DPI = 200
 STYLE: dict[Any, Any] = {
     "font.size": 9,
@@ -93,7 +93,8 @@ def _write(chart: Chart, places: Mapping[str, int], folder: Path) -> list[Path]:
     with rc_context(STYLE):
         width, height = SIZE
         figure: Any = Figure(
-            figsize=(width, height + LEGEND_HEIGHT * legend_rows(chart)), layout="constrained"
+            figsize=(width, height + LEGEND_HEIGHT * legend_rows(chart, LEGEND_LETTERS)),
+            layout="constrained",
         )
         _draw(figure, chart, places)
         files = [folder / f"{chart.name}.png", folder / f"{chart.name}.svg"]
@@ -113,7 +114,7 @@ def _draw(figure: Any, chart: Chart, places: Mapping[str, int]) -> None:
             entries += [(line, series.name)] if series in named else []
     _draw_axes(axes, chart)
     if has_legend(chart):
-        _draw_legend(figure, entries, legend_columns(chart))
+        _draw_legend(figure, entries, legend_columns(chart, LEGEND_LETTERS))
 
 
 def _draw_series(

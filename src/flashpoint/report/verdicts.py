@@ -72,7 +72,7 @@ def numbers_of(verdict: Verdict) -> tuple[str, str, str]:
         return DASH, DASH, DASH
     if verdict.low is None or verdict.high is None:
         return f"{verdict.value:.4g}", DASH, DASH
-    return with_interval(verdict.value, verdict.low, verdict.high)
+    return with_interval(verdict.value, verdict.low, verdict.high, verdict.region)
 
 
 def describe_region(region: tuple[float, float]) -> str:

@@ -1,5 +1,6 @@
 """From a study's folder to its part of a report, without torch."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -55,8 +56,8 @@ def _environments(trials: Iterable[Path]) -> list[Row]:
 
 def _table(outcomes: Sequence[Outcome]) -> DataTable:
     factors = list(dict.fromkeys(name for outcome in outcomes for name in outcome.factors))
-    numbers = list(dict.fromkeys(name for outcome in outcomes for name in outcome.numbers))
-    numbers = numbers[:MOST_NUMBERS]
+    counts = Counter(name for outcome in outcomes for name in outcome.numbers)
+    numbers = [name for name, _ in counts.most_common(MOST_NUMBERS)]
     rows = [
         (
             *(outcome.name, outcome.status),

@@ -158,8 +158,8 @@ def step_times(
 ) -> Trial:
     """A trial that runs alone and times training steps of ViTs, by name, in turns.
 
-    At "small" they are compiled, which trainings there are not: else norms and gates would be
-    timed as PyTorch's single kernels do them.
+    They are compiled, at "small" too, where trainings are not: else softmax's norms and a gate
+    would be timed as PyTorch's single kernels do them.
     """
     compiler = {"compile": "graphs"} if settings.scale == "small" else {}
     configs = {

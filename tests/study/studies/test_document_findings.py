@@ -39,10 +39,10 @@ def test_level_with_a_softmax_that_only_guesses_says_nothing():
         retrieval(0.25, 0.58, softmax=level) for level in (0.211, 0.239, 0.241)
     )
     for found, right in ((guesses, "21.1%"), (lucky, "23.9%")):
-        for verdict in findings("retrieval", found).verdicts:
+        for verdict in findings("retrieval", found).verdicts[:2]:
             assert (verdict.word, verdict.value) == (OPEN, None)
             assert f"{right} right, a guess 22.0%" in verdict.note
-    found = findings("retrieval", learned).verdicts
+    found = findings("retrieval", learned).verdicts[:2]
     assert [(verdict.word, verdict.note) for verdict in found] == [(YES, ""), (YES, "")]
 
 

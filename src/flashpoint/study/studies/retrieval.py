@@ -92,7 +92,9 @@ def findings(outcomes: Sequence[Outcome]) -> Findings:
     """Accuracy of recall by the number of pairs."""
     return Findings(
         verdicts=[
-            _verdict(outcomes, attention) for attention in ("relu, alpha 0.5", "relu, alpha 1")
+            _verdict(outcomes, attention, is_beyond)
+            for is_beyond in (False, True)
+            for attention in ("relu, alpha 0.5", "relu, alpha 1")
         ],
         charts=[_chart(outcomes)],
         tables=[
@@ -122,16 +124,19 @@ def _trained(outcomes: Sequence[Outcome]) -> int:
     return max((int(most) for most in levels(outcomes, "trained_pairs")), default=0)
 
 
-def _verdict(outcomes: Sequence[Outcome], attention: str) -> Verdict:
-    within = [pairs for pairs in _measured(outcomes) if pairs <= _trained(outcomes)]
-    pairs = max(within, default=0)
+def _verdict(outcomes: Sequence[Outcome], attention: str, is_beyond: bool) -> Verdict:
+    """Where a source has the most pairs of training, or the most of all."""
+    trained = _trained(outcomes)
+    there = [pairs for pairs in _measured(outcomes) if (pairs > trained) == is_beyond]
+    pairs = max(there, default=0)
+    where = "pairs, beyond training" if is_beyond else "pairs of training"
     softmax = numbers(outcomes, f"pairs{pairs}.exact", PERCENT, attention="softmax")
     guess = PERCENT * best_guess(pairs) if pairs else 0.0
     right = mean(softmax)
     has_learned = right is None or right > guess + MARGIN
     return judge(
-        f"{attention} recalls as well as softmax at {pairs or 'the most'} pairs of training, up "
-        f"to {MARGIN:g} points.",
+        f"{attention} recalls as well as softmax at {pairs or 'the most'} {where}, up to "
+        f"{MARGIN:g} points.",
         [numbers(outcomes, f"pairs{pairs}.exact", PERCENT, attention=attention), softmax]
         if has_learned
         else [[]],

@@ -26,6 +26,10 @@ DEPARTURES = (
     f"{SMALL_IMAGES} ViTs of width 128 to 256 and depth 4 to 8 on patches of 8 and 4 (16 and 64 "
     "tokens), 15 epochs, where the paper has S/32 to L/16; 10-shot transfer is to digits alone."
 )
+SHARED = (
+    "Seconds are of runs that may have shared a GPU, and at small of uncompiled ones, with "
+    "softmax's norms in PyTorch's own kernels: to compare times is for the study speed."
+)
 TRANSFER = Evaluation(
     name="transfer", kind="probe", options={"data": "digits", "shots": 10, "seeds": 3}
 )
@@ -108,8 +112,7 @@ def findings(outcomes: Sequence[Outcome]) -> Findings:
             )
         ],
         notes=[
-            "Seconds are those of runs that may have shared a GPU: they distort a comparison of "
-            "time, which the study speed makes.",
+            SHARED,
             *state_notes(outcomes),
         ],
     )
@@ -169,7 +172,7 @@ def _chart(outcomes: Sequence[Outcome], x: str, number: str, title: str, x_title
         title=title,
         caption="Paper 1, figure 1: relu/L lies on or near softmax's line from S/32 to L/16. "
         f"Here: sizes {', '.join(map(str, levels(outcomes, 'size')))} (width/patch), from left to "
-        "right.",
+        f"right. {SHARED if x == 'seconds' else ''}".rstrip(),
         x_title=x_title,
         y_title="top-1" if number == "top1" else "10-shot accuracy on digits",
         series=[series(attention) for attention in ("relu", "softmax")],

@@ -17,7 +17,7 @@ from flashpoint.study.reading import (
     state_notes,
 )
 from flashpoint.study.settings import name_of, step_times
-from flashpoint.study.verdict import Extreme, Means, judge_quantity
+from flashpoint.study.verdict import Extreme, Means, judge, judge_quantity
 
 _STEPS: Mapping[Scale, Mapping[int, Mapping[str, Any]]] = {
     "smoke": {16: {}},
@@ -83,7 +83,7 @@ def findings(outcomes: Sequence[Outcome]) -> Findings:
     """Times softmax's over ours, by length: of kernels and of whole training steps."""
     stored = _stored(outcomes)
     return Findings(
-        verdicts=[_verdict(outcomes)],
+        verdicts=_verdicts(outcomes),
         charts=[*_kernel_charts(stored), _step_chart(outcomes)],
         tables=[
             _kernel_table(stored),
@@ -114,18 +114,28 @@ def _stored(outcomes: Sequence[Outcome]) -> dict[Case, float]:
     return found
 
 
-def _verdict(outcomes: Sequence[Outcome]) -> Verdict:
-    tokens = levels(outcomes, "tokens")
+def _verdicts(outcomes: Sequence[Outcome]) -> list[Verdict]:
+    tokens = sorted(levels(outcomes, "tokens"))
     pairs = [
         [numbers(outcomes, name, tokens=number) for name in ("softmax_s", "relu_s")]
         for number in tokens
     ]
-    return judge_quantity(
-        "A training step with relu is faster than one with softmax at every number of tokens.",
-        Extreme("least", [Means(pair, np.divide) for pair in pairs]),
-        (1.0, float("inf")),
-        unit="time of softmax over that of relu, where it is smallest",
-    )
+    ends = [*pairs[-1], *pairs[0]] if len(pairs) > 1 else [[]]
+    return [
+        judge_quantity(
+            "A training step with relu is faster than one with softmax at every number of tokens.",
+            Extreme("least", [Means(pair, np.divide) for pair in pairs]),
+            (1.0, float("inf")),
+            unit="time of softmax over that of relu, where it is smallest",
+        ),
+        judge(
+            "It gains more at the most tokens than at the fewest.",
+            ends,
+            (1.0, float("inf")),
+            unit="times as large a ratio at the most tokens as at the fewest",
+            quantity=lambda s_most, r_most, s_few, r_few: (s_most / r_most) / (s_few / r_few),
+        ),
+    ]
 
 
 def _kernel_charts(stored: Mapping[Case, float]) -> list[Chart]:
@@ -144,7 +154,8 @@ def _kernel_chart(device: str, lines: Mapping[str, Mapping[int, float]]) -> Char
     return Chart(
         name=f"speed-kernels-{name_of({'device': device})}".lower(),
         title=f"Attention alone on {device}: times as fast as softmax's best kernel",
-        caption="From the stored benchmarks: relu in bf16, every key visible. 1 is as fast.",
+        caption="From the stored benchmarks: relu in bf16, every key visible. 1 is as fast. Files "
+        "may be of different commits: neighbours on a line need not be of the same code.",
         x_title="keys",
         y_title="time of softmax over ours",
         series=[
