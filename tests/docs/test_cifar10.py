@@ -72,6 +72,13 @@ def test_table_of_twins_is_that_of_the_runs(patch):
     assert f"| {' | '.join(cells)} |" in PAGE
 
 
+def test_glance_has_the_gaps_of_the_longest_training():
+    few, many = (top1_of(patch, "softmax") - top1_of(patch, "relu") for patch in TOKENS)
+    gaps = f"{few.mean():.1f} (64 tokens) and {many.mean():.1f} (256 tokens)"
+    assert f"for 60 epochs (next section) relu / L is {gaps} points below softmax." in PAGE
+    assert {run.config["epochs"] for twin in TWINS for run in runs_of(4, twin)} == {60}
+
+
 def test_runs_below_85_percent_and_of_another_commit_are_those_the_text_names():
     runs = [run for patch in TOKENS for twin in TWINS for run in runs_of(patch, twin)]
     low = [run.name for run in runs if run.record["validation"]["top1"] <= 0.85]

@@ -124,7 +124,7 @@ def test_models_are_as_the_text_says():
     assert "at 64 tokens, the only number here, that is what 1/6 more of alpha does" in SECTION
     runs = read_runs([STUDIES / STUDY / f"{name}seed0" for name in names])
     assert {(run.config["epochs"], run.config["model"]["patch_size"]) for run in runs} == {(10, 4)}
-    assert "the first section's recipe at 64 tokens, 10 epochs" in SECTION
+    assert "the recipe of the section on CIFAR-10 at 64 tokens, 10 epochs" in SECTION
 
 
 def again():
