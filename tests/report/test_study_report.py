@@ -324,3 +324,11 @@ def test_report_imports_neither_torch_nor_matplotlib():
         "sys.exit(bool({'torch', 'matplotlib', 'numpy'} & set(sys.modules)))"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_no_number_is_rounded_onto_the_bound_that_it_misses():
+    missed = dataclasses.replace(
+        verdict("", "undecided", -1.049, 1.0, (-1, math.inf)), low=-7.449, high=2.21
+    )
+    assert "-1.05" in verdict_card(missed)
+    assert "(-7.4 to 2.2)" in verdict_card(dataclasses.replace(missed, region=(-2, math.inf)))

@@ -102,10 +102,8 @@ def with_interval(
     if not (math.isfinite(width) and width > 1e-9 * max(abs(low), abs(high))):
         return f"{value:.4g}", f"{low:.4g}", f"{high:.4g}"
     places = max(0, 1 - math.floor(math.log10(width)))
-    for bound in bounds:
-        if any(round(x, places) == bound != x for x in (value, low, high)):
-            places += 1
-            break
+    if any(round(x, places) == bound != x for bound in bounds for x in (value, low, high)):
+        places += 1
     if places > 6:
         return f"{value:.3g}", f"{low:.3g}", f"{high:.3g}"
     return f"{value:z.{places}f}", f"{low:z.{places}f}", f"{high:z.{places}f}"

@@ -158,8 +158,8 @@ def step_times(
 ) -> Trial:
     """A trial that runs alone and times training steps of ViTs, by name, in turns.
 
-    They are compiled, at "small" too, where trainings are not: else softmax's norms and a gate
-    would be timed as PyTorch's single kernels do them.
+    Beyond "smoke" they are compiled, at "small" too, where trainings are not: else softmax's norms
+    and a gate would be timed as PyTorch's single kernels do them.
     """
     compiler = {"compile": "graphs"} if settings.scale == "small" else {}
     configs = {

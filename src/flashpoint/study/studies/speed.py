@@ -129,7 +129,7 @@ def _verdicts(outcomes: Sequence[Outcome]) -> list[Verdict]:
             unit="time of softmax over that of relu, where it is smallest",
         ),
         judge(
-            "It gains more at the most tokens than at the fewest.",
+            "A training step with relu gains more at the most tokens than at the fewest.",
             ends,
             (1.0, float("inf")),
             unit="times as large a ratio at the most tokens as at the fewest",
