@@ -19,6 +19,11 @@ def names_a_machine(text):
     return any(folder in text for folder in (":/", '"/', " /", "/tmp", "/home", "/root"))
 
 
+def benchmark(name):
+    """A file of ``flashpoint bench`` on an H200, as it is stored."""
+    return json.loads((RUNS / f"h200_{name}.json").read_text("utf-8"))
+
+
 def record_of(study, name, file="record.json", seeds=(0, 1, 2)):
     """By seed."""
     trials = [STUDIES / study / f"{name}seed{seed}" for seed in seeds]
@@ -36,6 +41,10 @@ def top1_in(study, name, evaluation=None, seeds=(0, 1, 2)):
 
 def rounded(values, digits=2):
     return f"{values.mean():.{digits}f} ± {values.std(ddof=1):.{digits}f}"
+
+
+def between(values, digits=2):
+    return f"{min(values):.{digits}f} to {max(values):.{digits}f}"
 
 
 def difference(first, second, digits=2):

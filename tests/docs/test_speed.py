@@ -4,7 +4,16 @@ import json
 
 import numpy as np
 import pytest
-from stored_results import RUNS, STUDIES, TEXT, assert_row, record_of, rounded
+from stored_results import (
+    RUNS,
+    STUDIES,
+    TEXT,
+    assert_row,
+    benchmark,
+    between,
+    record_of,
+    rounded,
+)
 
 from flashpoint.study.registry import STUDIES as REGISTRY
 from flashpoint.study.sections import read_section
@@ -40,22 +49,14 @@ def kernels(mode, length, norm="layer"):
     return [record["numbers"][f"{case}|{name}_s"] for name in ("softmax", "ours")]
 
 
-def stored(name):
-    return json.loads((RUNS / f"h200_{name}.json").read_text("utf-8"))
-
-
 def by_kernels(tokens):
     """Milliseconds that softmax takes more, were a step's attention the nearest benchmark's."""
     length = NEAREST[tokens]
-    shapes = [row["case"]["shape"] for row in stored("vit")["rows"] if not row["is_overhead"]]
+    shapes = [row["case"]["shape"] for row in benchmark("vit")["rows"] if not row["is_overhead"]]
     shape = next(shape for shape in shapes if shape["length"] == length)
     more = sum(np.subtract(*kernels(mode, length)) for mode in ("forward", "backward"))
     one = more / (shape["batch"] * shape["heads"] * length)
     return 1e3 * one * DEPTH * HEADS * tokens * BATCHES[tokens]
-
-
-def between(values, digits=2):
-    return f"{min(values):.{digits}f} to {max(values):.{digits}f}"
 
 
 @pytest.mark.parametrize("tokens", BATCHES)
@@ -110,7 +111,7 @@ def test_kernels_explain_what_the_text_says():
     shares = [100 * by_kernels(tokens) / gap for tokens, gap in gaps.items()]
     assert f"{between(shares[1:], 0)}% of the difference from 64 tokens on" in TEXT
     assert f"but {shares[0]:.0f}% of it at 16" in TEXT
-    shortest = min(row["case"]["shape"]["length"] for row in stored("vit")["rows"])
+    shortest = min(row["case"]["shape"]["length"] for row in benchmark("vit")["rows"])
     assert f"No benchmark here is shorter than {shortest} tokens" in TEXT
 
 
@@ -128,7 +129,7 @@ def test_kernels_are_as_the_text_says():
 
 
 def test_other_steps_are_as_the_text_says():
-    small, large = (f"{model['speedup']:.2f}" for model in stored("vit_model")["models"])
+    small, large = (f"{model['speedup']:.2f}" for model in benchmark("vit_model")["models"])
     assert f"{small} (S/16, 196 tokens) and {large} (S/8, 784)" in TEXT
 
 

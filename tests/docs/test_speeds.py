@@ -1,9 +1,7 @@
 """README's speeds are those of the stored benchmarks."""
 
-import json
-
 import pytest
-from stored_results import ROOT, RUNS
+from stored_results import ROOT, benchmark, between
 
 README, LOG, CHANGES = (
     " ".join((ROOT / file).read_text("utf-8").split())
@@ -15,23 +13,15 @@ relu and with softmax, microseconds of our kernels with norms, forward and backw
 NUM_LAYERS = 12
 
 
-def stored(name):
-    return json.loads((RUNS / f"h200_{name}.json").read_text("utf-8"))
-
-
 def speedups(name, **wanted):
     """Of the cases that have these fields, in the order of the file."""
-    rows = [row for row in stored(name)["rows"] if not row["is_overhead"]]
+    rows = [row for row in benchmark(name)["rows"] if not row["is_overhead"]]
     cases = [(row["case"] | row["case"]["shape"], row["speedup"]) for row in rows]
     return [
         speedup
         for case, speedup in cases
         if all(case.get(field) == value for field, value in wanted.items())
     ]
-
-
-def between(values, digits=2):
-    return f"{min(values):.{digits}f} to {max(values):.{digits}f}"
 
 
 @pytest.mark.parametrize("dim", [64, 128])
@@ -58,7 +48,7 @@ def test_table_of_vit_lengths(mode, norm, words):
 
 
 def test_rival_at_49_tokens_is_the_memory_efficient_one():
-    rows = [row for row in stored("vit")["rows"] if row["case"]["shape"]["length"] == 49]
+    rows = [row for row in benchmark("vit")["rows"] if row["case"]["shape"]["length"] == 49]
     plain = [row for row in rows if not row["is_overhead"] and row["case"]["qk_norm"] == "none"]
     rivals = [[one for one in row["measurements"] if "sdpa" in one["provider"]] for row in plain]
     fastest = [min(row, key=lambda one: one["timing"]["median_s"]) for row in rivals]
@@ -66,8 +56,8 @@ def test_rival_at_49_tokens_is_the_memory_efficient_one():
 
 
 def test_whole_steps():
-    ours = [model["measurements"][0] for model in stored("vit_model")["models"]]
-    theirs = [model["measurements"][1] for model in stored("vit_model")["models"]]
+    ours = [model["measurements"][0] for model in benchmark("vit_model")["models"]]
+    theirs = [model["measurements"][1] for model in benchmark("vit_model")["models"]]
     assert [m["attention"] for m in (*ours, *theirs)] == ["relu"] * 2 + ["softmax"] * 2
     ratios = [
         b["timing"]["median_s"] / a["timing"]["median_s"]
@@ -87,7 +77,7 @@ def times_of_layer(length):
     """Microseconds of our kernels with norms, forward and backward."""
     return sum(
         1e6 * one["timing"]["median_s"]
-        for row in stored("vit")["rows"]
+        for row in benchmark("vit")["rows"]
         for one in row["measurements"]
         if (row["case"]["shape"]["length"], row["case"]["qk_norm"]) == (length, "layer")
         and one["provider"] == "flashpoint"
@@ -96,7 +86,7 @@ def times_of_layer(length):
 
 def test_log_says_how_far_whole_steps_can_be_trusted():
     steps, spreads, against, saved, plausible = [], [], [], [], []
-    models = stored("vit_model")["models"]
+    models = benchmark("vit_model")["models"]
     for model, length in zip(models, (196, 784), strict=True):
         ours, theirs = (one["timing"] for one in model["measurements"])
         step, softmax, layer = BEFORE[model["case"]["model"]]
@@ -129,7 +119,7 @@ def test_log_says_how_far_whole_steps_can_be_trusted():
     ],
 )
 def test_cost_of_calling(mode, words):
-    rows = [row for row in stored("vit")["rows"] if row["is_overhead"]]
+    rows = [row for row in benchmark("vit")["rows"] if row["is_overhead"]]
     times = {"flashpoint": [], "sdpa": []}
     for row in rows:
         for measured in row["measurements"]:
@@ -145,6 +135,6 @@ def test_slower_host_is_said_where_its_times_are():
 
 
 def test_commits_are_those_of_the_files():
-    long, vit, models = (stored(name)["environment"] for name in ("long", "vit", "vit_model"))
+    long, vit, models = (benchmark(name)["environment"] for name in ("long", "vit", "vit_model"))
     assert vit["commit"] == models["commit"]
     assert f"Commit {long['commit'][:7]} but for ViTs ({vit['commit'][:7]})," in README
