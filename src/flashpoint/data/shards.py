@@ -125,9 +125,8 @@ def open_shards(pattern: str, split: str, labels: Path | None = None) -> ShardSo
     """The shards that a pattern names; of a folder with several splits, those of one."""
     path, name = Path(pattern).expanduser(), f"shards:{pattern}"
     if path.is_dir():
-        shards = _shards_in(path, split)
-        word = shards[0].parent.name if shards[0].parent != path else _split_word(shards[0].name)
-        name += f":{word}" if word else ""
+        shards, chosen = _shards_in(path, split)
+        name += f":{chosen}" if chosen else ""
     else:
         shards = [Path(name) for text in expand_braces(str(path)) for name in _matches(text)]
     if not any(shard.exists() for shard in shards):
@@ -166,17 +165,18 @@ def _matches(text: str) -> list[str]:
     return sorted(glob.glob(text)) if glob.has_magic(text) else [text]
 
 
-def _shards_in(folder: Path, split: str) -> list[Path]:
-    """The tar files of a folder; names with split words in them are told apart.
+def _shards_in(folder: Path, split: str) -> tuple[list[Path], str]:
+    """The tar files of a split, and the word for it there, or nothing.
 
-    A split has the shards that bear its word. If none does, it has those without any.
+    Folders of splits, or names with split words in them, are told apart. A split has the shards
+    that bear its word. If none does, it has those without any.
     """
     shards = sorted(folder.glob("*.tar"))
     if not shards:
         inner = find_split_folder(folder, split)
         if inner == folder:
             raise InputError(f"shards:{folder} holds no .tar files.")
-        return _shards_in(inner, split)
+        return _shards_in(inner, split)[0], inner.name
     words = {shard: _split_word(shard.name) for shard in shards}
     known = {word for word in words.values() if word}
     has_own = known.intersection((split, *SPLIT_NAMES.get(split, ())))
@@ -184,7 +184,7 @@ def _shards_in(folder: Path, split: str) -> list[Path]:
         chosen = ""
     else:
         chosen = pick_split(known, split, f"shards:{folder}")
-    return [shard for shard in shards if words[shard] == chosen]
+    return [shard for shard in shards if words[shard] == chosen], chosen
 
 
 def _split_word(name: str) -> str:

@@ -33,7 +33,8 @@ class Source(ABC):
     """Labelled images that can be read in any order, by any process.
 
     Attributes:
-        name: what messages call it.
+        name: what messages call it; the split that was taken, where there were several, stands at
+            its end.
         class_names: one for each label; WordNet ids where the source knows them.
         labels: the label of every sample, int64 [N].
         is_small: a set that is kept on the device unless the config says otherwise.

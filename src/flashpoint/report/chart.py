@@ -29,8 +29,8 @@ MOST_BARS = 12
 """So many points of a line have bars; more have a band."""
 MOST_TICKS = 12
 MOST_DECADES = 9
-CLOSEST_TICKS = 6
-"""So many labels at most stand side by side below a chart of a third of a page."""
+MOST_LABELS = 6
+"""So many stand side by side below a chart of a third of a page."""
 LEGEND_COLUMNS, LEGEND_LETTERS = 4, 40
 """Of names side by side above such a chart."""
 LEGEND_HEIGHT = 29
@@ -172,7 +172,7 @@ def ticks_of(chart: Chart) -> list[float]:
     places = sorted(x for x in drawn if not isinstance(x, str))
     if not chart.x_is_log or not 1 < len(places) <= MOST_TICKS:
         return []
-    apart = (places[-1] / places[0]) ** (1 / CLOSEST_TICKS)
+    apart = (places[-1] / places[0]) ** (1 / MOST_LABELS)
     kept = places[:1]
     for place in places[1:-1]:
         if min(place / kept[-1], places[-1] / place) >= apart:

@@ -60,8 +60,9 @@ def duration(seconds: float | None) -> str:
 
 
 def rounded(values: Sequence[float], digits: int = 4) -> list[str]:
-    """Numbers that stand below each other: as many places behind the point as the largest needs,
-    and no more than show all of them exactly.
+    """Numbers that stand below each other: as many places behind the point as the largest needs.
+
+    Fewer where they show all of them exactly.
 
     Example:
         >>> rounded([0.98765, 0.5, 0.00012]), rounded([34.5678, 5]), rounded([1, 2048])

@@ -49,7 +49,7 @@ def do_trial(folder: Path, *, keep_checkpoints: bool = False) -> Ending:
         except Preempted as stop:
             _write(log, f"{stop}\n")
             return "stopped"
-        except Exception as error:  # noqa: BLE001  whatever it is, the others go on
+        except Exception as error:  # noqa: BLE001 (whatever it is, the others go on)
             is_ours = isinstance(error, FlashpointError)
             _write(log, f"error: {error}\n" if is_ours else traceback.format_exc())
             reason = str(error) if is_ours else f"{type(error).__name__}: {error}"
@@ -98,7 +98,7 @@ def _inspect(folder: Path, log: IO[bytes]) -> None:
 
     try:
         inspect_attention(folder)
-    except Exception as error:  # noqa: BLE001  whatever fails here, the trained run is whole
+    except Exception as error:  # noqa: BLE001 (pictures may fail in any way; the trained run is whole)
         _write(log, f"attention is not shown: {type(error).__name__}: {error}\n")
         shutil.rmtree(folder / store.ATTENTION, ignore_errors=True)
 

@@ -30,7 +30,8 @@ class Documents(Sequence[Document]):
     """The documents of one split of a source.
 
     Attributes:
-        name: what messages call the source.
+        name: what messages call the source; the split that was taken, where there were several,
+            stands at its end.
         documents: in the order of the source; none is empty.
         languages: of source and target.
         num_left_out: segments without a text on one side or both, which are not there.

@@ -49,7 +49,12 @@ from flashpoint.ops.triton.hopper_backward_consumer import consume
 from flashpoint.ops.triton.hopper_backward_producer import SLOTS, produce
 from flashpoint.ops.triton.hopper_norm import make_shares
 from flashpoint.ops.triton.hopper_signs import count_words, split_heads
-from flashpoint.ops.triton.hopper_tiles import REGISTERS, describe, make_barriers
+from flashpoint.ops.triton.hopper_tiles import (
+    REGISTERS,
+    describe,
+    make_barriers,
+    make_buffers,
+)
 from flashpoint.ops.triton.hopper_tiles import suits as suits_forward
 from flashpoint.ops.triton.packed_norm import NO_NORMS
 from flashpoint.ops.triton.problem import Problem, block_of, is_regular
@@ -105,23 +110,14 @@ def hopper_backward_kernel(
     HAS_QUERIES: gl.constexpr = SIDE != "keys"
     rows = v_rows if HAS_KEYS else do_rows  # all rows have one type, and all columns
     columns = q if HAS_KEYS else k
-    a_buffers = gl.allocate_shared_memory(rows.dtype, [NUM_SLOTS] + rows.block_shape, rows.layout)
+    a_buffers = make_buffers(rows, NUM_SLOTS)
     b_buffers = a_buffers
     if HAS_KEYS or not SIGNED:
-        b_buffers = gl.allocate_shared_memory(
-            rows.dtype, [NUM_SLOTS] + rows.block_shape, rows.layout
-        )
+        b_buffers = make_buffers(rows, NUM_SLOTS)
     x_buffers = a_buffers
     if (HAS_KEYS and K_NORM != "none") or (HAS_QUERIES and Q_NORM != "none"):
-        x_buffers = gl.allocate_shared_memory(
-            rows.dtype, [NUM_SLOTS] + rows.block_shape, rows.layout
-        )
-    c_buffers = gl.allocate_shared_memory(
-        columns.dtype, [STAGES] + columns.block_shape, columns.layout
-    )
-    d_buffers = gl.allocate_shared_memory(
-        columns.dtype, [STAGES] + columns.block_shape, columns.layout
-    )
+        x_buffers = make_buffers(rows, NUM_SLOTS)
+    c_buffers, d_buffers = make_buffers(columns, STAGES), make_buffers(columns, STAGES)
     rows_full, rows_empty = make_barriers(NUM_SLOTS, 1), make_barriers(NUM_SLOTS, 1)
     c_full, d_full = make_barriers(STAGES, 1), make_barriers(STAGES, 1)
     empty = make_barriers(STAGES, NUM_CONSUMERS)

@@ -33,6 +33,7 @@ from flashpoint.ops.triton.hopper_tiles import (
     REGISTERS_NORMED,
     describe,
     make_barriers,
+    make_buffers,
 )
 from flashpoint.ops.triton.packed_norm import NO_NORMS
 from flashpoint.ops.triton.problem import Problem, block_of
@@ -85,11 +86,8 @@ def hopper_forward_kernel(
     PIECE: gl.constexpr,
 ):
     """o_i = gain * n_i ** -alpha * sum_j h(scale * q_i . k_j + b) v_j; for any grid."""
-    DTYPE: gl.constexpr = q.dtype
-    q_buffers = gl.allocate_shared_memory(DTYPE, [NUM_CONSUMERS] + q.block_shape, q.layout)
-    o_buffers = gl.allocate_shared_memory(DTYPE, [NUM_CONSUMERS] + o.block_shape, o.layout)
-    k_buffers = gl.allocate_shared_memory(DTYPE, [STAGES] + k.block_shape, k.layout)
-    v_buffers = gl.allocate_shared_memory(DTYPE, [STAGES] + v.block_shape, v.layout)
+    q_buffers, o_buffers = make_buffers(q, NUM_CONSUMERS), make_buffers(o, NUM_CONSUMERS)
+    k_buffers, v_buffers = make_buffers(k, STAGES), make_buffers(v, STAGES)
     q_full, q_empty = make_barriers(NUM_CONSUMERS, 1), make_barriers(NUM_CONSUMERS, 1)
     k_full, k_empty = make_barriers(STAGES, 1), make_barriers(STAGES, NUM_CONSUMERS)
     v_full, v_empty = make_barriers(STAGES, 1), make_barriers(STAGES, NUM_CONSUMERS)

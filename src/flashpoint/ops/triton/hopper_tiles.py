@@ -55,6 +55,13 @@ def make_barriers(NUM: gl.constexpr, ARRIVALS: gl.constexpr):
 
 
 @gluon.jit
+def make_buffers(descriptor, NUM: gl.constexpr):
+    """Shared memory for NUM blocks of a descriptor's."""
+    shape: gl.constexpr = [NUM] + descriptor.block_shape
+    return gl.allocate_shared_memory(descriptor.dtype, shape, descriptor.layout)
+
+
+@gluon.jit
 def take_turn(turns, block, SCHEDULE: gl.constexpr, CONSUMER: gl.constexpr):
     """Wait until products of this block may start; only schedule "turns" has an order."""
     if SCHEDULE == "turns":

@@ -95,7 +95,14 @@ def findings(outcomes: Sequence[Outcome]) -> Findings:
         verdicts=_verdicts(outcomes),
         charts=[
             _chart(outcomes, "flops", "top1", "Accuracy against compute", "training FLOPs"),
-            _chart(outcomes, "seconds", "top1", "Accuracy against time", "seconds of training"),
+            _chart(
+                outcomes,
+                "seconds",
+                "top1",
+                "Accuracy against time",
+                "seconds of training",
+                SHARED,
+            ),
             _chart(
                 outcomes,
                 "flops",
@@ -155,7 +162,9 @@ def _verdicts(outcomes: Sequence[Outcome]) -> list[Verdict]:
     ]
 
 
-def _chart(outcomes: Sequence[Outcome], x: str, number: str, title: str, x_title: str) -> Chart:
+def _chart(
+    outcomes: Sequence[Outcome], x: str, number: str, title: str, x_title: str, *remarks: str
+) -> Chart:
     def series(attention: str) -> Series:
         places = [
             (
@@ -167,12 +176,14 @@ def _chart(outcomes: Sequence[Outcome], x: str, number: str, title: str, x_title
         name = "relu / L" if attention == "relu" else attention
         return line(name, [(place, values) for place, values in places if place is not None])
 
+    sizes = ", ".join(map(str, levels(outcomes, "size")))
+    claim = "Paper 1, figure 1: relu/L lies on or near softmax's line from S/32 to L/16."
     return Chart(
         name=f"scaling-{number.partition('.')[0]}-{x}",
         title=title,
-        caption="Paper 1, figure 1: relu/L lies on or near softmax's line from S/32 to L/16. "
-        f"Here: sizes {', '.join(map(str, levels(outcomes, 'size')))} (width/patch), from left to "
-        f"right. {SHARED if x == 'seconds' else ''}".rstrip(),
+        caption=" ".join(
+            (claim, f"Here: sizes {sizes} (width/patch), from left to right.", *remarks)
+        ),
         x_title=x_title,
         y_title="top-1" if number == "top1" else "10-shot accuracy on digits",
         series=[series(attention) for attention in ("relu", "softmax")],
