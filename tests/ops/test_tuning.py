@@ -16,8 +16,9 @@ if not HAS_TRITON:
 
 from flashpoint.ops.spec import Terms
 from flashpoint.ops.triton import autotune, tile_store, tuning
+from flashpoint.ops.triton.gpu import INTERPRETER, Gpu, gpu_of
 from flashpoint.ops.triton.problem import Problem
-from flashpoint.ops.triton.tuning import INTERPRETER, Gpu, Kind, Tiles
+from flashpoint.ops.triton.tuning import Kind, Tiles
 
 KERNELS = ("forward", "dkdv", "dq", "decode", "scored")
 BLOCKS = (16, 32, 64, 128, 256)
@@ -130,7 +131,7 @@ def test_keys_are_split_so_that_all_multiprocessors_have_two_programs(heads, key
 
 @pytest.mark.skipif(HAS_GPU, reason="is about machines without a GPU")
 def test_interpreter_needs_no_cuda_device():
-    assert tuning.gpu_of(torch.device("cpu")) is INTERPRETER
+    assert gpu_of(torch.device("cpu")) is INTERPRETER
     q, k, v = make_qkv(SHAPE).values()
     tiles = tuning.forward_tiles(Problem.dense(q, k, v, None, None, None, Terms()))
     assert tiles == {"BLOCK_M": 32, "BLOCK_N": 32, "num_warps": 4, "num_stages": 2}

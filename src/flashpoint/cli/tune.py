@@ -157,7 +157,7 @@ def _draw_candidates(kinds: "dict[Case, list[Kind]]") -> "Table":
     from rich.table import Table
 
     from flashpoint.ops.triton.autotune import candidates
-    from flashpoint.ops.triton.tuning import gpu_of
+    from flashpoint.ops.triton.gpu import gpu_of
 
     gpu = gpu_of(torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu"))
     name = gpu.name if torch.cuda.is_available() else "a Hopper, as no GPU is here"

@@ -17,18 +17,18 @@ import torch
 import triton.testing
 
 from flashpoint.ops.triton import tile_store
+from flashpoint.ops.triton.gpu import Gpu, gpu_of
 from flashpoint.ops.triton.problem import Problem
-from flashpoint.ops.triton.replay import Recorder
+from flashpoint.ops.triton.replay import Recorder, run_once
 from flashpoint.ops.triton.tuning import (
-    Gpu,
     Kind,
     Tiles,
     fits,
-    gpu_of,
     launch_arguments,
     table_tiles,
     usual_tiles,
 )
+from flashpoint.ops.triton.versions import launcher_form
 
 Launch = Callable[[Recorder, dict[str, Any]], None]
 Timer = Callable[[Callable[[], None]], float]
@@ -184,9 +184,9 @@ class Rehearsal(Recorder):
 
     def launch(self, kernel: Any, num_programs: int, arguments: dict[str, Any]) -> None:
         """Run a kernel, and keep how to run it again."""
-        compiled = kernel[(num_programs,)](**arguments)
-        if compiled is None:  # interpreted
-            self.steps.append(functools.partial(kernel[(num_programs,)], **arguments))
+        compiled = run_once(kernel, num_programs, arguments)
+        if compiled is None or launcher_form() is None:  # interpreted, or not as we know it
+            self.steps.append(functools.partial(run_once, kernel, num_programs, arguments))
             return
         values = [arguments[name] for name in kernel.arg_names]
         self.steps.append(functools.partial(compiled[(num_programs, 1, 1)], *values))

@@ -1,6 +1,5 @@
 """One call as the kernels take it: tensors seen as [B, H, L, D], numbers, facts to compile in."""
 
-import functools
 import math
 from typing import Any, NamedTuple
 
@@ -12,6 +11,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from flashpoint.ops.spec import Terms, length_power, registered
 from flashpoint.ops.triton.activations import in_kernels, is_builtin
 from flashpoint.ops.triton.counts import launch_counts
+from flashpoint.ops.triton.gpu import gpu_of
 
 MOST_KEYS_BY_POINTERS = 256  # descriptors cost the host 25 us a launch, more than they save here
 FARTHEST = 2**30  # a window beyond any sequence, and within 32 bits with a position added
@@ -205,7 +205,7 @@ class Problem(NamedTuple):
     def inputs(self, tiles: dict[str, int], do: Tensor | None = None) -> dict[str, Any]:
         """q, k, v and do as kernels load them: by descriptors, or by pointers and strides."""
         pointers = self.pointers(do)
-        pays = self.num_keys > MOST_KEYS_BY_POINTERS and _has_copy_engine(self.q.device)
+        pays = self.num_keys > MOST_KEYS_BY_POINTERS and gpu_of(self.q.device).has_copy_engine
         tma = pays and self.is_regular and (do is None or is_regular(do))
         if not tma:
             return pointers | {"TMA": False}
@@ -276,12 +276,6 @@ def tma_strides(x: Tensor) -> list[int]:
     """Strides as the copy engine wants them: those of single rows matter to nobody but to it."""
     pairs = zip(x.shape[:3], x.stride()[:3], strict=True)
     return [stride if size > 1 else 16 for size, stride in pairs] + [1]
-
-
-@functools.cache
-def _has_copy_engine(device: torch.device) -> bool:
-    """Hopper and later have it, and so has the interpreter; elsewhere descriptors only cost."""
-    return device.type != "cuda" or torch.cuda.get_device_capability(device)[0] >= 9
 
 
 def is_regular(x: Tensor) -> bool:

@@ -5,13 +5,13 @@ memory holds them. What ``flashpoint tune`` or ``FLASHPOINT_AUTOTUNE=1`` found a
 kind of call goes before both. Tiles never change a result beyond its rounding.
 """
 
-import functools
 from typing import Any, NamedTuple
 
 import torch
 import triton
 
 from flashpoint.ops.triton import tile_store
+from flashpoint.ops.triton.gpu import Gpu, gpu_of
 from flashpoint.ops.triton.problem import Problem, block_of
 
 LONG = 2048  # queries from which the largest tiles pay
@@ -45,15 +45,6 @@ class Tiles(NamedTuple):
         """
         text = f"{self.block_m}x{self.block_n} w{self.num_warps} s{self.num_stages}"
         return f"{text} p{self.waves}" if kernel == "decode" else text
-
-
-class Gpu(NamedTuple):
-    """What tiles depend on: ``family`` is the major number of the compute capability."""
-
-    name: str
-    family: int
-    shared_bytes: int
-    processors: int
 
 
 class Kind(NamedTuple):
@@ -145,19 +136,6 @@ TABLES: dict[int, Table] = {9: HOPPER}  # by the family of the GPU
 
 # fp32 has no tensor cores here: larger tiles spill, and take up to half a minute to compile.
 FP32 = {64: Tiles(32, 32, 4, 2), 128: Tiles(32, 32, 8, 2), 256: Tiles(16, 16, 8, 2)}
-
-INTERPRETER = Gpu("Triton's interpreter", 9, 227 * 1024, 132)
-
-
-@functools.cache
-def gpu_of(device: torch.device) -> Gpu:
-    """The GPU of a device; for the CPU one like a Hopper."""
-    if device.type != "cuda":
-        return INTERPRETER
-    found = torch.cuda.get_device_properties(device)
-    shared = found.shared_memory_per_block_optin
-    return Gpu(found.name, found.major, shared, found.multi_processor_count)
-
 
 def shared_bytes(kind: Kind, tiles: Tiles, gpu: Gpu) -> int:
     r"""At most what a kernel needs of shared memory, in bytes.
