@@ -188,14 +188,16 @@ def attention_varlen(
     """``attention`` over sequences of different lengths, packed one after another.
 
     Every sequence is a problem of its own: its queries and keys, its positions (the last query
-    stands at the last key), its n_i ("keys" is the number of its keys).
+    stands at the last key), its n_i ("keys" is the number of its keys). Tokens of no sequence give
+    zeros and get zero gradients.
 
     Args:
         q, k, v: all sequences' tokens in a row.
         cu_seqlens_q, cu_seqlens_k: int32 or int64; sequence b has the tokens from entry b up to
-            entry b + 1. The first entry is 0, the last the number of tokens.
-        max_seqlen_q, max_seqlen_k: at least the longest sequence's length. On a GPU nobody checks
-            it, which would stop the host; tokens beyond it are not computed.
+            entry b + 1. Entries never decrease, the first is 0, the last the number of tokens.
+        max_seqlen_q, max_seqlen_k: at least the longest sequence's length. On a CPU it is an error
+            if this or the line above does not hold. On a GPU values are not read, which would stop
+            the host: a longer sequence ends there, and what is left over belongs to no sequence.
         activation, alpha, length, scale, causal, window, impl: as for ``attention``.
         bias, mask: as for ``attention``; a tensor broadcasts to
             [B, Hq, max_seqlen_q, max_seqlen_k], and each sequence uses its upper left corner.
@@ -218,8 +220,9 @@ def attention_varlen(
     check_count("max_seqlen_k", max_seqlen_k)
     shape = (num - 1, q.shape[1], max_seqlen_q, max_seqlen_k)
     bias, mask = _check_scored(bias, mask, shape, q.device)
+    longest = (min(max_seqlen_q, q.shape[0]), min(max_seqlen_k, k.shape[0]))
+    bias, mask = _corner(bias, *longest), _corner(mask, *longest)
     tensors = (q, k, v, bias, mask, cu_seqlens_q, cu_seqlens_k)
-    longest = (max_seqlen_q, max_seqlen_k)
     chosen = choose(impl, q, v, terms.activation)
     if chosen == "reference":
         if _readable(cu_seqlens_q):
@@ -299,6 +302,15 @@ def _check_scored(
 ) -> tuple[Tensor | None, Tensor | None]:
     bias = check_scores("bias", bias, shape, device, beside) if isinstance(bias, Tensor) else None
     return bias, None if mask is None else check_scores("mask", mask, shape, device, beside)
+
+
+def _corner(x: Tensor | None, num_queries: int, num_keys: int) -> Tensor | None:
+    """A bias or mask without the room beyond so many queries and keys."""
+    if x is not None and x.shape[2] > max(num_queries, 1):
+        x = x[:, :, :num_queries]
+    if x is not None and x.shape[3] > max(num_keys, 1):
+        x = x[..., :num_keys]
+    return x
 
 
 def _outside_autocast(device_type: str) -> AbstractContextManager[Any]:

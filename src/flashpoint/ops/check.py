@@ -267,6 +267,7 @@ def _check_cu_seqlens(which: str, cu: list[int], total: int, longest: int) -> No
             raise InputError(
                 f"{name} falls from {start} to {end} at sequence {b}; it must never decrease."
             )
+    for b, (start, end) in enumerate(itertools.pairwise(cu)):
         if end - start > longest:
             raise InputError(
                 f"max_seqlen_{which} is {longest}, but sequence {b} of {name} has "
