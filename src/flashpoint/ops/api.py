@@ -21,6 +21,7 @@ from flashpoint.ops.check import (
     check_length,
     check_number,
     check_packed,
+    check_range,
     check_scores,
     check_window,
     read_cu_seqlens,
@@ -91,7 +92,7 @@ def attention(
         tensor([4., 4., 4., 4., 4.])
     """
     q, k, v = check_inputs(q, k, v, DENSE)
-    terms = _terms(activation, alpha, length, scale, bias, causal, window)
+    terms = _terms(activation, alpha, length, scale, bias, causal, window, q.dtype)
     if bias is not None or mask is not None:
         shape = (q.shape[0], q.shape[1], q.shape[2], k.shape[2])
         bias, mask = _check_scored(bias, mask, shape, q.device)
@@ -148,7 +149,7 @@ def attention_qkvpacked(
     q_kind, q_gain, q_eps = _norm_of("q_norm", q_norm, qkv)
     k_kind, k_gain, k_eps = _norm_of("k_norm", k_norm, qkv)
     norm = NormTerms(q_kind, q_eps, k_kind, k_eps)
-    terms = _terms(activation, alpha, length, scale, bias, causal, window)
+    terms = _terms(activation, alpha, length, scale, bias, causal, window, qkv.dtype)
     tokens = qkv.shape[1]
     shape = (qkv.shape[0], qkv.shape[3], tokens, tokens)
     bias, mask = _check_scored(bias, mask, shape, qkv.device, "qkv")
@@ -212,7 +213,7 @@ def attention_varlen(
         torch.Size([5, 2, 16])
     """
     q, k, v = check_inputs(q, k, v, PACKED)
-    terms = _terms(activation, alpha, length, scale, bias, causal, window)
+    terms = _terms(activation, alpha, length, scale, bias, causal, window, q.dtype)
     num = cu_seqlens_q.shape[0] if isinstance(cu_seqlens_q, Tensor) and cu_seqlens_q.dim() else 0
     check_index("cu_seqlens_q", cu_seqlens_q, max(num, 1), q.device)
     check_index("cu_seqlens_k", cu_seqlens_k, num, q.device)
@@ -242,11 +243,12 @@ def _terms(
     bias: Any,
     causal: bool,
     window: Window | None,
+    dtype: torch.dtype,
 ) -> Terms:
     """The options as the implementations take them, checked; the same ones are checked once."""
     number = None if isinstance(bias, Tensor) else bias
-    left, right = (None, None) if window is None else check_window(window)
-    options = (activation, alpha, length, scale, number, causal, left, right)
+    sides = (None, None) if window is None else check_window(window)
+    options = (activation, alpha, length, scale, number, causal, sides, dtype)
     if torch.compiler.is_compiling():
         return _parse(*options)
     try:
@@ -262,15 +264,18 @@ def _parse(
     scale: Number | None,
     bias: Number | None,
     causal: bool,
-    left: int | None,
-    right: int | None,
+    window: Window,
+    dtype: torch.dtype,
 ) -> Terms:
     alpha = check_number("alpha", alpha, " A learned exponent multiplies the result of alpha=0.")
     check_length(length)
     if scale is not None:
         scale = check_number("scale", scale)
+        check_range("scale", scale, dtype)
     number = 0.0 if bias is None else check_number("bias", bias, BIAS_ADVICE)
+    check_range("bias", number, dtype)
     check_flag("causal", causal)
+    left, right = window
     if causal:
         right = 0
     gain = 1.0

@@ -14,6 +14,7 @@ from flashpoint.errors import InputError, describe
 Axes = tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+LARGEST = torch.finfo(torch.float32).max
 FARTHEST = 2**40  # more keys than a window can reach over; sums with it stay within int64
 DENSE: Axes = (("B", "Hq", "Lq", "D"), ("B", "Hkv", "Lk", "D"), ("B", "Hkv", "Lk", "Dv"))
 PACKED: Axes = (("Tq", "Hq", "D"), ("Tk", "Hkv", "D"), ("Tk", "Hkv", "Dv"))
@@ -133,7 +134,7 @@ def _explain_shapes(q: Sequence[int], k: Sequence[int], v: Sequence[int], axes: 
 
 def check_number(name: str, value: Any, advice: str = "") -> float:
     """A finite real number, as a float."""
-    if isinstance(value, bool) or not isinstance(value, (int, float, np.number)):
+    if isinstance(value, bool) or not isinstance(value, (int, float, np.floating, np.integer)):
         raise InputError(f"{name} must be a number. Got {describe(value)}.{advice}")
     try:
         number = float(value)
@@ -142,6 +143,15 @@ def check_number(name: str, value: Any, advice: str = "") -> float:
     if not -math.inf < number < math.inf:  # torch.compile cannot trace math.isfinite
         raise InputError(f"{name} must be finite. Got {describe(value)}.{advice}")
     return number
+
+
+def check_range(name: str, value: float, dtype: torch.dtype) -> None:
+    """A factor or addend of scores that is a number in their arithmetic: fp64 or fp32."""
+    if dtype != torch.float64 and not -LARGEST <= value <= LARGEST:
+        raise InputError(
+            f"{name}={value:g} is beyond float32, in which {str(dtype).removeprefix('torch.')} "
+            f"tensors are computed. Pass a {name} of at most {LARGEST:.1e}, or float64 tensors."
+        )
 
 
 def check_length(length: Any) -> None:
