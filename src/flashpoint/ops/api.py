@@ -14,6 +14,7 @@ from flashpoint.ops.check import (
     DENSE,
     PACKED,
     check_count,
+    check_finite,
     check_flag,
     check_gain,
     check_index,
@@ -24,6 +25,7 @@ from flashpoint.ops.check import (
     check_range,
     check_scores,
     check_window,
+    is_readable,
     read_cu_seqlens,
     read_key_lengths,
 )
@@ -69,9 +71,11 @@ def attention(
             (torch.compile makes a graph for each number).
         scale: s, the factor on the scores. None means ``D ** -0.5``.
         bias: b, a number or a tensor that broadcasts to [B, Hq, Lq, Lk]; a tensor has a gradient.
+            It hides no key: -inf, as SDPA adds it, is refused on a CPU. On a GPU values are not
+            read, and it gives NaN, or a key that still counts in n_i.
         mask: m, broadcasts likewise. Bool: True may look. Float: multiplies the weight, does not
-            change n_i, and has a gradient. Masks act after h, so that a query that sees nothing
-            gets zeros.
+            change n_i, has a gradient, and must be finite too. Masks act after h, so that a query
+            that sees nothing gets zeros.
         causal: keep keys j <= p.
         window: (left, right): keep keys p - left <= j <= p + right; None on a side is unbounded.
         key_lengths: how many keys of each sample exist. It moves no position. On a GPU its values
@@ -100,7 +104,7 @@ def attention(
         check_index("key_lengths", key_lengths, q.shape[0], q.device)
     chosen = "cpu" if impl == "auto" and q.is_cpu else choose(impl, q, v, terms.activation)
     if chosen == "reference":
-        if key_lengths is not None and _readable(key_lengths):
+        if key_lengths is not None and is_readable(key_lengths):
             read_key_lengths(key_lengths, k.shape[2])
         with _outside_autocast(q.device.type):
             return reference.attention(q, k, v, bias, mask, key_lengths, terms)
@@ -158,7 +162,7 @@ def attention_qkvpacked(
     chosen = choose(impl, qkv, qkv, terms.activation, "qkv")
     inputs = (qkv, q_gain, k_gain, bias, mask, key_lengths, norm, terms)
     if chosen == "reference":
-        if key_lengths is not None and _readable(key_lengths):
+        if key_lengths is not None and is_readable(key_lengths):
             read_key_lengths(key_lengths, tokens)
         with _outside_autocast(qkv.device.type):
             return reference.attention_qkvpacked(*inputs)
@@ -226,7 +230,7 @@ def attention_varlen(
     tensors = (q, k, v, bias, mask, cu_seqlens_q, cu_seqlens_k)
     chosen = choose(impl, q, v, terms.activation)
     if chosen == "reference":
-        if _readable(cu_seqlens_q):
+        if is_readable(cu_seqlens_q):
             read_cu_seqlens(q, k, cu_seqlens_q, cu_seqlens_k, *longest)
         with _outside_autocast(q.device.type):
             return reference.attention_varlen(*tensors, *longest, terms)
@@ -305,8 +309,13 @@ def _check_scored(
     device: torch.device,
     beside: str = "q",
 ) -> tuple[Tensor | None, Tensor | None]:
-    bias = check_scores("bias", bias, shape, device, beside) if isinstance(bias, Tensor) else None
-    return bias, None if mask is None else check_scores("mask", mask, shape, device, beside)
+    """Bias and mask with four axes; None where a number or nothing was given."""
+    checked: list[Tensor | None] = []
+    for name, x in (("bias", bias if isinstance(bias, Tensor) else None), ("mask", mask)):
+        checked.append(None if x is None else check_scores(name, x, shape, device, beside))
+        if x is not None and x.is_floating_point() and is_readable(x):
+            check_finite(name, x)
+    return checked[0], checked[1]
 
 
 def _corner(x: Tensor | None, num_queries: int, num_keys: int) -> Tensor | None:
@@ -320,8 +329,3 @@ def _corner(x: Tensor | None, num_queries: int, num_keys: int) -> Tensor | None:
 
 def _outside_autocast(device_type: str) -> AbstractContextManager[Any]:
     return nullcontext() if device_type == "meta" else torch.autocast(device_type, enabled=False)
-
-
-def _readable(index: Tensor) -> bool:
-    """True where looking at values costs no synchronisation and is not being traced."""
-    return index.device.type == "cpu" and not torch.compiler.is_compiling()

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.compiler import is_compiling
+from torch.nn import Parameter
 
 from flashpoint.errors import InputError, describe
 
@@ -227,6 +229,35 @@ def check_scores(
             f"{name} has shape {list(x.shape)}, which does not broadcast to [{expected}]."
         )
     return x if x.dim() == 4 else x.view(given) if x.is_contiguous() else x.reshape(given)
+
+
+def check_finite(name: str, x: Tensor) -> None:
+    """Refuse Inf and NaN in a bias or float mask: most are masks made for softmax, to be added."""
+    if -math.inf < x.detach().sum().item() < math.inf:
+        return  # one Inf or NaN would be in the sum
+    wrong = x.isfinite().logical_not().nonzero()
+    if len(wrong):
+        place: list[int] = wrong[0].tolist()
+        why = {
+            "bias": "Masks act after h: an added -inf may give NaN, and its key counts in n.",
+            "mask": "A float mask multiplies the weights, it is not added.",
+        }
+        raise InputError(
+            f"{name}{place} is {x[tuple(place)].item()}; it must be finite. {why[name]} "
+            "To hide keys, pass a bool mask, True where a query may look."
+        )
+
+
+def is_readable(x: Tensor) -> bool:
+    """True where looking at values costs no synchronization and nobody traces or transforms."""
+    return (
+        x.is_cpu
+        and type(x) in (Tensor, Parameter)
+        and not is_compiling()
+        and not torch._C._len_torch_dispatch_stack()
+        and not torch._C._get_tracing_state()
+        and not torch._C._are_functorch_transforms_active()
+    )
 
 
 def check_index(name: str, x: Any, size: int, device: torch.device, beside: str = "q") -> None:
