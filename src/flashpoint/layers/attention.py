@@ -16,7 +16,7 @@ from flashpoint.errors import InputError, check_choice
 from flashpoint.layers.cache import KeyValueCache
 from flashpoint.layers.qk_norm import QkNorm, head_norm_of, is_head_norm, make_norm
 from flashpoint.layers.softmax import attend_softmax, check_softmax_mask, softmax_weights
-from flashpoint.layers.spec import SOFTMAX, AttentionSpec
+from flashpoint.layers.spec import SOFTMAX, AnySpec, AttentionSpec
 from flashpoint.layers.terms import PointwiseTerms, power
 from flashpoint.layers.visibility import Visibility, rows_of
 from flashpoint.ops.api import attention, attention_qkvpacked
@@ -35,7 +35,7 @@ class Attention(PointwiseTerms):
     Args:
         dim: E, the width of x.
         num_heads: H; the head dim is E / H.
-        spec: the mathematics; see ``AttentionSpec``.
+        spec: the mathematics: an ``AttentionSpec``, its fields, or the name of an activation.
         num_kv_heads: heads of k and v, a divisor of H. None: H.
         qk_norm: of q and k over the head dim, scale only: "layer", "rms" or "none".
         gate: an extra projection of x, without bias, times the attention's output before proj:
@@ -49,7 +49,7 @@ class Attention(PointwiseTerms):
             not where the norms' gradient is wanted.
 
     Example:
-        >>> layer = Attention(64, 4, AttentionSpec(activation="relu2"))
+        >>> layer = Attention(64, 4, "relu2")
         >>> layer(torch.randn(2, 10, 64)).shape
         torch.Size([2, 10, 64])
     """
@@ -58,7 +58,7 @@ class Attention(PointwiseTerms):
         self,
         dim: int,
         num_heads: int,
-        spec: AttentionSpec = AttentionSpec(),  # noqa: B008  frozen
+        spec: AnySpec = AttentionSpec(),  # noqa: B008  frozen
         *,
         num_kv_heads: int | None = None,
         qk_norm: QkNorm = "none",

@@ -88,7 +88,7 @@ class AttentionSpec:
         return getattr(self, name) in ("learned", "learned_per_head")
 
     @classmethod
-    def parse(cls, value: "AttentionSpec | str | Mapping[str, Any]") -> "AttentionSpec":
+    def parse(cls, value: "AnySpec") -> "AttentionSpec":
         """A spec from itself, from the name of an activation, or from its fields.
 
         Example:
@@ -115,6 +115,9 @@ class AttentionSpec:
         """Every field as plain data; ``parse`` reads it back."""
         return dataclasses.asdict(self)
 
+
+AnySpec = AttentionSpec | str | Mapping[str, Any]
+"""What ``AttentionSpec.parse`` reads."""
 
 _DEFAULTS = {field.name: field.default for field in dataclasses.fields(AttentionSpec)}
 _POINTWISE = tuple(name for name in _DEFAULTS if name != "activation")
