@@ -20,7 +20,7 @@ from flashpoint.layers.spec import SOFTMAX, AnySpec, AttentionSpec
 from flashpoint.layers.terms import PointwiseTerms, power
 from flashpoint.layers.visibility import Visibility, rows_of
 from flashpoint.ops.api import attention, attention_qkvpacked
-from flashpoint.ops.spec import Activation, registered
+from flashpoint.ops.spec import Activation, find_activation
 
 Gate = Literal["none", "sigmoid", "silu", "identity"]
 
@@ -311,7 +311,7 @@ class Attention(PointwiseTerms):
             bias = self._bias(n)
             scores = scores if bias is None else scores + bias
             scores = scores if seen is None else scores.where(seen, 0)
-            weights = registered(self.spec.activation).weights_of(scores)
+            weights = find_activation(self.spec.activation).weights_of(scores)
             if mask is not None and mask.dtype != torch.bool:
                 weights = weights * rows_of(mask, rows)
             weights = weights if seen is None else weights.where(seen, 0)

@@ -38,7 +38,7 @@ from flashpoint.layers.memory import KeyValueMemory
 from flashpoint.layers.spec import SOFTMAX, AnySpec, AttentionSpec
 from flashpoint.models.penalty import RowMeans, attend_and_measure, penalise, r_log_r
 from flashpoint.ops.check import check_count, check_flag, check_number
-from flashpoint.ops.spec import BUILTIN
+from flashpoint.ops.spec import known_activations
 
 RELU_ATTENTION = AttentionSpec(
     activation="relu", alpha=0.5, gain="learned", gain_start=math.sqrt(2.0)
@@ -86,7 +86,7 @@ class ReLUFormerConfig:
             check_count(name, getattr(self, name), smallest=1)
         for name in _FLAGS:
             check_flag(name, getattr(self, name))
-        check_choice("memory_activation", self.memory_activation, (*BUILTIN, SOFTMAX))
+        check_choice("memory_activation", self.memory_activation, (*known_activations(), SOFTMAX))
         object.__setattr__(self, "attention", text_attention(self.attention))
         if not 0 <= check_number("dropout", self.dropout) < 1:
             raise InputError(f"dropout={self.dropout} must lie in [0, 1).")

@@ -63,8 +63,8 @@ def attention(
     Args:
         q, k, v: any strides, one floating dtype, one device. Hq is a multiple of Hkv. Products are
             summed in fp32 (fp64 for fp64); the result has q's dtype.
-        activation: h, one of relu, relu2, relu6, gelu, silu, softplus, sigmoid, identity, or an
-            ``Activation`` of your own.
+        activation: h, one of relu, relu2, relu6, gelu, silu, softplus, sigmoid, identity; a name
+            given to ``register_activation``; or an ``Activation`` of your own.
         alpha: exponent of the length, any real number.
         length: n_i. "visible": how many keys query i may see, so that a sample's result never
             depends on its padding; "keys": Lk; or a number, so that shards of the keys add up
