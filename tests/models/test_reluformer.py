@@ -349,7 +349,7 @@ def test_blocks_are_readable_by_name():
         ({"dropout": 1.0}, "dropout=1.0 must lie in [0, 1)"),
         ({"pre_norm": 1}, "pre_norm must be True or False"),
         ({"memory_activation": "rellu"}, "Did you mean 'relu'"),
-        ({"attention": "relu"}, "attention must be an AttentionSpec. Got 'relu'"),
+        ({"attention": 3}, "attention must be a name, a mapping or an AttentionSpec. Got 3"),
     ],
 )
 def test_wrong_config_is_one_line(fields, message):

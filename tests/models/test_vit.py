@@ -319,7 +319,7 @@ def test_copies_are_independent():
         ({"layer_scale": "1e-4"}, "layer_scale must be a number"),
         ({"head_bias": math.inf}, "head_bias must be finite"),
         ({"pre_logits": 1}, "pre_logits must be True or False"),
-        ({"attention": "relu"}, "attention must be an AttentionSpec. Got 'relu'"),
+        ({"attention": 3}, "attention must be a name, a mapping or an AttentionSpec. Got 3"),
         ({"fc_norm": True, "pool": "token"}, "pool='token'"),
     ],
 )

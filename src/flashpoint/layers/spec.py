@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from flashpoint.errors import InputError, check_choice, describe, hint
 from flashpoint.ops.check import check_length, check_number
-from flashpoint.ops.spec import BUILTIN
+from flashpoint.ops.spec import known_activations
 
 Learned = Literal["learned", "learned_per_head"]
 
@@ -25,8 +25,9 @@ class AttentionSpec:
     """How scores become weights: o_i = gain * n_i ** -alpha * sum_j h(s_ij + bias) * v_j.
 
     Attributes:
-        activation: h, one of relu, relu2, relu6, gelu, silu, softplus, sigmoid, identity; or
-            "softmax", which has none of the settings below, so that twins differ in one word.
+        activation: h, one of relu, relu2, relu6, gelu, silu, softplus, sigmoid, identity, or a
+            name given to ``flashpoint.register_activation``; or "softmax", which has none of the
+            settings below, so that twins differ in one word.
         alpha: exponent of the length: a number, "learned" or "learned_per_head".
         alpha_start: where a learned alpha starts.
         length: n_i. "visible": the keys that query i sees; "keys": all keys; or a number.
@@ -51,7 +52,7 @@ class AttentionSpec:
     bias_start: float = 0.0
 
     def __post_init__(self) -> None:
-        check_choice("activation", self.activation, (*BUILTIN, SOFTMAX))
+        check_choice("activation", self.activation, (*known_activations(), SOFTMAX))
         check_length(self.length)
         if not isinstance(self.length, str):
             object.__setattr__(self, "length", float(self.length))
@@ -88,7 +89,7 @@ class AttentionSpec:
         return getattr(self, name) in ("learned", "learned_per_head")
 
     @classmethod
-    def parse(cls, value: "AttentionSpec | str | Mapping[str, Any]") -> "AttentionSpec":
+    def parse(cls, value: "AnySpec") -> "AttentionSpec":
         """A spec from itself, from the name of an activation, or from its fields.
 
         Example:
@@ -115,6 +116,9 @@ class AttentionSpec:
         """Every field as plain data; ``parse`` reads it back."""
         return dataclasses.asdict(self)
 
+
+AnySpec = AttentionSpec | str | Mapping[str, Any]
+"""What ``AttentionSpec.parse`` reads."""
 
 _DEFAULTS = {field.name: field.default for field in dataclasses.fields(AttentionSpec)}
 _POINTWISE = tuple(name for name in _DEFAULTS if name != "activation")

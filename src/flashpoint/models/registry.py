@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from flashpoint.errors import InputError, describe, hint
-from flashpoint.layers.spec import AttentionSpec
-from flashpoint.models.reluformer import RELU_ATTENTION, ReLUFormer, ReLUFormerConfig
+from flashpoint.models.reluformer import ReLUFormer, ReLUFormerConfig
 from flashpoint.models.vit import ViT, ViTConfig
 
 # width, depth, heads; an MLP has four times the width
@@ -105,8 +104,6 @@ def image_model_config(name: str, **overrides: Any) -> ViTConfig:
         )
     fields |= overrides
     _complete(name, fields, ("width", "depth", "num_heads"))
-    if "attention" in fields:
-        fields["attention"] = AttentionSpec.parse(fields["attention"])
     return ViTConfig(**fields)
 
 
@@ -121,19 +118,7 @@ def text_model_config(name: str, **overrides: Any) -> ReLUFormerConfig:
     _check_fields(name, overrides, ReLUFormerConfig)
     fields |= overrides
     _complete(name, fields, ("width", "encoder_depth", "decoder_depth", "num_heads"))
-    if "attention" in fields:
-        fields["attention"] = text_attention(fields["attention"])
     return ReLUFormerConfig(**fields)
-
-
-def text_attention(value: AttentionSpec | str | Mapping[str, Any]) -> AttentionSpec:
-    """As ``AttentionSpec.parse``, but the word "relu" is ReLUFormer's own.
-
-    Example:
-        >>> text_attention("relu").alpha, text_attention({"activation": "relu"}).alpha
-        (0.5, 1.0)
-    """
-    return RELU_ATTENTION if value == "relu" else AttentionSpec.parse(value)
 
 
 def sizes_of(name: str) -> dict[str, Any]:

@@ -31,14 +31,14 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from flashpoint.errors import InputError, check_choice, describe
+from flashpoint.errors import InputError, check_choice
 from flashpoint.layers.attention import Attention
 from flashpoint.layers.cache import KeyValueCache
 from flashpoint.layers.memory import KeyValueMemory
-from flashpoint.layers.spec import SOFTMAX, AttentionSpec
+from flashpoint.layers.spec import SOFTMAX, AnySpec, AttentionSpec
 from flashpoint.models.penalty import RowMeans, attend_and_measure, penalise, r_log_r
 from flashpoint.ops.check import check_count, check_flag, check_number
-from flashpoint.ops.spec import BUILTIN
+from flashpoint.ops.spec import known_activations
 
 RELU_ATTENTION = AttentionSpec(
     activation="relu", alpha=0.5, gain="learned", gain_start=math.sqrt(2.0)
@@ -86,17 +86,24 @@ class ReLUFormerConfig:
             check_count(name, getattr(self, name), smallest=1)
         for name in _FLAGS:
             check_flag(name, getattr(self, name))
-        check_choice("memory_activation", self.memory_activation, (*BUILTIN, SOFTMAX))
-        if not isinstance(self.attention, AttentionSpec):
-            raise InputError(
-                f"attention must be an AttentionSpec. Got {describe(self.attention)}."
-            )
+        check_choice("memory_activation", self.memory_activation, (*known_activations(), SOFTMAX))
+        object.__setattr__(self, "attention", text_attention(self.attention))
         if not 0 <= check_number("dropout", self.dropout) < 1:
             raise InputError(f"dropout={self.dropout} must lie in [0, 1).")
         if self.width % self.num_heads or self.width % 2:
             raise InputError(
                 f"width={self.width} must be even and a multiple of {self.num_heads} heads."
             )
+
+
+def text_attention(value: AnySpec) -> AttentionSpec:
+    """As ``AttentionSpec.parse``, but the word "relu" is ReLUFormer's own.
+
+    Example:
+        >>> text_attention("relu").alpha, text_attention({"activation": "relu"}).alpha
+        (0.5, 1.0)
+    """
+    return RELU_ATTENTION if value == "relu" else AttentionSpec.parse(value)
 
 
 def sines(positions: Int[Tensor, " L"], width: int) -> Float[Tensor, "L E"]:

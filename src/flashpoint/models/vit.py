@@ -24,7 +24,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from flashpoint.errors import InputError, check_choice, describe
+from flashpoint.errors import InputError, check_choice
 from flashpoint.layers.attention import GATES, Attention, Gate
 from flashpoint.layers.positions import resize_positions, sine2d
 from flashpoint.layers.qk_norm import QK_NORMS, QkNorm
@@ -103,10 +103,7 @@ class ViTConfig:
         check_number("head_bias", self.head_bias)
         if self.layer_scale is not None:
             check_number("layer_scale", self.layer_scale)
-        if not isinstance(self.attention, AttentionSpec):
-            raise InputError(
-                f"attention must be an AttentionSpec. Got {describe(self.attention)}."
-            )
+        object.__setattr__(self, "attention", AttentionSpec.parse(self.attention))
         if self.image_size % self.patch_size:
             raise InputError(
                 f"image_size={self.image_size} is not a multiple of patch_size={self.patch_size}."
