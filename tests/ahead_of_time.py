@@ -34,6 +34,10 @@ GPUS = {
     120: Gpu("RTX 5090", 12, 99 * 1024, 170),
 }
 INSTRUCTION = re.compile(r"^\s+/\*([0-9a-f]{4,6})\*/\s+(.*?);", re.MULTILINE)
+UNIFORM_WRITE = re.compile(
+    r"(?:@!?\w+ +)?((?:U(?!ISETP|TMA|BLK|SETMAX)|[RS]2U|REDUX)\S*) +UR(\d+)"
+)
+DESCRIPTOR = re.compile(r"gdesc\[UR(\d+)\]")  # of B, behind that of A, which registers may hold
 JUMP = re.compile(r"BRA(?:\.\w+)* +(.*?)0x([0-9a-f]+)")
 
 
@@ -90,17 +94,41 @@ def compiling_for(arch: int) -> Generator[list[Kernel]]:
             module.gpu_of = usual_gpu
 
 
-def spills_in_product_loops(kernel: Kernel) -> list[int]:
-    """How often each innermost loop with matrix products goes to local memory, in machine code.
-
-    What is read there once a tile costs nothing that can be measured; once a block it would.
-    """
+def machine_code(kernel: Kernel) -> dict[int, str]:
+    """The kernel's instructions by their addresses."""
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(kernel.compiled.asm["cubin"])
         file.flush()
         command = [knobs.nvidia.cuobjdump.path, "--dump-sass", file.name]
         text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    code = {int(at, 16): what for at, what in INSTRUCTION.findall(text)}
+    return {int(at, 16): what for at, what in INSTRUCTION.findall(text)}
+
+
+def unwritten_registers(code: dict[int, str]) -> list[str]:
+    """Instructions for Hopper that read a uniform register which none before them writes.
+
+    ptxas 12.8 makes such code of some asynchronous products (``tuning.avoid_trap``): their tiles
+    then come from anywhere. A loop may write further down, but what it reads first stands above.
+    """
+    written: set[str] = set()
+    found: list[str] = []
+    for at in sorted(code):
+        write = UNIFORM_WRITE.match(code[at])
+        rest = code[at][write.end() :] if write else code[at]
+        rest = DESCRIPTOR.sub(lambda found: f"UR{int(found[1]) + 2} UR{int(found[1]) + 3}", rest)
+        reads = re.findall(r"\bUR\d+", rest)
+        found += [f"{at:#x} {code[at]}" for name in reads if name not in written]
+        if write:
+            number, is_wide = int(write[2]), re.search(r"\.(64|WIDE)", write[1])
+            written |= {f"UR{number + i}" for i in range(2 if is_wide else 1)}
+    return found
+
+
+def spills_in_product_loops(code: dict[int, str]) -> list[int]:
+    """How often each innermost loop with matrix products goes to local memory, in machine code.
+
+    What is read there once a tile costs nothing that can be measured; once a block it would.
+    """
     loops = [body for body in _loops(code) if any("HGMMA" in code[at] for at in body)]
     inner = [body for body in loops if not any(other < body for other in loops)]
     return [sum("LDL" in code[at] or "STL" in code[at] for at in body) for body in inner]

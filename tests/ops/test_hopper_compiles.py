@@ -16,7 +16,14 @@ if find_spec("triton") is None:
     pytest.skip("triton is not installed", allow_module_level=True)
 
 import triton
-from ahead_of_time import compile_in_processes, compiling_for, spills_in_product_loops, why_not
+from ahead_of_time import (
+    compile_in_processes,
+    compiling_for,
+    machine_code,
+    spills_in_product_loops,
+    unwritten_registers,
+    why_not,
+)
 
 from flashpoint.ops.triton import versions
 
@@ -162,7 +169,9 @@ def main():
             said = f"{case}, {side}:\n{kernel.log}"
             assert not re.search(r"\(C75\d\d\)", said), said
             assert int(LOCAL_MEMORY.search(said)[1]) <= MOST_LOCAL_MEMORY * may_spill, said
-            loops = spills_in_product_loops(kernel)
+            code = machine_code(kernel)
+            assert not unwritten_registers(code), said
+            loops = spills_in_product_loops(code)
             assert loops, said
             assert not any(loops), f"{said}{loops} spills in the loops over blocks"
             print(f"{case}: {side} compiled")  # noqa: T201 - the parent process reads it

@@ -12,7 +12,14 @@ import torch
 if find_spec("triton") is None:
     pytest.skip("triton is not installed", allow_module_level=True)
 
-from ahead_of_time import GPUS, compile_in_processes, compiling_for, why_not
+from ahead_of_time import (
+    GPUS,
+    compile_in_processes,
+    compiling_for,
+    machine_code,
+    unwritten_registers,
+    why_not,
+)
 
 from flashpoint.ops.spec import NormTerms, Terms
 
@@ -23,7 +30,8 @@ CASES = {
     "64": (BF16, 64, 64, 2048, 2048, Terms(), (), "forward dkdv dq"),
     "128-causal": (BF16, 128, 128, 300, 300, Terms(right=0), (), "forward dkdv dq"),
     "256": (FP16, 256, 256, 300, 300, Terms(), (), "forward dkdv dq"),
-    "odd": (FP16, 72, 8, 64, 128, Terms("silu", 0.7, right=0), (), "forward dkdv dq"),
+    "narrow": (FP16, 72, 8, 64, 128, Terms("silu", 0.7, right=0), (), "forward dkdv dq"),
+    "odd-rows": (BF16, 65, 7, 64, 128, Terms(), (), "forward dkdv dq"),
     "bias": (BF16, 64, 64, 300, 300, Terms("gelu"), ("bias",), "forward dkdv dq scored"),
     "mask": (BF16, 64, 128, 300, 300, Terms(), ("mask",), "count forward count dkdv dq"),
     "lengths": (FP16, 64, 64, 300, 300, Terms(left=9), ("lengths",), "forward dkdv dq"),
@@ -82,6 +90,8 @@ def main():
         for kernel in kernels:
             most = GPUS[int(arch)].shared_bytes
             assert kernel.shared_bytes <= most, (name, kernel.name, kernel.shared_bytes, most)
+            unwritten = unwritten_registers(machine_code(kernel)) if arch == "90" else []
+            assert not unwritten, (name, kernel.name, unwritten)
         print(f"{name} compiled")  # noqa: T201 - the parent process reads it
 
 

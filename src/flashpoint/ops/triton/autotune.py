@@ -23,6 +23,7 @@ from flashpoint.ops.triton.replay import Recorder, run_once
 from flashpoint.ops.triton.tuning import (
     Kind,
     Tiles,
+    avoid_trap,
     fits,
     launch_arguments,
     table_tiles,
@@ -113,8 +114,9 @@ def candidates(kind: Kind, gpu: Gpu) -> list[Tiles]:
     others = _FP32_CANDIDATES if is_fp32 else _CANDIDATES[kind.kernel]
     if kind.kernel == "decode":
         others = tuple(tiles._replace(block_m=kind.num_queries) for tiles in others)
-    first = (usual_tiles(kind, gpu), table_tiles(kind, gpu))
-    return list(dict.fromkeys([*first, *(x for x in others if fits(kind, x, gpu))]))
+    found = (usual_tiles(kind, gpu), table_tiles(kind, gpu))
+    found += tuple(x for x in others if fits(kind, x, gpu))
+    return list(dict.fromkeys(avoid_trap(kind, tiles, gpu) for tiles in found))
 
 
 def autotuned(kernel: str, problem: Problem, launch: Launch) -> dict[str, Any] | None:
