@@ -11,12 +11,12 @@ from torch import nn
 
 from flashpoint.errors import InputError
 from flashpoint.files import InUse, locked
+from flashpoint.schema import plain
 from flashpoint.training import checkpoint, config_file
 from flashpoint.training.failure import RunError
 from flashpoint.training.metrics import read_metrics
 from flashpoint.training.record import Record
 from flashpoint.training.tasks import task_class
-from flashpoint.training.typed import plain
 
 if TYPE_CHECKING:
     from flashpoint.training.config import TrainConfig

@@ -30,6 +30,7 @@ from flashpoint.files import cache_folder
 from flashpoint.models.cost import translation_flops
 from flashpoint.models.registry import text_model_config
 from flashpoint.models.reluformer import ReLUFormer, ReLUFormerConfig
+from flashpoint.schema import convert, plain, unknown
 from flashpoint.training.config import (
     ModelConfig,
     OptimizerConfig,
@@ -40,7 +41,6 @@ from flashpoint.training.config import (
 from flashpoint.training.ranks import Ranks
 from flashpoint.training.stopping import Wish, in_step
 from flashpoint.training.task import Batch, Numbers
-from flashpoint.training.typed import convert, plain, unknown
 
 PIECES = "pieces.model"
 """The file of a run's folder with its subword pieces."""

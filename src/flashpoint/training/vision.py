@@ -22,6 +22,7 @@ from flashpoint.errors import InputError
 from flashpoint.models.cost import forward_flops
 from flashpoint.models.registry import model_config
 from flashpoint.models.vit import ViT, ViTConfig
+from flashpoint.schema import convert, plain, unknown
 from flashpoint.training.config import ModelConfig, TrainConfig
 from flashpoint.training.failure import RunError
 from flashpoint.training.given_weights import (
@@ -33,7 +34,6 @@ from flashpoint.training.given_weights import (
 from flashpoint.training.ranks import Ranks
 from flashpoint.training.stopping import Wish, in_step
 from flashpoint.training.task import Batch, Numbers
-from flashpoint.training.typed import convert, plain, unknown
 
 Loss = Literal["sigmoid", "softmax"]
 
