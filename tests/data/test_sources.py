@@ -86,7 +86,7 @@ def test_class_list_gives_the_order_of_a_folder(tmp_path):
 def test_missing_file_is_a_broken_image(tmp_path):
     source = open_source(str(make_folder(tmp_path, {"x": 1, "y": 1})), "train")
     (tmp_path / "y" / "0001.png").unlink()
-    with pytest.raises(BrokenImageError, match=r"y/0001\.png: No such file"):
+    with pytest.raises(BrokenImageError, match=r"y/0001\.png: cannot be read: No such file"):
         source.read(1)
 
 
