@@ -51,6 +51,19 @@ def describe(value: object) -> str:
     return text if len(text) <= 60 else f"{text[:46]}... ({type(value).__name__})"
 
 
+def show_names(names: Iterable[str]) -> str:
+    """Names that a file or folder has, sorted, for one line; a long or odd one in a few words.
+
+    Example:
+        >>> show_names(["train", "dev", "a\\nb"])
+        "'a\\\\nb', dev, train"
+    """
+    found = sorted(names)
+    shown = [x if x.isprintable() and len(x) <= 60 else describe(x) for x in found[:20]]
+    more = f" and {len(found) - 20} more" if len(found) > 20 else ""
+    return ", ".join(shown) + more or "none"
+
+
 def check_choice(name: str, value: object, known: tuple[str, ...], also: str = "") -> None:
     """Refuse a word that is not known, with its nearest matches; ``also``: what else would do."""
     if not isinstance(value, str) or value not in known:

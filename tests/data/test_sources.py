@@ -201,7 +201,7 @@ def test_huggingface_labels_may_be_numbers_but_not_missing(tmp_path):
         f"hf:{save_dataset(tmp_path / 'a', (0, 2, 1), label_type=number)}", "train"
     )
     assert source.class_names == ("0", "1", "2")
-    with pytest.raises(InputError, match="1 samples without a label"):
+    with pytest.raises(InputError, match="samples without a label: the label -1 is below 0"):
         open_source(f"hf:{save_dataset(tmp_path / 'b', (0, -1, 1), label_type=number)}", "train")
     (tmp_path / "c").mkdir()
     with pytest.raises(InputError, match="no Hugging Face dataset on disk"):
