@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from flashpoint.data.source import BrokenImageError
 from flashpoint.errors import InputError
 
-TIME_S = 20
+TIME_S = 60
 MEMORY = 2**30
 
 

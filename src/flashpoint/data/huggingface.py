@@ -123,7 +123,8 @@ def _load(folder: Path) -> Any:
             open_plain(folder / file["filename"]).close()
         if not stored:
             raise InputError("it has no rows.")
-        return library.Dataset.load_from_disk(str(folder))
+        # A format that was saved with it may hide columns.
+        return library.Dataset.load_from_disk(str(folder)).with_format(None)
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__).rstrip(".")
         raise InputError(
