@@ -170,6 +170,14 @@ def test_huggingface_dataset_on_disk(tmp_path):
     assert copy.read(1)[1] == 1
 
 
+def test_huggingface_dataset_that_was_saved_with_a_format(tmp_path):
+    datasets = pytest.importorskip("datasets")
+    dataset = datasets.Dataset.load_from_disk(str(save_dataset(tmp_path / "set")))
+    dataset.with_format("numpy", columns=["label"]).save_to_disk(str(tmp_path / "formatted"))
+    source = open_source(f"hf:{tmp_path}/formatted", "train")
+    assert [source.read(n)[1] for n in range(3)] == [0, 1, 1]
+
+
 def test_huggingface_splits(tmp_path):
     folder = save_dataset(tmp_path / "set", split="test")
     assert open_source(f"hf:{folder}", "train").num_samples == 2

@@ -33,7 +33,7 @@ from flashpoint.training.given_weights import (
 )
 from flashpoint.training.ranks import Ranks
 from flashpoint.training.stopping import Wish, in_step
-from flashpoint.training.task import Batch, Numbers
+from flashpoint.training.task import Batch, Numbers, finite
 
 Loss = Literal["sigmoid", "softmax"]
 
@@ -211,9 +211,9 @@ class VisionTask:
             raise RunError(str(error)) from error
 
     @staticmethod
-    def score(validation: Numbers) -> float:
-        """The share of images whose first guess is right."""
-        return validation["top1"]
+    def score(validation: Numbers) -> tuple[float, float]:
+        """The share of images whose first guess is right; among equals, the lower loss."""
+        return finite(validation, "top1"), finite(validation, "loss", sign=-1)
 
     def notes(self) -> Mapping[str, Any]:
         """Images that could not be read; names since the run was last taken up, counts of all."""
