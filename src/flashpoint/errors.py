@@ -64,6 +64,17 @@ def show_names(names: Iterable[str]) -> str:
     return ", ".join(shown) + more or "none"
 
 
+def reason(error: Exception) -> str:
+    """What another library says of its input, as a part of one line; without a full stop.
+
+    Example:
+        >>> reason(ValueError("no header.\\nLong explanation"))
+        'no header'
+    """
+    said = next(iter(str(error).splitlines()), "").rstrip(" .")
+    return said[:300] or type(error).__name__
+
+
 def check_choice(name: str, value: object, known: tuple[str, ...], also: str = "") -> None:
     """Refuse a word that is not known, with its nearest matches; ``also``: what else would do."""
     if not isinstance(value, str) or value not in known:

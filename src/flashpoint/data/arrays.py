@@ -15,7 +15,7 @@ from flashpoint.data.class_list import rename_classes
 from flashpoint.data.decode import require_pillow
 from flashpoint.data.labels import as_labels
 from flashpoint.data.source import Integers, Pixels, Source, pick_split
-from flashpoint.errors import InputError, UnsupportedError
+from flashpoint.errors import InputError, UnsupportedError, reason
 from flashpoint.stored import open_plain
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def open_prepared(
         stored, images, labels, class_names = _read_arrays(file)
     except (*NO_ARRAYS, InputError) as error:
         raise InputError(
-            f"{file} is no prepared set, or is cut ({error}). "
+            f"{file} is no prepared set, or is cut ({reason(error)}). "
             f"Make it again: flashpoint data prepare {kind} --from FILE --to {folder}."
         ) from error
     if stored != kind:

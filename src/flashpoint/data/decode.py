@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from flashpoint.data.source import BrokenImageError, Pixels
-from flashpoint.errors import InputError, UnsupportedError
+from flashpoint.errors import InputError, UnsupportedError, reason
 from flashpoint.stored import read_bytes
 
 if TYPE_CHECKING:
@@ -56,8 +56,7 @@ def decode(content: bytes, name: str) -> "Image":
     except UnidentifiedImageError as error:  # whose own text differs at every reading
         raise BrokenImageError(f"{name}: not a known image format") from error
     except Exception as error:  # Pillow's decoders raise all kinds of broken bytes
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise BrokenImageError(f"{name}: {reason}") from error
+        raise BrokenImageError(f"{name}: {reason(error)}") from error
 
 
 def _plain(image: "Image") -> "Image":

@@ -10,7 +10,7 @@ from flashpoint.data.class_list import read_class_list, rename_classes
 from flashpoint.data.decode import decode, read_image_file
 from flashpoint.data.labels import as_labels
 from flashpoint.data.source import SPLIT_NAMES, Integers, MissingSplitError, Source, pick_split
-from flashpoint.errors import InputError, UnsupportedError
+from flashpoint.errors import InputError, UnsupportedError, reason
 from flashpoint.stored import open_plain, read_json
 
 if TYPE_CHECKING:
@@ -126,9 +126,8 @@ def _load(folder: Path) -> Any:
         # A format that was saved with it may hide columns.
         return library.Dataset.load_from_disk(str(folder)).with_format(None)
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        reason = next(iter(str(error).splitlines()), type(error).__name__).rstrip(".")
         raise InputError(
-            f"{folder} is no Hugging Face dataset on disk: {reason[:300]}. Write it with "
+            f"{folder} is no Hugging Face dataset on disk: {reason(error)}. Write it with "
             "dataset.save_to_disk(...)."
         ) from error
 

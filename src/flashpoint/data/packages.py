@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
 
-from flashpoint.errors import InputError, UnsupportedError
+from flashpoint.errors import InputError, UnsupportedError, reason
 from flashpoint.stored import open_plain
 
 AR_MAGIC = b"!<arch>\n"
@@ -39,7 +39,7 @@ def read_package(where: Path, wanted: Wanted) -> dict[str, bytes]:
             return _read_tar(deb_data(opened) if is_deb else opened, wanted)
     except NO_PACKAGE as error:
         raise InputError(
-            f"{where} cannot be read as a package: {error}. "
+            f"{where} cannot be read as a package: {reason(error)}. "
             "Give a .tgz, .tar or .deb file, or a folder it was extracted to."
         ) from error
 

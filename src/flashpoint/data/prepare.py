@@ -24,7 +24,7 @@ from flashpoint.data.decode import decode
 from flashpoint.data.labels import as_labels
 from flashpoint.data.packages import read_package
 from flashpoint.data.source import BrokenImageError, Integers, Pixels
-from flashpoint.errors import FlashpointError, InputError, hint
+from flashpoint.errors import FlashpointError, InputError, hint, reason
 from flashpoint.files import write_atomically
 from flashpoint.stored import parse_json
 
@@ -112,7 +112,9 @@ def _read(name: str, known: KnownSet, source: Path) -> dict[str, Images]:
     except FlashpointError:
         raise
     except (OSError, ValueError, BrokenImageError) as error:
-        raise InputError(f"{source} is damaged, or no {name}: {error}. {known.package}") from error
+        raise InputError(
+            f"{source} is damaged, or no {name}: {reason(error)}. {known.package}"
+        ) from error
 
 
 def _write(file: Path, name: str, content: Images, class_names: tuple[str, ...]) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO
 
 from flashpoint.data.packages import NO_PACKAGE, deb_data, plain_members
-from flashpoint.errors import InputError, UnsupportedError
+from flashpoint.errors import InputError, UnsupportedError, reason
 from flashpoint.stored import open_plain
 
 Read = Callable[[], bytes]
@@ -34,7 +34,7 @@ def read_pages(package: Path, patterns: Sequence[str]) -> list[dict[str, str]]:
                     pages[match["page"]] = content.decode()
     except (*NO_PACKAGE, subprocess.CalledProcessError) as error:
         raise InputError(
-            f"{package} cannot be read: {error}. Remove it and run the command again."
+            f"{package} cannot be read: {reason(error)}. Remove it and run the command again."
         ) from error
     return found
 
