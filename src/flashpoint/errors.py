@@ -51,6 +51,30 @@ def describe(value: object) -> str:
     return text if len(text) <= 60 else f"{text[:46]}... ({type(value).__name__})"
 
 
+def show_names(names: Iterable[str]) -> str:
+    """Names that a file or folder has, sorted, for one line; a long or odd one in a few words.
+
+    Example:
+        >>> show_names(["train", "dev", "a\\nb"])
+        "'a\\\\nb', dev, train"
+    """
+    found = sorted(names)
+    shown = [x if x.isprintable() and len(x) <= 60 else describe(x) for x in found[:20]]
+    more = f" and {len(found) - 20} more" if len(found) > 20 else ""
+    return ", ".join(shown) + more or "none"
+
+
+def reason(error: Exception) -> str:
+    """What another library says of its input, as a part of one line; without a full stop.
+
+    Example:
+        >>> reason(ValueError("no header.\\nLong explanation"))
+        'no header'
+    """
+    said = next(iter(str(error).splitlines()), "").rstrip(" .")
+    return said[:300] or type(error).__name__
+
+
 def check_choice(name: str, value: object, known: tuple[str, ...], also: str = "") -> None:
     """Refuse a word that is not known, with its nearest matches; ``also``: what else would do."""
     if not isinstance(value, str) or value not in known:
