@@ -13,7 +13,7 @@ from study.tiny import (
     settle,
     statuses,
     training,
-    use_this_module,
+    use_in_processes,
 )
 
 from flashpoint.errors import InputError, UnsupportedError
@@ -25,9 +25,9 @@ LONG = {"steps": 500, "checkpoint_every": 20, "evaluate_every": 500, "log_every"
 
 
 @pytest.fixture
-def ray(monkeypatch):
+def ray(monkeypatch, tmp_path_factory):
     """Ray, whose processes find this module."""
-    use_this_module(monkeypatch)
+    use_in_processes(monkeypatch, tmp_path_factory.mktemp("site"))
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
     return pytest.importorskip("ray", reason="needs ray: pip install 'flashpoint[study]'")
 

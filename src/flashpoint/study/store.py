@@ -71,7 +71,8 @@ def settle_study(
     if (folder / STUDY).exists():
         before = read_study(folder)
         _require_same_study(before, study.name, settings)
-        names += [path.name for path in before.trials if path.name not in names]
+        kept = [path.name for path in before.trials if (path / TRIAL).is_file()]
+        names += [name for name in kept if name not in names]
     for trial in trials:
         _require_same_trial(folder / trial.name, trial)
     for trial in trials:
@@ -92,7 +93,7 @@ def _require_same_study(before: StoredStudy, name: str, settings: Settings) -> N
 def _require_same_trial(folder: Path, trial: Trial) -> None:
     if not (folder / TRIAL).exists():
         return
-    changed = differences(read_part(folder / TRIAL), plain_trial(trial))
+    changed = differences(plain_trial(read_trial(folder)), plain_trial(trial))
     if changed:
         key, (was, now) = next(iter(changed.items()))
         raise _another_plan(folder, f"{key} was {describe(was)}, is {describe(now)}")
@@ -152,6 +153,8 @@ def read_trial(folder: Path) -> Trial:
     content = read_part(file)
     try:
         return Trial(name=content["name"], factors=content["factors"], work=_work(content["work"]))
+    except InputError as error:
+        raise InputError(f"{file}: {error} {_again(folder)}") from error
     except (KeyError, TypeError) as error:
         raise InputError(f"{file} is no trial's: {describe(error)}. {_again(folder)}") from error
 

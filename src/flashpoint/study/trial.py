@@ -14,13 +14,13 @@ import time
 import traceback
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
-from importlib import import_module
 from pathlib import Path
-from typing import IO, Any, Literal, TypeAlias
+from typing import IO, Literal, TypeAlias
 
-from flashpoint.errors import FlashpointError, InputError
+from flashpoint.errors import FlashpointError
 from flashpoint.files import InUse, locked
 from flashpoint.study import store
+from flashpoint.study.measures.registry import MEASURES
 from flashpoint.study.plan import Measurement, Training
 from flashpoint.training.failure import Preempted
 
@@ -110,22 +110,13 @@ def _measure(folder: Path, work: Measurement) -> None:
     from flashpoint.training.record import describe_environment
 
     start = time.perf_counter()
-    numbers = _function(work.function)(work.options)
+    numbers = MEASURES[work.function](work.options)
     content = {
         "numbers": dict(numbers),
         "seconds": time.perf_counter() - start,
         "environment": describe_environment(choose_device("auto"), 1),
     }
     store.write_json(folder / store.RECORD, content)
-
-
-def _function(name: str) -> Any:
-    """What "module:name" names."""
-    module, _, attribute = name.partition(":")
-    found = getattr(import_module(module), attribute, None)
-    if found is None:
-        raise InputError(f"{module} has no function {attribute!r}.")
-    return found
 
 
 def _forget_earlier_trials() -> None:
