@@ -146,7 +146,8 @@ def run(
         str,
         typer.Option(
             metavar="WHERE",
-            help="local: here. ray: on a Ray that is started here. ray://HOST:PORT: on a cluster, "
+            help="local: here. ray: on a Ray that is started here, which no other machine reaches. "
+            "ray://HOST:PORT: on a cluster, "
             "whose nodes have Flashpoint, the data and, best, the folder at the same paths.",
         ),
     ] = "local",
