@@ -146,9 +146,9 @@ def run(
         str,
         typer.Option(
             metavar="WHERE",
-            help="local: here. ray: on a Ray that is started here, which no other machine reaches. "
-            "ray://HOST:PORT: on a cluster, "
-            "whose nodes have Flashpoint, the data and, best, the folder at the same paths.",
+            help="local: here. ray: on a Ray that is started here and that no other machine "
+            "reaches. ray://HOST:PORT: on a cluster, whose nodes have Flashpoint, the data and, "
+            "best, the folder at the same paths.",
         ),
     ] = "local",
     gpus_per_trial: Annotated[
