@@ -37,7 +37,7 @@ def places(value, path=()):
 def replaced(value, path, new):
     """A copy with another value at a path; without it where ``new`` is Ellipsis."""
     if not path:
-        return new
+        return copy.deepcopy(new)
     result = copy.deepcopy(value)
     target = result
     for key in path[:-1]:

@@ -127,7 +127,7 @@ def test_study_with_a_broken_file_goes_on_as_it_says(study):
     (folder / store.STUDY).write_text("{")
     for command in (["run", "small", "--scale", "smoke"], ["report", folder.parent]):
         said = refused(study, *command)
-        assert said.startswith(f"{folder / store.STUDY} cannot be read: ")
+        assert said.startswith(f"{folder / store.STUDY} is cut off or not JSON: ")
         assert f"Remove {folder / store.STUDY} and give the command" in said
     (folder / store.STUDY).unlink()
     assert study("run", "small", "--scale", "smoke").exit_code == 0
@@ -237,6 +237,13 @@ def test_stopped_command_has_its_own_status(study, monkeypatch):
             "--jobs 2 is for this machine; on ray://x:1 the cluster's cores and GPUs decide.",
         ),
         (["run", "tiny", "--gpus-per-trial", "1"], "--gpus-per-trial is for Ray. Pass --jobs"),
+        (
+            ["run", "tiny", "--on", "ray", "--gpus-per-trial", "1.5"],
+            "--gpus-per-trial 1.5 must be a share of a GPU, up to 1, or a whole number of them.",
+        ),
+        (["run", "tiny", "--on", "ray", "--gpus-per-trial", "inf"], "--gpus-per-trial inf must"),
+        (["run", "tiny", "--seeds", "99999999999"], "seeds=99999999999 must lie in [1, 1000]."),
+        (["show", "tiny", "--seeds", "99999999999"], "seeds=99999999999 must lie in [1, 1000]."),
         (["run", "small", "--out", "/proc/none"], "/proc/none/small cannot be written: "),
         (
             ["report"],

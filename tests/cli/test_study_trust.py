@@ -4,12 +4,14 @@ import json
 import random
 import string
 import sys
+from itertools import product
 from pathlib import Path
 
 import pytest
 from cli.test_study import refused
 from study.tiny import read_json
 
+from flashpoint.errors import hint
 from flashpoint.study import store, trial
 from flashpoint.study.measures.registry import MEASURES
 from flashpoint.study.on_ray import _work
@@ -37,10 +39,11 @@ def made_up(seed):
 
 @pytest.fixture
 def foreign(study, monkeypatch, tmp_path):
-    """A finished study; gives what to call it by: the verbs, and names that nobody may look up."""
+    """A finished study, and functions with options that a stranger may put into its files."""
     assert study(*RUN).exit_code == 0
     monkeypatch.syspath_prepend(tmp_path)
-    return [*WAYS, *OURS, *map(made_up, range(20)), None, 7, ["os:system"], {"os": "system"}]
+    names = [*WAYS, *OURS, *map(made_up, range(10)), None, 7, ["os:system"], {"os": "system"}]
+    return list(product(names, (SHELL, {"args": SHELL})))
 
 
 def plant(folder, name, options):
@@ -53,20 +56,24 @@ def plant(folder, name, options):
     store.write_json(file, {**content, "trials": list(names)})
 
 
-def ends_in_one_line(said, folder):
-    assert said.startswith(f"{folder / store.TRIAL}: ")
-    assert f"Known: {', '.join(MEASURES)}. Remove {folder} to do the trial again." in said
+def ends_in_one_line(said, folder, function, options):
+    """A name is refused with those that are known, anything else by its type."""
+    assert said.startswith(f"{folder / store.TRIAL}: work")
+    is_name = isinstance(function, str) and isinstance(options, dict)
+    known = f"is unknown. Known: {', '.join(MEASURES)}." if is_name else "must be "
+    assert known in said.replace(hint(function, MEASURES), "")
+    assert said.endswith(f" Remove {folder} to do the trial again.")
     assert "\n" not in said
 
 
 @pytest.mark.parametrize("name", ["add", "evil"], ids=["planned", "added"])
 def test_verbs_call_nothing_that_a_folder_names(study, foreign, name):
     folder = OUT / "small" / name
-    for function in foreign:
+    for function, options in foreign:
         (folder / store.RECORD).unlink(missing_ok=True)
-        plant(folder, function, SHELL)
+        plant(folder, function, options)
         for verb in (RUN, ("report", OUT), ("report", OUT / "small")):
-            ends_in_one_line(refused(study, *verb), folder)
+            ends_in_one_line(refused(study, *verb), folder, function, options)
         for verb in (("show", "small", "--scale", "smoke"), ("list",)):
             assert study(*verb).exit_code == 0
     assert not Path("touched").exists()
@@ -75,14 +82,15 @@ def test_verbs_call_nothing_that_a_folder_names(study, foreign, name):
 
 def test_processes_and_tasks_call_nothing_that_a_folder_names(foreign):
     folder = OUT / "small" / "evil"
-    for function in foreign:
-        plant(folder, function, SHELL)
+    for function, options in foreign:
+        plant(folder, function, options)
         text = (folder / store.TRIAL).read_text()
         assert trial.main([str(folder)]) == trial.FAILED
-        ends_in_one_line(read_json(folder / store.FAILURE)["reason"], folder)
+        ends_in_one_line(read_json(folder / store.FAILURE)["reason"], folder, function, options)
         assert _work(str(folder), "", False) == ("failed", {})
         ending, files = _work(str(folder.with_name("elsewhere")), text, False)
         assert ending == "failed"
-        assert "is unknown. " in json.loads(files[store.FAILURE])["reason"]
+        reason = json.loads(files[store.FAILURE])["reason"]
+        assert "is unknown. " in reason or "must be " in reason
     assert not Path("touched").exists()
-    assert not {name.partition(":")[0] for name in map(str, foreign[-24:-4])} & set(sys.modules)
+    assert not {file.stem for file in Path().glob("*.py")} & set(sys.modules)

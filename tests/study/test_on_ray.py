@@ -145,15 +145,17 @@ def test_ray_that_others_could_reach_is_ended_and_refused(monkeypatch):
 def test_what_is_timed_takes_a_whole_gpu_or_a_node(gpus, share, shared, whole):
     class Ray:
         @staticmethod
-        def cluster_resources():
-            return {"CPU": 18.0, "GPU": gpus}
-
-        @staticmethod
         def nodes():
-            sizes = {2.0: True, 16.0: True, 64.0: False}
-            return [{"Alive": alive, "Resources": {"CPU": n}} for n, alive in sizes.items()]
+            return [
+                {"Alive": True, "Resources": {"CPU": 2.0}},
+                {"Alive": True, "Resources": {"CPU": 16.0, **({"GPU": gpus} if gpus else {})}},
+                {"Alive": False, "Resources": {"CPU": 64.0, "GPU": 64.0}},
+            ]
 
     assert on_ray._resources(Ray, share) == (shared, whole)
+    if gpus:
+        with pytest.raises(InputError, match=f"more than the {gpus} GPUs of any node"):
+            on_ray._resources(Ray, 9.0)
 
 
 def test_node_that_does_not_see_the_folder_gives_its_files(tmp_path):

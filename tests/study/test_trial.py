@@ -152,7 +152,7 @@ def test_broken_file_is_said_and_left(place, name):
     (folder / name).write_text("{")
     assert do_trial(folder) == "failed"
     reason = read_json(folder / store.FAILURE)["reason"]
-    assert reason.startswith(f"{folder / name} cannot be read: ")
+    assert reason.startswith(f"{folder / name} is cut off or not JSON: ")
     assert reason.endswith(f". Remove {folder} to do the trial again.")
     assert (folder / name).read_text() == "{"
 

@@ -91,11 +91,16 @@ def run_on_ray(
 
 def _resources(ray: Any, gpus_per_trial: float) -> tuple[dict[str, float], dict[str, float]]:
     """What a trial takes, and what one that runs alone takes."""
-    if gpus_per_trial and ray.cluster_resources().get("GPU", 0) > 0:
+    sizes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    gpus = max(size.get("GPU", 0) for size in sizes)
+    if gpus_per_trial and gpus:
+        if gpus_per_trial > gpus:
+            raise InputError(
+                f"--gpus-per-trial {gpus_per_trial:g} is more than the {gpus:g} GPUs of any node."
+            )
         whole = max(1.0, gpus_per_trial)
         return {"num_cpus": 1, "num_gpus": gpus_per_trial}, {"num_cpus": 1, "num_gpus": whole}
-    cores = max(node["Resources"].get("CPU", 0) for node in ray.nodes() if node["Alive"])
-    return {"num_cpus": 1}, {"num_cpus": cores}
+    return {"num_cpus": 1}, {"num_cpus": max(size.get("CPU", 0) for size in sizes)}
 
 
 def _work(folder: str, trial: str, keep_checkpoints: bool) -> tuple[Ending, Files]:

@@ -7,11 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
+from flashpoint.errors import InputError
 from flashpoint.report.findings import Findings
 from flashpoint.study.measures.registry import known_name
 from flashpoint.study.outcome import Outcome
 
 Scale = Literal["smoke", "small", "paper"]
+MOST_SEEDS = 1000
 Factor: TypeAlias = str | int | float
 
 
@@ -31,6 +33,10 @@ class Settings:
     seeds: int
     images: str
     documents: str
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.seeds <= MOST_SEEDS:
+            raise InputError(f"seeds={self.seeds} must lie in [1, {MOST_SEEDS}].")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

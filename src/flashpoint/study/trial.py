@@ -62,8 +62,8 @@ def do_trial(folder: Path, *, keep_checkpoints: bool = False) -> Ending:
 
 def _do(folder: Path, log: IO[bytes]) -> None:
     work = store.read_trial(folder).work
-    for file in (store.RECORD, store.EVALUATIONS):
-        store.read_part(folder / file)  # a broken one is said by its name
+    store.read_record(folder)  # a broken one is said by its name
+    store.read_evaluations(folder)
     _forget_earlier_trials()
     if isinstance(work, Measurement):
         _measure(folder, work)
@@ -84,11 +84,12 @@ def _train(folder: Path, work: Training, log: IO[bytes]) -> None:
         loop.train(config, folder, console=Console(file=text, width=200))
     if config.seed == 0:
         _inspect(folder, log)
-    answers = dict(store.read_part(folder / store.EVALUATIONS))
+    answers = store.read_evaluations(folder)
     for evaluation in work.afterwards:
         if evaluation.name not in answers:
             _write(log, f"{evaluation.name}: {evaluation.kind} {dict(evaluation.options)}\n")
-            answers[evaluation.name] = run_evaluation(evaluation.kind, folder, evaluation.options)
+            numbers = run_evaluation(evaluation.kind, folder, evaluation.options)
+            answers[evaluation.name] = {**numbers}
             store.write_json(folder / store.EVALUATIONS, answers)
 
 
@@ -104,7 +105,7 @@ def _inspect(folder: Path, log: IO[bytes]) -> None:
 
 
 def _measure(folder: Path, work: Measurement) -> None:
-    if store.read_part(folder / store.RECORD):
+    if store.read_record(folder):
         return
     from flashpoint.training.ranks import choose_device
     from flashpoint.training.record import describe_environment
