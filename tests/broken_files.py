@@ -36,6 +36,7 @@ def places(value, path=()):
 
 def replaced(value, path, new):
     """A copy with another value at a path; without it where ``new`` is Ellipsis."""
+    new = copy.deepcopy(new)  # it may be changed further
     if not path:
         return copy.deepcopy(new)
     result = copy.deepcopy(value)

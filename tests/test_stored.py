@@ -130,7 +130,7 @@ def test_broken_line_is_named_and_a_half_one_left_out(tmp_path_factory, content)
         (("steps",), True, "steps=True must be a whole number."),
         (("steps",), ..., "steps is missing."),
         (("loss",), "0.5", "loss='0.5' must be null or a number."),
-        (("loss",), float("nan"), "loss=nan must be null or a number."),
+        (("steps",), float("nan"), "steps=None must be a whole number."),
         (("numbers", "top1"), None, "numbers.top1=None must be a whole number or a number."),
         (("numbers",), [], "numbers=[] must be a section."),
         (("pair", 1), "x", "pair[1]='x' must be a whole number."),
@@ -138,7 +138,7 @@ def test_broken_line_is_named_and_a_half_one_left_out(tmp_path_factory, content)
         (("inner", "kind"), "c", "inner.kind='c' must be 'a' or 'b'."),
         (("inner",), 3, "inner must be a section, not 3."),
         (("inner", "nmae"), 3, "inner.nmae is unknown. Did you mean 'inner.name'? Known: "),
-        ((), [1], "the whole must be a section, not [1]."),
+        ((), [1], "it must hold a section, not [1]."),
     ],
 )
 def test_message_names_the_field_and_what_was_found(path, new, message):
@@ -193,6 +193,12 @@ def test_nul_in_a_path_is_refused():
     for read in (exists, read_bytes):
         with pytest.raises(InputError, match="cannot be read: "):
             read(Path("a\0b"))
+
+
+def test_number_that_is_not_finite_is_null():
+    assert parse_json("[NaN, Infinity, -Infinity, 1]", list[int | None], "a") == [None] * 3 + [1]
+    with pytest.raises(InputError, match=r"a: \[0\]=inf must be a number"):
+        parse_json("[1e999]", list[float], "a")
 
 
 def test_depth_is_counted_exactly():

@@ -49,7 +49,8 @@ def build(cls: type[T], values: object, path: str = "", *, strict: bool = False)
 Known: betas, clip, lr, weight_decay.
     """
     if not isinstance(values, Mapping):
-        raise InputError(f"{path or 'the whole'} must be a section, not {describe(values)}.")
+        subject = f"{path} must be" if path else "it must hold"
+        raise InputError(f"{subject} a section, not {describe(values)}.")
     if hasattr(cls, "from_section"):
         return typing.cast("Any", cls).from_section(values, path)
     fields = {field.name: field for field in _fields(cls)}
@@ -95,8 +96,9 @@ def convert(value: object, wanted: Any, path: str, *, strict: bool = False) -> A
             return result
     words = " or ".join(_describe_type(member) for member in members)
     near = _literal_hint(value, members)
-    given = f"{path}={describe(value)}" if path else f"the whole, {describe(value)},"
-    raise InputError(f"{given} must be {words}. {near}".rstrip())
+    if not path:
+        raise InputError(f"it must hold {words}, not {describe(value)}.")
+    raise InputError(f"{path}={describe(value)} must be {words}. {near}".rstrip())
 
 
 def plain(value: object) -> Any:

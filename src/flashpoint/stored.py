@@ -29,13 +29,18 @@ MAX_DIGITS = 40
 
 
 def exists(path: Path) -> bool:
-    """Whether something is there; an InputError where that cannot be said."""
+    """Whether something is there; an InputError where that cannot be said.
+
+    A link to what is not there is no missing file: perhaps a disk is not mounted.
+    """
     try:
         path.stat()
-    except (FileNotFoundError, NotADirectoryError):
+    except (FileNotFoundError, NotADirectoryError) as error:
+        if path.is_symlink():
+            raise InputError(f"{path} is a link to what is not there.") from error
         return False
     except (OSError, ValueError) as error:
-        raise _unreadable(path, error) from error
+        raise unreadable(path, error) from error
     return True
 
 
@@ -52,14 +57,17 @@ def read_bytes(file: Path, max_bytes: int = MAX_BYTES) -> bytes:
                 raise InputError(
                     f"{file} has {found.st_size} bytes, more than the {max_bytes} that are read."
                 )
-            return handle.read(max_bytes)
+            return handle.read()
+    except MemoryError as error:
+        raise InputError(f"{file} is larger than the memory that is free.") from error
     except (OSError, ValueError) as error:
         if isinstance(error, InputError):
             raise
-        raise _unreadable(file, error) from error
+        raise unreadable(file, error) from error
 
 
-def _unreadable(path: Path, error: OSError | ValueError) -> InputError:
+def unreadable(path: Path, error: OSError | ValueError) -> InputError:
+    """What the system says, in one line."""
     reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
     return InputError(f"{path} cannot be read: {reason}.")
 
@@ -119,13 +127,15 @@ def _is_json(line: bytes) -> bool:
 def parse_json(text: str, shape: type[T], where: str) -> T:
     """JSON text that has a shape; ``where`` it is from begins the message of an error.
 
+    NaN and infinities, which are no JSON, are read as ``files.json_text`` writes them: as null.
+
     Example:
         >>> parse_json('{"steps": "ten"}', dict[str, int], "record.json")
         Traceback (most recent call last):
         flashpoint.errors.InputError: record.json: steps='ten' must be a whole number.
     """
     try:
-        value = json.loads(text, parse_int=_whole)
+        value = json.loads(text, parse_int=_whole, parse_constant=_null)
         if text.count("[") + text.count("{") > MAX_DEPTH and _is_deep(value):
             raise RecursionError
         if "\\u" in text:  # halves of a pair, which no file and no terminal takes
@@ -138,13 +148,22 @@ def parse_json(text: str, shape: type[T], where: str) -> T:
         ) from error
     except json.JSONDecodeError as error:
         place = f"line {error.lineno}, column {error.colno}"
-        raise InputError(f"{where} is cut off or not JSON: {error.msg}, {place}.") from error
+        raise InputError(f"{where} cannot be read: {error.msg} in {place}.") from error
     except InputError as error:
         raise InputError(f"{where}: {error}") from error
+    return check(value, shape, where)
+
+
+def check(value: object, shape: type[T], where: str, advice: str = "") -> T:
+    """Plain data that has a shape; ``where`` it is from begins the message of an error."""
     try:
         return convert(value, shape, "", strict=True)
     except InputError as error:
-        raise InputError(f"{where}: {error}") from error
+        raise InputError(f"{where}: {error} {advice}".rstrip()) from error
+
+
+def _null(_: str) -> None:
+    """What stands for a number that is not finite."""
 
 
 def _whole(digits: str) -> int:

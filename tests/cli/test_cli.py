@@ -45,7 +45,7 @@ SURFACE = {
         *("--keep-checkpoints", "--on", "--out", "--scale", "--seeds", "names"),
     ],
     "study show": ["--documents", "--images", "--scale", "--seeds", "name"],
-    "train": ["--data", "--dry-run", "--out", "--set", "--weights", "what"],
+    "train": ["--data", "--dry-run", "--fresh", "--out", "--set", "--weights", "what"],
     "translate": [
         *("--batch-size", "--beam", "--checkpoint", "--device", "--length-penalty"),
         *("file", "run"),

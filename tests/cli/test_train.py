@@ -1,5 +1,6 @@
 """``flashpoint train`` from the command line."""
 
+import shutil
 import subprocess
 import sys
 
@@ -23,7 +24,7 @@ def run(monkeypatch, tmp_path):
     monkeypatch.setenv("COLUMNS", "100")
     app = typer.Typer()
     app.command()(train)
-    return lambda *arguments: CliRunner().invoke(app, [str(a) for a in arguments])
+    return lambda *words, **rest: CliRunner().invoke(app, list(map(str, words)), **rest)
 
 
 def test_config_file_trains_into_runs(run, tmp_path):
@@ -56,6 +57,36 @@ def test_second_time_there_is_nothing_to_do(run, tmp_path):
     assert result.exit_code == 0
     assert "runs/tiny is finished (2 steps: " in result.stderr
     assert "nothing to do" in result.stderr
+
+
+def lose_checkpoints(run, tmp_path):
+    """A run that was stopped behind its first checkpoint and has none now; gives its config."""
+    config = write_config(tmp_path)
+    run(config)
+    shutil.rmtree(tmp_path / "runs" / "tiny" / "checkpoints")
+    (tmp_path / "runs" / "tiny" / "record.json").unlink()
+    return config
+
+
+def test_run_without_its_checkpoints_is_refused_where_nobody_can_be_asked(run, tmp_path):
+    config = lose_checkpoints(run, tmp_path)
+    curve = (tmp_path / "runs" / "tiny" / "metrics.jsonl").read_bytes()
+    with pytest.raises(InputError, match=r"or pass --fresh to begin anew"):
+        raise run(config).exception
+    assert (tmp_path / "runs" / "tiny" / "metrics.jsonl").read_bytes() == curve
+    assert run(config, "--fresh").exit_code == 0
+    assert open_run(tmp_path / "runs" / "tiny").record.steps == 12
+
+
+@pytest.mark.parametrize(("answer", "status", "steps"), [("y", 0, [8, 12]), ("n", 1, [])])
+def test_run_without_its_checkpoints_asks(run, tmp_path, monkeypatch, answer, status, steps):
+    config = lose_checkpoints(run, tmp_path)
+    monkeypatch.setattr("flashpoint.cli.train._may_ask", lambda: True)
+    result = run(config, input=f"{answer}\n")
+    assert result.exit_code == status
+    assert "metrics.jsonl reaches step 12" in result.stderr
+    assert "Begin anew? [y/N]" in result.stderr
+    assert open_run(tmp_path / "runs" / "tiny").steps[-2:] == steps
 
 
 def test_model_name_gets_a_recipe(run, tmp_path):
@@ -138,7 +169,7 @@ def test_bad_input_is_one_line(run, tmp_path, arguments, message):
 
 @pytest.mark.parametrize(("rank", "says"), [("0", True), ("1", False)])
 def test_stopped_run_has_its_own_status(run, tmp_path, monkeypatch, rank, says):
-    def stop(*_):
+    def stop(*_, **__):
         raise Preempted("stopped by SIGTERM at step 3 of 12.")
 
     monkeypatch.setattr(loop, "train", stop)
@@ -156,7 +187,7 @@ def test_other_processes_leave_errors_to_the_first(run, tmp_path, monkeypatch):
 
 
 def test_other_processes_say_what_only_they_know(run, tmp_path, monkeypatch):
-    def fail(*_):
+    def fail(*_, **__):
         raise InputError("3 of 9 images cannot be read.")
 
     monkeypatch.setenv("RANK", "1")
@@ -169,7 +200,7 @@ def test_other_processes_say_what_only_they_know(run, tmp_path, monkeypatch):
 def test_full_gpu_says_what_to_change(run, tmp_path, monkeypatch):
     import torch
 
-    def overflow(*_):
+    def overflow(*_, **__):
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
     monkeypatch.setattr(loop, "train", overflow)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from rich.console import Console
 
 import flashpoint
 from flashpoint.training import checkpoint, config_file, loop
+from flashpoint.training.vision import VisionTask
 
 TINY = {
     "model": {
@@ -91,6 +93,28 @@ def train_quietly(config, out):
 
     record = loop.train(config, out, console=Console(file=Lines(), width=300))
     return record, "".join(lines)
+
+
+def interrupt_at(step, monkeypatch, number=signal.SIGTERM):
+    """Send this process a signal when batch number ``step`` is made."""
+    batches = VisionTask.batches
+
+    def with_signal(self, start):
+        for at, batch in enumerate(batches(self, start), start=start):
+            if at == step - 1:
+                os.kill(os.getpid(), number)
+            yield batch
+
+    monkeypatch.setattr(VisionTask, "batches", with_signal)
+
+
+def contents(folder):
+    """Every file below a folder and what it holds, links as such; locks come and go."""
+    return {
+        path.relative_to(folder): path.readlink() if path.is_symlink() else path.read_bytes()
+        for path in folder.rglob("*")
+        if path.name != ".lock" and (path.is_symlink() or path.is_file())
+    }
 
 
 def command(*arguments):

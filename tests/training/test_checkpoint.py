@@ -68,6 +68,7 @@ def test_damaged_checkpoint_is_noticed_and_the_one_before_taken(tmp_path, name, 
     for step in (3, 20, 100):
         checkpoint.save(tmp_path, make(step))
     spoil(tmp_path / "step_100" / name)
+    before = files(tmp_path / "step_100")
     with pytest.raises(DamagedError):
         checkpoint.load(tmp_path, 100)
     said = []
@@ -78,6 +79,7 @@ def test_damaged_checkpoint_is_noticed_and_the_one_before_taken(tmp_path, name, 
     assert said[0].endswith("going back to step_20.")
     assert name in said[0]
     assert checkpoint.saved_steps(tmp_path) == [3, 20]
+    assert files(tmp_path / "damaged_step_100") == before  # nothing is deleted for it
 
 
 def test_every_cut_of_every_file_is_noticed(tmp_path):
@@ -130,11 +132,13 @@ def test_prune_keeps_the_chosen_and_clears_leftovers(tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["step_1", "step_3"]
 
 
-def test_saving_a_step_again_replaces_it(tmp_path):
-    spoil_truncate(checkpoint.save(tmp_path, make(1)) / "model.safetensors")
-    checkpoint.save(tmp_path, make(1))
-    assert checkpoint.load(tmp_path, 1).step == 1
-    assert [p.name for p in tmp_path.iterdir()] == ["step_1"]
+def test_saving_a_step_again_sets_the_damaged_one_aside(tmp_path):
+    path = checkpoint.save(tmp_path, make(1))
+    for names in (["damaged_step_1"], ["damaged_step_1", "damaged_step_1_2"]):
+        spoil_truncate(path / "model.safetensors")
+        checkpoint.save(tmp_path, make(1))
+        assert checkpoint.load(tmp_path, 1).step == 1
+        assert sorted(p.name for p in tmp_path.iterdir()) == [*names, "step_1"]
 
 
 @pytest.mark.parametrize("fails_at", [1, 2, 3])

@@ -14,6 +14,7 @@ from training.runs import (
     config_with_broken_images,
     curve,
     final,
+    interrupt_at,
     plain_yaml,
     tiny_config,
     train_quietly,
@@ -32,19 +33,6 @@ def whole(tmp_path_factory):
     out = tmp_path_factory.mktemp("runs") / "whole"
     train_quietly(tiny_config(), out)
     return out
-
-
-def interrupt_at(step, monkeypatch, number=signal.SIGTERM):
-    """Send this process a signal when batch number ``step`` is made."""
-    batches = VisionTask.batches
-
-    def with_signal(self, start):
-        for at, batch in enumerate(batches(self, start), start=start):
-            if at == step - 1:
-                os.kill(os.getpid(), number)
-            yield batch
-
-    monkeypatch.setattr(VisionTask, "batches", with_signal)
 
 
 def poison(monkeypatch, is_bad):

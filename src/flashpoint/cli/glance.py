@@ -4,7 +4,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from flashpoint.errors import FlashpointError
-from flashpoint.report.run_files import number, read_lines, read_mapping
+from flashpoint.report.run_files import number, read_mapping
+from flashpoint.run_metrics import read_metrics
 
 
 class Glance(NamedTuple):
@@ -32,7 +33,7 @@ def look_at(folder: Path) -> Glance:
     """Read a run's files; half-written ones are as good as not there."""
     try:
         config = read_mapping(folder / "config.yaml")
-        lines = read_lines(folder / "metrics.jsonl")
+        lines = read_metrics(folder)
     except FlashpointError:
         return Glance()
     train = [line for line in lines if line.get("kind") == "train"]

@@ -1,6 +1,7 @@
 """``flashpoint train``: train what a config file describes, or a model by its name."""
 
 import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -52,6 +53,9 @@ def train(
             help="Change a key of the config, as optimizer.lr=3e-4; may be repeated.",
         ),
     ] = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Remove what an earlier run left in --out first.")
+    ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the whole config and the cost; train nothing.")
     ] = False,
@@ -66,8 +70,8 @@ def train(
     flashpoint train reluformer_base --data documents:DIR
     torchrun --nproc-per-node 8 -m flashpoint train configs/vit_i1k.yaml --data DIR
 
-    The same command again goes on from the newest checkpoint, also after a crash. SIGTERM and
-    Ctrl-C save a checkpoint and end with status 75; errors end with status 2.
+    The same command again goes on from the newest checkpoint, also after a crash; --fresh begins
+    anew. SIGTERM and Ctrl-C save a checkpoint and end with status 75; errors end with status 2.
     """
     folder = out or Path("runs") / Path(what).stem
     is_first = os.environ.get("RANK", "0") == "0"
@@ -76,7 +80,7 @@ def train(
         if dry_run:
             _show(config)
             return
-        _run(config, folder, is_first)
+        _run(config, folder, is_first, fresh)
     except FlashpointError:
         if is_first:
             raise
@@ -161,16 +165,23 @@ def _check_model(what: str) -> None:
         ) from error
 
 
-def _run(config: "TrainConfig", folder: Path, is_first: bool) -> None:
+def _run(config: "TrainConfig", folder: Path, is_first: bool, fresh: bool) -> None:
     """Train, and say in a line how it ended."""
     import torch
 
     from flashpoint.training.failure import Preempted, RunError
     from flashpoint.training.loop import train as run
     from flashpoint.training.progress import describe_numbers
+    from flashpoint.training.run_folder import LostError
 
     try:
-        record = run(config, folder)
+        record = run(config, folder, fresh=fresh)
+    except LostError as error:
+        if not _may_ask():
+            raise
+        typer.confirm(f"{error} Begin anew?", abort=True, err=True)
+        _run(config, folder, is_first, fresh=True)
+        return
     except InputError as error:
         if not is_first:  # its own share of the data, perhaps: the first may know nothing of it
             typer.echo(f"error in process {os.environ['RANK']}: {error}", err=True)
@@ -189,6 +200,12 @@ def _run(config: "TrainConfig", folder: Path, is_first: bool) -> None:
             f"{folder}: {describe_numbers(record.validation)} after {record.steps} steps, "
             f"{record.seconds:.0f} s, {record.samples_per_s:,.0f} {record.unit}/s"
         )
+
+
+def _may_ask() -> bool:
+    """Whether somebody sees a question and can answer it."""
+    is_alone = os.environ.get("WORLD_SIZE", "1") == "1"
+    return is_alone and sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def _show(config: "TrainConfig") -> None:

@@ -1,17 +1,45 @@
 """A run folder as plain data, read without torch and without the code that wrote it."""
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias, cast
-
-import yaml
+from typing import Any, NotRequired, TypeAlias, TypedDict, cast
 
 from flashpoint.errors import InputError
+from flashpoint.run_metrics import read_metrics
+from flashpoint.stored import check, exists, read_json, read_yaml
 
 Row: TypeAlias = Mapping[str, Any]
+Number: TypeAlias = int | float | None
+
+
+class _Config(TypedDict):
+    """As much of ``config.yaml`` as pages show."""
+
+    model: str | Mapping[str, Any]
+    steps: NotRequired[int | None]
+    epochs: NotRequired[float | None]
+
+
+class _Record(TypedDict, total=False):
+    """As much of ``record.json``."""
+
+    steps: int
+    validation: Mapping[str, Number]
+    best: Mapping[str, Number]
+    environment: Mapping[str, Any]
+    seconds: Number
+    samples_per_s: Number
+    num_parameters: Number
+    flops: Number
+
+
+class _Statistics(TypedDict, total=False):
+    """As much of ``attention/statistics.json``."""
+
+    heads: list[Mapping[str, int | float | bool | None]]
+    num_keys: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,20 +73,20 @@ def read_runs(paths: Sequence[Path]) -> list[RunFiles]:
 
 
 def _read_run(path: Path, name: str) -> RunFiles:
-    if not (path / "config.yaml").is_file():
+    if not exists(path / "config.yaml"):
         raise InputError(
             f"{path} is not a run's folder: it has no config.yaml. Give one that `flashpoint "
             "train` wrote."
         )
-    lines = read_lines(path / "metrics.jsonl")
+    lines = read_metrics(path)
     return RunFiles(
         path=path,
         name=name,
-        config=read_mapping(path / "config.yaml"),
-        record=read_mapping(path / "record.json"),
+        config=_read_config(path / "config.yaml"),
+        record=_read_part(path / "record.json", _Record),
         train=[line for line in lines if line.get("kind") == "train"],
         validation=[line for line in lines if line.get("kind") == "validation"],
-        statistics=read_mapping(path / "attention" / "statistics.json") or None,
+        statistics=_read_part(path / "attention" / "statistics.json", _Statistics) or None,
         maps=sorted((path / "attention").glob("maps*.png")),
     )
 
@@ -76,32 +104,17 @@ def _short_names(paths: Sequence[Path]) -> list[str]:
 
 def read_mapping(file: Path) -> Row:
     """A YAML or JSON file; empty if it is not there."""
-    if not file.is_file():
+    if not exists(file):
         return {}
-    try:
-        content = file.read_text(encoding="utf-8")
-        data = yaml.safe_load(content) if file.suffix == ".yaml" else json.loads(content)
-    except (yaml.YAMLError, ValueError) as error:
-        reason = " ".join(str(error).split())
-        raise InputError(f"{file} cannot be read: {reason}.") from error
-    if not isinstance(data, dict):
-        raise InputError(f"{file} must hold a mapping, not {type(data).__name__}.")
-    return cast(Row, data)
+    return read_yaml(file) if file.suffix == ".yaml" else read_json(file, dict[str, Any])
 
 
-def read_lines(file: Path) -> list[Row]:
-    """Every whole line; the last may be half written while the run goes on."""
-    if not file.is_file():
-        return []
-    lines = file.read_bytes().splitlines()
-    rows: list[Row] = []
-    for number, line in enumerate(lines, start=1):
-        try:
-            rows.append(json.loads(line))
-        except ValueError as error:
-            if number < len(lines):
-                raise InputError(f"{file}, line {number} is not JSON.") from error
-    return rows
+def _read_config(file: Path) -> Row:
+    return cast(Row, check(read_yaml(file), _Config, str(file)))
+
+
+def _read_part(file: Path, shape: type[Any]) -> Row:
+    return cast(Row, read_json(file, shape)) if exists(file) else {}
 
 
 def number(row: Row, key: str) -> float | None:

@@ -8,17 +8,20 @@ a temporary name, brought to disk, and renamed: whoever is killed meanwhile leav
 import contextlib
 import errno
 import hashlib
+import itertools
 import json
 import os
 import shutil
 from collections.abc import Callable, Collection, Generator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import safetensors.torch
 from torch import Tensor
 
+from flashpoint.errors import InputError
+from flashpoint.stored import exists, parse_json, read_bytes, unreadable
 from flashpoint.training.failure import RunError
 
 Tensors = Mapping[str, Tensor]
@@ -27,8 +30,23 @@ TEMPORARY = ".unfinished_"
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
+_STATE = "state.json"
+
+
 class DamagedError(Exception):
-    """A checkpoint is not what was written."""
+    """A checkpoint is not what was written: a checksum fails, or a file is missing.
+
+    One that cannot be read now is not damaged: a disk may come back.
+    """
+
+
+class _State(TypedDict):
+    """What state.json holds."""
+
+    step: int
+    state: dict[str, Any]
+    files: dict[str, str]
+    digest: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,9 +82,10 @@ def save(folder: Path, checkpoint: Checkpoint) -> Path:
                 for name, tensors in _parts(checkpoint).items()
             }
             content = {"step": checkpoint.step, "state": checkpoint.state, "files": digests}
-            write(temporary / "state.json", _seal(content))
+            write(temporary / _STATE, _seal(content))
             sync_folder(temporary)
-            remove(final)  # only a damaged one can be in the way
+            if os.path.lexists(final):  # only a damaged one can be in the way
+                set_aside(final)
             temporary.rename(final)
             sync_folder(folder)
         finally:
@@ -75,7 +94,12 @@ def save(folder: Path, checkpoint: Checkpoint) -> Path:
 
 
 def load(folder: Path, step: int) -> Checkpoint:
-    """Read a checkpoint and compare it with its checksums; DamagedError if it differs."""
+    """Read a checkpoint and compare it with its checksums.
+
+    Raises:
+        DamagedError: it differs.
+        RunError: it cannot be read, which says nothing about it.
+    """
     state = read_state(folder, step)
     return Checkpoint(
         step=step,
@@ -88,35 +112,51 @@ def load(folder: Path, step: int) -> Checkpoint:
 def load_tensors(folder: Path, step: int, part: str) -> dict[str, Tensor]:
     """The "model" or the "optimizer" of a checkpoint; DamagedError if it is not whole."""
     file = step_folder(folder, step) / f"{part}.safetensors"
-    expected = read_state(folder, step)["files"][file.name]
-    try:
-        content = file.read_bytes()
-    except OSError as error:
-        raise DamagedError(f"{file.name} cannot be read: {error.strerror}") from error
+    expected = read_state(folder, step)["files"].get(file.name)
+    content = _read(file)
     if hashlib.sha256(content).hexdigest() != expected:
         raise DamagedError(f"{file.name} ({len(content)} bytes) does not match its checksum")
     return safetensors.torch.load(content)
 
 
-def read_state(folder: Path, step: int) -> dict[str, Any]:
+def read_state(folder: Path, step: int) -> _State:
     """What state.json says; DamagedError if it is not whole."""
+    text = _read(step_folder(folder, step) / _STATE)
     try:
-        content = json.loads((step_folder(folder, step) / "state.json").read_text("utf-8"))
-        whole = content.pop("digest") == hashlib.sha256(_encode(content)).hexdigest()
-    except OSError as error:
-        raise DamagedError(f"state.json cannot be read: {error.strerror}") from error
-    except (ValueError, KeyError, AttributeError) as error:
-        raise DamagedError("state.json is cut off or not JSON") from error
+        content = parse_json(text.decode("utf-8", errors="replace"), _State, _STATE)
+    except InputError as error:
+        raise DamagedError(str(error).rstrip(".")) from error
+    rest = {name: value for name, value in content.items() if name != "digest"}
+    whole = content["digest"] == hashlib.sha256(_encode(rest)).hexdigest()
     if not whole or content["step"] != step:
-        raise DamagedError("state.json does not match its checksum")
+        raise DamagedError(f"{_STATE} does not match its checksum")
     return content
+
+
+def _read(file: Path) -> bytes:
+    with _reading():
+        if not exists(file):
+            raise DamagedError(f"{file.name} is missing")
+        return read_bytes(file, max_bytes=2**63)
+
+
+@contextlib.contextmanager
+def _reading() -> Generator[None]:
+    """Say of what cannot be read that nothing happened to it."""
+    try:
+        yield
+    except InputError as error:
+        raise RunError(
+            f"{error} No checkpoint was changed or removed. Make it readable, then give the same "
+            "command again."
+        ) from error
 
 
 def latest(folder: Path, say: Callable[[str], None]) -> Checkpoint | None:
     """The newest whole checkpoint, or None where there is none at all.
 
-    Damaged ones are reported through ``say``, and removed once an older one was read, so that
-    they are never counted among the last to keep.
+    Damaged ones are reported through ``say``, and renamed once an older one was read, so that
+    they are never counted among the last to keep; nothing is removed.
     """
     damaged: dict[int, str] = {}
     for step in reversed(saved_steps(folder)):
@@ -126,8 +166,11 @@ def latest(folder: Path, say: Callable[[str], None]) -> Checkpoint | None:
             damaged[step] = str(error)
             continue
         for bad, reason in damaged.items():
-            say(f"checkpoint step_{bad} is damaged ({reason}); going back to step_{step}.")
-            remove(step_folder(folder, bad))
+            aside = set_aside(step_folder(folder, bad))
+            say(
+                f"checkpoint step_{bad} is damaged ({reason}) and kept as {aside.name}; "
+                f"going back to step_{step}."
+            )
         return found
     if damaged:
         reasons = "; ".join(f"step_{step}: {reason}" for step, reason in damaged.items())
@@ -139,9 +182,16 @@ def latest(folder: Path, say: Callable[[str], None]) -> Checkpoint | None:
 
 
 def saved_steps(folder: Path) -> list[int]:
-    """The steps of all checkpoints, in order."""
-    names = [path.name.removeprefix("step_") for path in folder.glob("step_*")]
-    return sorted(int(name) for name in names if name.isdecimal())
+    """The steps of all checkpoints, in order; RunError where the folder cannot be read."""
+    with _reading():
+        if not exists(folder):
+            return []
+        try:
+            names = os.listdir(folder)  # a glob leaves out what may not be read
+        except OSError as error:
+            raise unreadable(folder, error) from error
+    steps = [name.removeprefix("step_") for name in names if name.startswith("step_")]
+    return sorted(int(step) for step in steps if step.isdecimal())
 
 
 def step_folder(folder: Path, step: int) -> Path:
@@ -165,6 +215,15 @@ def remove(path: Path) -> None:
         shutil.rmtree(aside, ignore_errors=True)
         path = path.rename(aside)
     shutil.rmtree(path, ignore_errors=True)
+
+
+def set_aside(path: Path) -> Path:
+    """Give a damaged checkpoint a name that is free and counts as none; gives its new path."""
+    ends = itertools.chain([""], (f"_{number}" for number in itertools.count(2)))
+    names = (path.with_name(f"damaged_{path.name}{end}") for end in ends)
+    aside = next(name for name in names if not os.path.lexists(name))
+    with writing(aside):
+        return path.rename(aside)
 
 
 def replace_file(path: Path, content: bytes) -> None:

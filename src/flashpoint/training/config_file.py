@@ -19,8 +19,12 @@ _SHORT = {"model": "name", "attention": "activation"}
 
 
 def load(path: Path, overrides: Sequence[str] = ()) -> TrainConfig:
-    """The config in a YAML file, changed by ``a.b=c`` texts."""
-    return parse(read_yaml(path), overrides)
+    """The config in a YAML file, changed by ``a.b=c`` texts; errors name the file."""
+    values = read_yaml(path)
+    try:
+        return parse(values, overrides)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
 
 
 def parse(values: Mapping[str, Any], overrides: Sequence[str] = ()) -> TrainConfig:

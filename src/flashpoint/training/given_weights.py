@@ -1,7 +1,6 @@
 """Weights that a run starts from instead of fresh ones: of an earlier run, or from a file."""
 
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -17,12 +16,19 @@ from flashpoint.convert.weights import listed
 from flashpoint.errors import InputError
 from flashpoint.files import json_text
 from flashpoint.schema import plain
+from flashpoint.stored import exists, read_json
 from flashpoint.training.checkpoint import read_state, replace_file, step_folder
 from flashpoint.training.config_file import differences
 from flashpoint.training.data_identity import read_data
-from flashpoint.training.run_folder import CHECKPOINTS, CONFIG, MODEL, open_run, run_and_step
+from flashpoint.training.run_folder import (
+    CHECKPOINTS,
+    CONFIG,
+    MODEL,
+    WEIGHTS,
+    open_run,
+    run_and_step,
+)
 
-FILE = "weights.json"
 _SAID = ("image_size", "num_classes")  # by what becomes of positions and head
 
 
@@ -158,10 +164,10 @@ def start_facts(
 def write_start(folder: Path, facts: Mapping[str, Any]) -> None:
     """Keep what a run started from, for it is not read again when the run goes on."""
     if facts:
-        replace_file(folder / FILE, json_text(facts, indent=1).encode())
+        replace_file(folder / WEIGHTS, json_text(facts, indent=1).encode())
 
 
 def read_start(folder: Path) -> dict[str, Any]:
     """What a run started from; nothing if from fresh weights."""
-    file = folder / FILE
-    return json.loads(file.read_text("utf-8")) if file.is_file() else {}
+    file = folder / WEIGHTS
+    return read_json(file, dict[str, Any]) if exists(file) else {}

@@ -9,15 +9,16 @@ import json
 from contextlib import ExitStack, closing
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 import torch
 from rich.console import Console
 
+from flashpoint.run_metrics import FILE as METRICS
+from flashpoint.stored import parse_json
 from flashpoint.training import checkpoint
 from flashpoint.training.checkpoint import Checkpoint
 from flashpoint.training.config import TrainConfig
-from flashpoint.training.data_identity import settle_data
 from flashpoint.training.device_rate import matrix_rate
 from flashpoint.training.failure import Preempted, RunError
 from flashpoint.training.given_weights import describe_start, read_start, write_start
@@ -26,14 +27,8 @@ from flashpoint.training.metrics import Metrics
 from flashpoint.training.optimizer import make_optimizer
 from flashpoint.training.progress import Progress, describe_numbers
 from flashpoint.training.ranks import Ranks, join
-from flashpoint.training.record import (
-    Record,
-    describe_environment,
-    numbers_of,
-    read_text,
-    write_text,
-)
-from flashpoint.training.run_folder import CHECKPOINTS, best_of, claim, settle_config
+from flashpoint.training.record import Record, describe_environment, numbers_of
+from flashpoint.training.run_folder import CHECKPOINTS, best_of, claim, settle
 from flashpoint.training.schedule import Warmup, learning_rate, warmup_steps
 from flashpoint.training.sharing import Shared, check_sharing
 from flashpoint.training.step import Counts, Step, Update
@@ -43,15 +38,28 @@ from flashpoint.training.task import Batch, Task
 from flashpoint.training.tasks import task_class
 
 
-def train(config: TrainConfig, out: Path, *, console: Console | None = None) -> Record:
+class _State(TypedDict):
+    """What a checkpoint notes besides weights and moments; ``lines`` are those of the curve."""
+
+    counts: Counts
+    seconds: float
+    data: NotRequired[dict[str, int]]
+    lines: NotRequired[int]
+
+
+def train(
+    config: TrainConfig, out: Path, *, console: Console | None = None, fresh: bool = False
+) -> Record:
     """Train to the end, from the newest checkpoint in ``out`` if there is one.
 
     Args:
         config: the run.
         out: its folder; made if it is not there.
         console: where progress is shown; None is standard error.
+        fresh: begin anew, without what an earlier run left in ``out``.
 
     Raises:
+        LostError: there was a checkpoint once, and there is none now.
         Preempted: SIGTERM or Ctrl-C came; a checkpoint was saved.
         RunError: the run cannot go on; older checkpoints are whole.
     """
@@ -62,11 +70,11 @@ def train(config: TrainConfig, out: Path, *, console: Console | None = None) -> 
         warmup = warmup_steps(config.schedule, total)
         with torch.device("meta"):
             task.build_model()  # what cannot be is refused before a folder is made
-        goes_on = ranks.any(bool(checkpoint.saved_steps(out / CHECKPOINTS)))
+        has_begun = not fresh and bool(checkpoint.saved_steps(out / CHECKPOINTS))
+        goes_on = ranks.any(has_begun)
         start = {} if goes_on else task.begin()
         ranks.on_first(lambda: stack.enter_context(claim(out)))
-        ranks.on_first(lambda: settle_config(out, task.config))
-        ranks.on_first(lambda: settle_data(out, task.identity))
+        ranks.on_first(lambda: settle(out, task.config, task.identity, fresh=fresh))
         ranks.on_first(lambda: write_start(out, start))
         progress = Progress(
             console,
@@ -75,9 +83,8 @@ def train(config: TrainConfig, out: Path, *, console: Console | None = None) -> 
             total=total,
             is_shown=ranks.is_first,
         )
-        text = ranks.share_text(read_text(out) if ranks.is_first else "")
-        if text:
-            record = Record(**json.loads(text))
+        record = _share(ranks, Record.read(out) if ranks.is_first else None)
+        if record:
             result = describe_numbers(record.validation)
             progress.say(f"{out} is finished ({record.steps} steps: {result}); nothing to do.")
             return record
@@ -119,12 +126,13 @@ class _Run:
         self.rate = matrix_rate(ranks.device, config.precision)
         self.metrics: Metrics | None = None  # of the first process
         self.last_good: int | None = None  # checkpoint that no bad update followed
+        self.spared: set[int] = set()  # checkpoints whose validation is lost: one may be the best
 
     def go(self, wish: Wish) -> Record:
         """Train from where the run stands to its end."""
-        start = self._restore()
-        self.progress.start(start)
         try:
+            start = self._restore()
+            self.progress.start(start)
             self._train(start, wish)
             return self._finish()
         finally:
@@ -241,7 +249,9 @@ class _Run:
     def _save(self, step: int) -> None:
         counts = self.step.tally.read()
         data = dict(self.task.check_data(self.progress.say))
-        state = {"counts": asdict(counts), "data": data, "seconds": self.watch.read()}
+        lines = self.metrics.count_at(step) if self.metrics is not None else 0
+        noted = {"counts": asdict(counts), "seconds": self.watch.read(), "lines": lines}
+        state = {**noted, "data": data}
         if not counts.bad_row:
             self.last_good = step
         with self.watch.paused():
@@ -262,7 +272,7 @@ class _Run:
         folder = self.out / CHECKPOINTS
         keep = set(checkpoint.saved_steps(folder)[-self.config.keep_checkpoints :])
         best = best_of(self.metrics.validations(), self.config)
-        keep |= {step for step in (best, self.last_good) if step is not None}
+        keep |= {step for step in (best, self.last_good) if step is not None} | self.spared
         checkpoint.prune(folder, keep)
 
     def _restore(self) -> int:
@@ -277,22 +287,45 @@ class _Run:
         self.ranks.on_first(read)
         saved = found[0] or Checkpoint(step=0, model={}, optimizer={}, state={})
         step = self.ranks.max(saved.step)
-        state = json.loads(self.ranks.share_text(json.dumps(dict(saved.state))))
+        text = self.ranks.share_text(json.dumps(dict(saved.state)))
+        seconds = 0.0
         if step:
+            state = parse_json(text, _State, f"the state of step_{step} in {self.out}")
+            seconds = state["seconds"]
             self.model.restore(self.optimizer, dict(saved.model), dict(saved.optimizer))
-            self.step.tally.reset(Counts(**state["counts"]))
+            self.step.tally.reset(state["counts"])
             self.task.resume_data(step, state.get("data", {}))
             self.last_good = step
             self.progress.say(f"going on from step {step} of {self.total} in {self.out}.")
-        self.watch = Stopwatch(self.ranks.device, state.get("seconds", 0.0))
+            self._look_for_lines(step, state.get("lines", 0))
+        elif self.metrics is not None and self.metrics.num_dropped:
+            self.progress.say(
+                f"{self.out} has no checkpoint yet: beginning anew, and {METRICS} with it."
+            )
+        self.watch = Stopwatch(self.ranks.device, seconds)
         self.logged_at = step, self.watch.read()
         return step
 
+    def _look_for_lines(self, step: int, num_lines: int) -> None:
+        """Say what the curve has lost since the checkpoint was saved; its checkpoints stay."""
+        if self.metrics is None:
+            return
+        missing = num_lines - self.metrics.count_at(step)
+        if missing > 0:
+            self.spared = set(checkpoint.saved_steps(self.out / CHECKPOINTS))
+            self.progress.say(
+                f"{missing} of the {num_lines} lines of {METRICS} up to step {step} are missing: "
+                "the curve has a gap. To close it, stop, restore the file, and give the same "
+                "command again."
+            )
+
     def _finish(self) -> Record:
         """Write the record; gives it in every process."""
-        text = self._record().to_json() if self.ranks.is_first else ""
-        self.ranks.on_first(lambda: write_text(self.out, text))
-        return Record(**json.loads(self.ranks.share_text(text)))
+        record = self._record() if self.ranks.is_first else None
+        self.ranks.on_first(lambda: record and record.write(self.out))
+        shared = _share(self.ranks, record)
+        assert shared is not None
+        return shared
 
     def _record(self) -> Record:
         assert self.metrics is not None
@@ -315,7 +348,7 @@ class _Run:
             flops=flops,
             utilisation=rate and flops / seconds / rate,
             peak_memory_bytes=torch.cuda.max_memory_allocated() if is_gpu else None,
-            train_loss=logged[-1]["loss"] if logged else None,
+            train_loss=logged[-1].get("loss") if logged else None,
             validation=numbers_of(validations[self.total]),
             best={"step": best, **numbers_of(validations[best])},
             skipped=int(self.step.tally.read().bad),
@@ -326,6 +359,12 @@ class _Run:
             },
             environment=describe_environment(self.ranks.device, self.ranks.size),
         )
+
+
+def _share(ranks: Ranks, record: Record | None) -> Record | None:
+    """The first process' record as it comes back from its file, everywhere."""
+    text = ranks.share_text(record.to_json() if record else "")
+    return parse_json(text, Record, "record.json") if text else None
 
 
 def _start_note(out: Path) -> dict[str, Any]:

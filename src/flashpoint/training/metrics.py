@@ -1,36 +1,15 @@
 """metrics.jsonl, one line a log step, and the same numbers for TensorBoard."""
 
-import json
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from flashpoint.files import json_text
+from flashpoint.run_metrics import FILE, read_metrics
 from flashpoint.training.checkpoint import replace_file, writing
 
 Line = Mapping[str, Any]
-
-FILE = "metrics.jsonl"
-
-
-def read_metrics(folder: Path) -> list[dict[str, Any]]:
-    """All whole lines of a run's metrics; the last may be half written.
-
-    Example:
-        >>> read_metrics(Path("no/such/run"))
-        []
-    """
-    file = folder / FILE
-    if not file.is_file():
-        return []
-    lines: list[dict[str, Any]] = []
-    for text in file.read_text("utf-8").splitlines():
-        try:
-            lines.append(json.loads(text))
-        except ValueError:
-            break
-    return lines
 
 
 class Metrics:
@@ -44,7 +23,9 @@ class Metrics:
 
     def __init__(self, folder: Path, step: int, say: Callable[[str], None]) -> None:
         self.path = folder / FILE
-        self.lines: list[Line] = [line for line in read_metrics(folder) if line["step"] <= step]
+        found = read_metrics(folder)
+        self.lines: list[Line] = [line for line in found if line["step"] <= step]
+        self.num_dropped = len(found) - len(self.lines)
         replace_file(self.path, b"".join(_encode(line) for line in self.lines))
         self._file = self.path.open("ab", buffering=0)  # nothing is left to fail in close()
         self._board = _open_board(folder, step, say)
@@ -68,6 +49,10 @@ class Metrics:
         """Bring all lines to disk."""
         with writing(self.path):
             os.fsync(self._file.fileno())
+
+    def count_at(self, step: int) -> int:
+        """Lines that were there when the checkpoint of a step was saved: it is validated later."""
+        return sum((line["step"], line["kind"]) != (step, "validation") for line in self.lines)
 
     def validations(self) -> dict[int, Line]:
         """The validation lines by step."""

@@ -1,6 +1,5 @@
 """record.json: what came out of a run, and where and with what it was made."""
 
-import json
 import platform
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -13,9 +12,11 @@ import torch
 import flashpoint
 from flashpoint.files import json_text
 from flashpoint.provenance import commit, cpu_name
+from flashpoint.stored import exists, read_json
 from flashpoint.training.checkpoint import replace_file
 
 FILE = "record.json"
+_ADVICE = "Restore it, or remove it and give the command that trained the run again."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,7 +33,7 @@ class Record:
         utilisation: their rate as a share of the device's at large products; None on the CPU.
         peak_memory_bytes: of the GPU's memory; None on the CPU.
         train_loss: the last logged one.
-        validation: numbers at the end.
+        validation: numbers at the end; None is one that is not finite.
         best: numbers and step of the best checkpoint.
         skipped: updates left out, as their loss or gradient was not finite.
         notes: what the task adds.
@@ -50,8 +51,8 @@ class Record:
     utilisation: float | None
     peak_memory_bytes: int | None
     train_loss: float | None
-    validation: Mapping[str, float]
-    best: Mapping[str, float]
+    validation: Mapping[str, int | float | None]
+    best: Mapping[str, int | float | None]
     skipped: int
     notes: Mapping[str, Any] = field(default_factory=dict[str, Any])
     environment: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -63,19 +64,12 @@ class Record:
     @classmethod
     def read(cls, folder: Path) -> "Record | None":
         """The record of a run, or None while it has not ended."""
-        text = read_text(folder)
-        return cls(**json.loads(text)) if text else None
+        file = folder / FILE
+        return read_json(file, cls, _ADVICE) if exists(file) else None
 
-
-def read_text(folder: Path) -> str:
-    """What record.json holds; nothing while the run has not ended."""
-    file = folder / FILE
-    return file.read_text("utf-8") if file.is_file() else ""
-
-
-def write_text(folder: Path, text: str) -> None:
-    """Put record.json into a run's folder, whole."""
-    replace_file(folder / FILE, text.encode())
+    def write(self, folder: Path) -> None:
+        """Put record.json into a run's folder, whole."""
+        replace_file(folder / FILE, self.to_json().encode())
 
 
 def numbers_of(line: Mapping[str, Any]) -> dict[str, float]:

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shutil
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,12 +10,14 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from torch import nn
 
-from flashpoint.errors import InputError
+from flashpoint.errors import InputError, describe
 from flashpoint.files import InUse, locked
+from flashpoint.run_metrics import FILE as METRICS
+from flashpoint.run_metrics import read_metrics
 from flashpoint.schema import plain
-from flashpoint.training import checkpoint, config_file
+from flashpoint.stored import exists
+from flashpoint.training import checkpoint, config_file, data_identity, record
 from flashpoint.training.failure import RunError
-from flashpoint.training.metrics import read_metrics
 from flashpoint.training.record import Record
 from flashpoint.training.tasks import task_class
 
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
 CONFIG = "config.yaml"
 CHECKPOINTS = "checkpoints"
 MODEL = "model.safetensors"
+WEIGHTS = "weights.json"
 LOCK = ".lock"
 MAY_CHANGE = (
     *("accumulate", "checkpoint_every", "compile", "data.pieces.file", "data.workers"),
@@ -97,14 +101,20 @@ class Run:
                 f"(there are: {others or 'none'}), or restore it."
             ) from error
         model = create_model(self.config.model.name, **self.config.model.settings)
-        model.load_state_dict(weights)
+        try:
+            model.load_state_dict(weights)
+        except RuntimeError as error:
+            raise InputError(
+                f"the weights of step_{step} in {self.path} do not fit the model of its {CONFIG}: "
+                f"{describe(str(error))}. Restore the {CONFIG} that the run wrote."
+            ) from error
         return model.eval()
 
 
 def open_run(path: Path | str) -> Run:
     """Read a run's folder."""
     path = Path(path)
-    if not (path / CONFIG).is_file():
+    if not exists(path / CONFIG):
         found = run_and_step(path)
         if found is not None:
             raise InputError(
@@ -160,10 +170,64 @@ def claim(path: Path) -> Generator[None]:
         yield
 
 
-def settle_config(path: Path, config: "TrainConfig") -> None:
-    """Write the config of a new run, and the files it needs; refuse others in an old run's."""
+class LostError(InputError):
+    """A run's checkpoints are gone, so that it would begin anew."""
+
+
+def settle(
+    path: Path, config: "TrainConfig", identity: Mapping[str, Any], *, fresh: bool = False
+) -> None:
+    """Bring a run's folder in order for training; all is read before anything is written.
+
+    Args:
+        path: the folder, held by ``claim``.
+        config: of the run that is to go on or to begin there; an old run's must be the same.
+        identity: of its data, likewise.
+        fresh: remove what an earlier run left.
+    """
+    if fresh:
+        _clear(path, config)
+    _require_same_config(path, config)
+    data_identity.require_same_data(path, identity)
+    if Record.read(path) is None:
+        _require_checkpoints(path)
+    for name, origin in config.files().items():
+        _keep(path / name, origin.read_bytes())
+    checkpoint.replace_file(path / CONFIG, config_file.dump(config).encode())
+    data_identity.write_data(path, identity)
+
+
+def _clear(path: Path, config: "TrainConfig") -> None:
+    """Remove what ``train`` writes, and nothing else."""
+    with checkpoint.writing(path):
+        if os.path.lexists(path / CHECKPOINTS):
+            shutil.rmtree(path / CHECKPOINTS)
+        files = (CONFIG, METRICS, WEIGHTS, record.FILE, data_identity.FILE, *config.files())
+        for file in (*(path / name for name in files), *path.glob("events.*")):
+            file.unlink(missing_ok=True)
+
+
+def _require_checkpoints(path: Path) -> None:
+    """Refuse a run whose curve is longer than a run without a checkpoint can be."""
+    lines = read_metrics(path)
+    if not lines or checkpoint.saved_steps(path / CHECKPOINTS):
+        return
+    config = config_file.load(path / CONFIG)
+    first = min(config.checkpoint_every, config.evaluate_every)
+    saved = [
+        line["step"] for line in lines if line["kind"] == "validation" or line["step"] > first
+    ]
+    if saved:
+        raise LostError(
+            f"{path / CHECKPOINTS} has no checkpoint, but {METRICS} reaches step {max(saved)}: "
+            "they were removed or lie elsewhere. Restore them, or pass --fresh to begin anew "
+            "without that curve."
+        )
+
+
+def _require_same_config(path: Path, config: "TrainConfig") -> None:
     file = path / CONFIG
-    if file.exists():
+    if exists(file):
         changed = config_file.differences(plain(config_file.load(file)), plain(config))
         fatal = {key: pair for key, pair in changed.items() if key not in MAY_CHANGE}
         if fatal:
@@ -174,9 +238,6 @@ def settle_config(path: Path, config: "TrainConfig") -> None:
                 f"{path} holds a run with another config: {first}. Pass another --out, or remove "
                 "the folder."
             )
-    for name, origin in config.files().items():
-        _keep(path / name, origin.read_bytes())
-    checkpoint.replace_file(file, config_file.dump(config).encode())
 
 
 def _keep(file: Path, content: bytes) -> None:
