@@ -127,7 +127,7 @@ def test_study_with_a_broken_file_goes_on_as_it_says(study):
     (folder / store.STUDY).write_text("{")
     for command in (["run", "small", "--scale", "smoke"], ["report", folder.parent]):
         said = refused(study, *command)
-        assert said.startswith(f"{folder / store.STUDY} is cut off or not JSON: ")
+        assert said.startswith(f"{folder / store.STUDY} cannot be read: ")
         assert f"Remove {folder / store.STUDY} and give the command" in said
     (folder / store.STUDY).unlink()
     assert study("run", "small", "--scale", "smoke").exit_code == 0

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from study.tiny import AFTERWARDS, SETTINGS, STUDY, measurement, settle, training
 
-from flashpoint.errors import InputError
+from flashpoint.errors import InputError, describe
 from flashpoint.study import store
 from flashpoint.study.registry import STUDIES
 from flashpoint.study.sections import read_section
@@ -87,7 +87,7 @@ def outcomes(folder):
 
 
 @pytest.mark.parametrize(
-    "name", ["", ".", "..", "../other", "/etc", "a/b", "add/", "./add", "nul\0byte"]
+    "name", ["", ".", "..", "../other", "/etc", "a/b", "add/", "./add", "nul\0byte", 256 * "x"]
 )
 def test_trial_outside_its_study_is_refused(tmp_path, name):
     """What a stranger's study names must not be trained in, and not be tidied."""
@@ -98,7 +98,8 @@ def test_trial_outside_its_study_is_refused(tmp_path, name):
     store.write_json(folder / store.STUDY, {**content, "trials": [*content["trials"], name]})
     with pytest.raises(InputError, match="is no name of a folder") as caught:
         store.read_study(folder)
-    assert str(caught.value).startswith(f"{folder / store.STUDY}: trials has {name!r}")
+    said = f"{folder / store.STUDY}: trials has {describe(name)}"
+    assert str(caught.value).startswith(said)
     assert (other / "checkpoints").is_dir()
 
 

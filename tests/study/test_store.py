@@ -202,7 +202,7 @@ def test_trial_with_a_broken_file_has_failed_and_says_which(tmp_path, name):
     (folder / name).write_text('{"half": ')
     outcome = store.read_outcome(folder)
     assert outcome.status == "failed"
-    assert outcome.reason.startswith(f"{folder / name} is cut off or not JSON: ")
+    assert outcome.reason.startswith(f"{folder / name} cannot be read: ")
     assert outcome.reason.endswith(f". Remove {folder} to do the trial again.")
 
 
@@ -216,7 +216,7 @@ def test_broken_plans_are_one_line(tmp_path, text):
         (store.read_trial, folder, f"Remove {folder} to do the trial again."),
         (store.read_study, tmp_path, f"{kept}: trials are kept."),
     ):
-        said = r"not JSON|must be a section|is missing|is unknown"
+        said = r"cannot be read|must hold|is missing|is unknown"
         with pytest.raises(InputError, match=said) as caught:
             read(path)
         assert "\n" not in str(caught.value)

@@ -62,6 +62,19 @@ def test_attention_that_cannot_be_shown_fails_no_trial(place, monkeypatch):
     assert not (folder / "attention").exists()
 
 
+def test_trial_that_lost_its_checkpoints_says_how_to_do_it_again(place):
+    folder = place(training("relu"))
+    do_trial(folder)  # which drops them
+    (folder / store.RECORD).unlink()
+    before = (folder / "metrics.jsonl").read_bytes()
+    assert do_trial(folder) == "failed"
+    assert store.read_outcome(folder).reason == (
+        f"{folder} began and has lost its checkpoints. Restore them, or remove it to do the trial "
+        "again."
+    )
+    assert (folder / "metrics.jsonl").read_bytes() == before
+
+
 def test_checkpoints_stay_if_asked_for(place):
     folder = place(training("relu"))
     do_trial(folder, keep_checkpoints=True)
@@ -152,7 +165,7 @@ def test_broken_file_is_said_and_left(place, name):
     (folder / name).write_text("{")
     assert do_trial(folder) == "failed"
     reason = read_json(folder / store.FAILURE)["reason"]
-    assert reason.startswith(f"{folder / name} is cut off or not JSON: ")
+    assert reason.startswith(f"{folder / name} cannot be read: ")
     assert reason.endswith(f". Remove {folder} to do the trial again.")
     assert (folder / name).read_text() == "{"
 

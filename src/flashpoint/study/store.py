@@ -32,6 +32,8 @@ FAILURE = "failure.json"
 ATTENTION = "attention"
 LOG = "log.txt"
 LOCK = ".lock"
+LONGEST_NAME = 255
+"""Bytes of a folder's name, on any usual file system."""
 LAST_LINES = 40
 """Of the log, kept beside the reason of a failure."""
 
@@ -77,7 +79,8 @@ class StudyFile:
 
     def __post_init__(self) -> None:
         for name in self.trials:
-            if name in ("", ".", "..") or "/" in name or "\0" in name:
+            is_long = len(name.encode()) > LONGEST_NAME
+            if name in ("", ".", "..") or "/" in name or "\0" in name or is_long:
                 raise InputError(f"trials has {describe(name)}, which is no name of a folder.")
         if len(set(self.trials)) < len(self.trials):
             raise InputError("trials has a name twice.")

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Literal, TypeAlias
 
-from flashpoint.errors import FlashpointError
+from flashpoint.errors import FlashpointError, InputError
 from flashpoint.files import InUse, locked
 from flashpoint.study import store
 from flashpoint.study.measures.registry import MEASURES
@@ -78,10 +78,17 @@ def _train(folder: Path, work: Training, log: IO[bytes]) -> None:
 
     from flashpoint.study.evaluations import run_evaluation
     from flashpoint.training import config_file, loop
+    from flashpoint.training.run_folder import LostError
 
     config = config_file.parse(work.config)
     with open(log.fileno(), "w", closefd=False) as text:
-        loop.train(config, folder, console=Console(file=text, width=200))
+        try:
+            loop.train(config, folder, console=Console(file=text, width=200))
+        except LostError as error:  # whose advice, --fresh, would here remove the whole study
+            raise InputError(
+                f"{folder} began and has lost its checkpoints. Restore them, or remove it to do "
+                "the trial again."
+            ) from error
     if config.seed == 0:
         _inspect(folder, log)
     answers = store.read_evaluations(folder)
