@@ -40,7 +40,6 @@ def test_every_pair_of_head_dims_matches_reference(impl, D, dtype, sizes, most, 
 
 @pytest.mark.gpu
 @needs_gpu
-@pytest.mark.usual_tiles
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
 @pytest.mark.parametrize("Dv", CORNERS)
 @pytest.mark.parametrize("D", CORNERS)
