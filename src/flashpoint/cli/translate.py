@@ -70,7 +70,8 @@ def open_translator(
     """A run, its model at a checkpoint as a translator, and the checkpoint's step."""
     from flashpoint.cli.run_arguments import open_with_model
     from flashpoint.data.text.pieces import load_pieces
-    from flashpoint.evaluation.translation import Search, Translator
+    from flashpoint.evaluation.search import Search
+    from flashpoint.evaluation.translation import Translator
     from flashpoint.models.reluformer import ReLUFormer
     from flashpoint.training.text import PIECES
 

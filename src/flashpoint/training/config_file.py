@@ -43,7 +43,7 @@ def read(path: Path) -> Values:
         content: object = yaml.safe_load(path.read_text("utf-8"))
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}.") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: also of dates, of long numbers
         reason = " ".join(str(error).split())
         raise InputError(f"{path} is not a YAML file: {reason}.") from error
     if not isinstance(content, dict):
@@ -83,8 +83,8 @@ def _apply(values: Values, override: str) -> None:
         raise InputError(f"--set {override!r} must be KEY=VALUE, as optimizer.lr=3e-4.")
     try:
         value = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise InputError(f"--set {override!r}: {text!r} is not a YAML value.") from error
+    except (yaml.YAMLError, ValueError) as error:
+        raise InputError(f"--set {key}={describe(text)} is not a YAML value.") from error
     section = values
     for depth, name in enumerate(names[:-1]):
         inner = section.setdefault(name, {})

@@ -11,13 +11,14 @@ import typing
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from flashpoint.bounds import Bounds
 from flashpoint.data.source import remark_on_test
 from flashpoint.data.text.batch_plan import check_rows
 from flashpoint.data.text.batches import TextBatches, TextEvalBatches
@@ -31,10 +32,14 @@ from flashpoint.models.cost import translation_flops
 from flashpoint.models.registry import text_model_config
 from flashpoint.models.reluformer import ReLUFormer, ReLUFormerConfig
 from flashpoint.training.config import (
+    Betas,
+    Decay,
     ModelConfig,
     OptimizerConfig,
+    Rate,
     ScheduleConfig,
     ScheduleKind,
+    StepsOrNone,
     TrainConfig,
 )
 from flashpoint.training.ranks import Ranks
@@ -53,9 +58,9 @@ PENALTY = 0.1
 class TextOptimizerConfig(OptimizerConfig):
     """Adam as translation models use it, without decay; see ``OptimizerConfig``."""
 
-    lr: float = 7e-4
-    betas: tuple[float, float] = (0.9, 0.98)
-    weight_decay: float = 0.0
+    lr: Rate = 7e-4
+    betas: Betas = (0.9, 0.98)
+    weight_decay: Decay = 0.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,7 +68,7 @@ class TextScheduleConfig(ScheduleConfig):
     """The inverse square root, by default; see ``ScheduleConfig``."""
 
     kind: ScheduleKind = "inverse_sqrt"
-    warmup_steps: int = 4000
+    warmup_steps: StepsOrNone = 4000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,16 +88,12 @@ class TextConfig(TrainConfig):
     data: DocumentConfig
     optimizer: TextOptimizerConfig = field(default_factory=TextOptimizerConfig)
     schedule: TextScheduleConfig = field(default_factory=TextScheduleConfig)
-    label_smoothing: float = 0.1
-    penalty: float | None = None
+    label_smoothing: Annotated[float, Bounds(0.0, 1.0, below=True)] = 0.1
+    penalty: Annotated[float | None, Bounds(0.0, 1e6)] = None
 
     def __post_init__(self) -> None:
         TrainConfig.__post_init__(self)
         model = translation_config(self.model)
-        if not 0 <= self.label_smoothing < 1:
-            raise InputError(f"label_smoothing={self.label_smoothing} must lie in [0, 1).")
-        if self.penalty is not None and not 0 <= self.penalty < math.inf:
-            raise InputError(f"penalty={self.penalty} must be 0 or positive.")
         if self.penalty and model.attention.activation != "relu":
             raise InputError(
                 f"penalty={self.penalty} is for relu attention only, not for "

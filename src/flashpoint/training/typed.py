@@ -6,6 +6,7 @@ A class with ``parse`` may also be written as text (an AttentionSpec as "relu");
 
 import dataclasses
 import difflib
+import math
 import types
 import typing
 from collections.abc import Iterator, Mapping
@@ -187,6 +188,8 @@ def _as_number(value: object) -> float | None:
         return float(value)
     except ValueError:
         return None
+    except OverflowError:  # of a whole number with hundreds of digits
+        return math.inf
 
 
 def _parse(cls: Any, value: object, path: str) -> Any:

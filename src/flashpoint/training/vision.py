@@ -18,7 +18,7 @@ from flashpoint.data.config import DataConfig
 from flashpoint.data.mixup import mixup
 from flashpoint.data.source import remark_on_test
 from flashpoint.data.sources import open_sources
-from flashpoint.errors import InputError
+from flashpoint.errors import InputError, describe
 from flashpoint.models.cost import forward_flops
 from flashpoint.models.registry import model_config
 from flashpoint.models.vit import ViT, ViTConfig
@@ -77,8 +77,9 @@ def vit_config(model: ModelConfig, data: DataConfig, **defaults: Any) -> ViTConf
     for key in ("image_size", "channels"):
         if settings[key] != getattr(data, key):
             raise InputError(
-                f"model.{key}={settings[key]} differs from data.{key}={getattr(data, key)}. Set "
-                f"both, or leave model.{key} out of the config: the model follows the data."
+                f"model.{key}={describe(settings[key])} differs from data.{key}="
+                f"{getattr(data, key)}. Set both, or leave model.{key} out of the config: the "
+                "model follows the data."
             )
     try:
         config = model_config(model.name, **settings)
