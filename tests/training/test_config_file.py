@@ -6,9 +6,9 @@ import pytest
 from training.runs import TINY, tiny_config
 
 from flashpoint.errors import InputError
+from flashpoint.schema import plain
 from flashpoint.training import config_file
 from flashpoint.training.ranks import Ranks
-from flashpoint.training.typed import plain
 from flashpoint.training.vision import VisionTask
 
 
@@ -114,8 +114,8 @@ def test_model_may_be_a_word():
         ("data.train", "--set 'data.train' must be KEY=VALUE"),
         ("a..b=1", "--set 'a..b=1' must be KEY=VALUE"),
         ("steps.x=1", "--set 'steps.x=1': steps is 12, not a section."),
-        ("seed=[", "--set seed='[' is not a YAML value."),
-        ("seed=2026-13-45", "--set seed='2026-13-45' is not a YAML value."),
+        ("seed=[", "--set 'seed=[': '[' is not a YAML value: "),
+        ("seed=2026-13-45", "--set 'seed=2026-13-45': '2026-13-45' is not a YAML value: "),
     ],
 )
 def test_wrong_override_is_one_line_with_its_path(change, message):

@@ -64,6 +64,29 @@ def test_best_model_gives_the_best_validation(run):
 
 
 @pytest.mark.parametrize(
+    ("losses", "best"),
+    [
+        ([0.59, 0.52, 0.46], 12),
+        ([0.46, 0.52, 0.59], 4),
+        ([0.5, 0.5, 0.5], 12),
+        ([0.5, float("nan"), float("inf")], 4),
+        ([float("nan")] * 3, 12),
+    ],
+)
+def test_ties_of_accuracy_go_to_the_lower_loss_then_to_the_later_step(
+    tmp_path, monkeypatch, losses, best
+):
+    """A small validation set ties often: the first of equals may have seen ten steps of data."""
+    numbers = iter(losses)
+    monkeypatch.setattr(
+        VisionTask, "validate", lambda *_: {"top1": 0.8, "top5": 1.0, "loss": next(numbers)}
+    )
+    record, _ = train_quietly(tiny_config("evaluate_every=4"), tmp_path / "run")
+    assert record.best["step"] == best
+    assert open_run(tmp_path / "run").best_step == best
+
+
+@pytest.mark.parametrize(
     ("which", "message"),
     [(3, "has no checkpoint of step 3. It has: "), ("bset", "has no checkpoint of step bset")],
 )

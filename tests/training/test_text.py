@@ -241,7 +241,7 @@ def test_test_split_that_is_validated_on_is_remarked(tmp_path):
 
 def test_best_checkpoint_is_none_without_a_finite_loss():
     scores = [TextTask.score({"loss": loss}) for loss in (1.0, 2.0, math.nan, None)]
-    assert scores == [-1.0, -2.0, -math.inf, -math.inf]
+    assert scores == [(-1.0,), (-2.0,), (-math.inf,), (-math.inf,)]
 
 
 def test_recipe_of_a_named_model_is_a_run(corpus):

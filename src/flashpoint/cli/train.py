@@ -97,11 +97,11 @@ def _config(what: str, data: str | None, weights: str | None, changes: list[str]
 
 def _values(what: str, data: str | None) -> "dict[str, Any]":
     """Plain data of the config, before changes."""
-    from flashpoint.training import config_file
+    from flashpoint.stored import read_yaml
 
     is_file = what.endswith((".yaml", ".yml")) or Path(what).is_file()
     if is_file:
-        values = config_file.read(Path(what))
+        values = read_yaml(Path(what))
         if data is not None:  # as it is: in --set it would be YAML
             _check_kind(what, data, is_text=values.get("task") == "text")
             given = values.get("data")

@@ -25,12 +25,12 @@ from flashpoint.layers.attention import Attention
 from flashpoint.models.registry import create_model
 from flashpoint.models.reluformer import ReLUFormer
 from flashpoint.models.vit import ViT
+from flashpoint.schema import plain
 from flashpoint.study.store import ATTENTION
 from flashpoint.training import config_file
 from flashpoint.training.ranks import choose_device
 from flashpoint.training.run_folder import Run, open_run
 from flashpoint.training.text import PIECES
-from flashpoint.training.typed import plain
 from flashpoint.training.vision import VisionConfig
 
 Numbers = dict[str, float]

@@ -7,9 +7,10 @@ from typing import Any, cast
 import yaml
 
 from flashpoint.errors import InputError, describe
+from flashpoint.schema import build, plain
+from flashpoint.stored import parse_yaml, read_yaml
 from flashpoint.training.config import TrainConfig
 from flashpoint.training.tasks import config_class
-from flashpoint.training.typed import build, plain
 
 Values = dict[str, Any]
 
@@ -19,7 +20,7 @@ _SHORT = {"model": "name", "attention": "activation"}
 
 def load(path: Path, overrides: Sequence[str] = ()) -> TrainConfig:
     """The config in a YAML file, changed by ``a.b=c`` texts."""
-    return parse(read(path), overrides)
+    return parse(read_yaml(path), overrides)
 
 
 def parse(values: Mapping[str, Any], overrides: Sequence[str] = ()) -> TrainConfig:
@@ -35,20 +36,6 @@ def parse(values: Mapping[str, Any], overrides: Sequence[str] = ()) -> TrainConf
     for override in overrides:
         _apply(changed, override)
     return build(config_class(changed.get("task", "vision")), changed)
-
-
-def read(path: Path) -> Values:
-    """A YAML file that holds a mapping, as it stands."""
-    try:
-        content: object = yaml.safe_load(path.read_text("utf-8"))
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}.") from error
-    except (yaml.YAMLError, ValueError) as error:  # ValueError: also of dates, of long numbers
-        reason = " ".join(str(error).split())
-        raise InputError(f"{path} is not a YAML file: {reason}.") from error
-    if not isinstance(content, dict):
-        raise InputError(f"{path} must hold keys and values, not {describe(content)}.")
-    return cast(Values, content)
 
 
 def dump(config: TrainConfig) -> str:
@@ -81,10 +68,7 @@ def _apply(values: Values, override: str) -> None:
     names = key.strip().split(".")
     if not equals or not all(names):
         raise InputError(f"--set {override!r} must be KEY=VALUE, as optimizer.lr=3e-4.")
-    try:
-        value = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError) as error:
-        raise InputError(f"--set {key}={describe(text)} is not a YAML value.") from error
+    value = parse_yaml(text, f"--set {describe(override)}: {describe(text)} is not a YAML value")
     section = values
     for depth, name in enumerate(names[:-1]):
         inner = section.setdefault(name, {})

@@ -16,11 +16,11 @@ from flashpoint.convert.fitting import HEAD, Fitted
 from flashpoint.convert.weights import listed
 from flashpoint.errors import InputError
 from flashpoint.files import json_text
+from flashpoint.schema import plain
 from flashpoint.training.checkpoint import read_state, replace_file, step_folder
 from flashpoint.training.config_file import differences
 from flashpoint.training.data_identity import read_data
 from flashpoint.training.run_folder import CHECKPOINTS, CONFIG, MODEL, open_run, run_and_step
-from flashpoint.training.typed import plain
 
 FILE = "weights.json"
 _SAID = ("image_size", "num_classes")  # by what becomes of positions and head

@@ -11,12 +11,12 @@ from torch import nn
 
 from flashpoint.errors import InputError
 from flashpoint.files import InUse, locked
+from flashpoint.schema import plain
 from flashpoint.training import checkpoint, config_file
 from flashpoint.training.failure import RunError
 from flashpoint.training.metrics import read_metrics
 from flashpoint.training.record import Record
 from flashpoint.training.tasks import task_class
-from flashpoint.training.typed import plain
 
 if TYPE_CHECKING:
     from flashpoint.training.config import TrainConfig
@@ -135,9 +135,13 @@ def run_and_step(path: Path) -> tuple[Path, int] | None:
 
 
 def best_of(validations: Mapping[int, Mapping[str, Any]], config: "TrainConfig") -> int | None:
-    """The step with the best validation, the earlier of equals; None of none."""
+    """The step with the best validation; ties go to the later one. None if nothing was validated.
+
+    A later step has seen more data: of two checkpoints that cannot be told apart it is the
+    one that the run was trained for.
+    """
     score = task_class(config).score
-    return max(sorted(validations), key=lambda step: score(validations[step]), default=None)
+    return max(validations, key=lambda step: (score(validations[step]), step), default=None)
 
 
 @contextlib.contextmanager

@@ -1,5 +1,6 @@
 """What the loop asks of a task; vision's is in vision.py."""
 
+import math
 from collections.abc import Callable, Generator, Mapping
 from typing import Any, Protocol
 
@@ -11,6 +12,17 @@ from flashpoint.training.stopping import Wish
 
 Batch = tuple[Tensor, ...]
 Numbers = Mapping[str, float]
+
+
+def finite(validation: Mapping[str, float | None], name: str, *, sign: int = 1) -> float:
+    """A number of a validation for a score; none, or one that is not finite, is the worst.
+
+    Example:
+        >>> finite({"loss": 0.5}, "loss", sign=-1), finite({"loss": None}, "loss", sign=-1)
+        (-0.5, -inf)
+    """
+    value = validation.get(name)
+    return -math.inf if value is None or not math.isfinite(value) else sign * value
 
 
 class Objective(Protocol):
@@ -88,8 +100,8 @@ class Task(Objective, Protocol):
         ...
 
     @staticmethod
-    def score(validation: Numbers) -> float:
-        """What the best checkpoint has most of."""
+    def score(validation: Numbers) -> tuple[float, ...]:
+        """What the best checkpoint has most of; the second decides among equals of the first."""
         ...
 
     def notes(self) -> Mapping[str, Any]:

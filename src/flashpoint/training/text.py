@@ -11,7 +11,7 @@ import typing
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 import torch
 import torch.nn.functional as F
@@ -31,6 +31,7 @@ from flashpoint.files import cache_folder
 from flashpoint.models.cost import translation_flops
 from flashpoint.models.registry import text_model_config
 from flashpoint.models.reluformer import ReLUFormer, ReLUFormerConfig
+from flashpoint.schema import convert, plain, unknown
 from flashpoint.training.config import (
     Betas,
     Decay,
@@ -44,8 +45,7 @@ from flashpoint.training.config import (
 )
 from flashpoint.training.ranks import Ranks
 from flashpoint.training.stopping import Wish, in_step
-from flashpoint.training.task import Batch, Numbers
-from flashpoint.training.typed import convert, plain, unknown
+from flashpoint.training.task import Batch, Numbers, finite
 
 PIECES = "pieces.model"
 """The file of a run's folder with its subword pieces."""
@@ -260,10 +260,9 @@ class TextTask:
         """Nothing: there are no counts."""
 
     @staticmethod
-    def score(validation: Numbers) -> float:
-        """The lowest loss is the best; in a file, null stands for one that is not finite."""
-        loss = cast("float | None", validation["loss"])
-        return -math.inf if loss is None or not math.isfinite(loss) else -loss
+    def score(validation: Numbers) -> tuple[float]:
+        """The lowest loss is the best."""
+        return (finite(validation, "loss", sign=-1),)
 
     def notes(self) -> Mapping[str, Any]:
         """What the batches hold, and what they leave out."""

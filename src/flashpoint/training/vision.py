@@ -22,6 +22,7 @@ from flashpoint.errors import InputError, describe
 from flashpoint.models.cost import forward_flops
 from flashpoint.models.registry import model_config
 from flashpoint.models.vit import ViT, ViTConfig
+from flashpoint.schema import convert, plain, unknown
 from flashpoint.training.config import ModelConfig, TrainConfig
 from flashpoint.training.failure import RunError
 from flashpoint.training.given_weights import (
@@ -32,8 +33,7 @@ from flashpoint.training.given_weights import (
 )
 from flashpoint.training.ranks import Ranks
 from flashpoint.training.stopping import Wish, in_step
-from flashpoint.training.task import Batch, Numbers
-from flashpoint.training.typed import convert, plain, unknown
+from flashpoint.training.task import Batch, Numbers, finite
 
 Loss = Literal["sigmoid", "softmax"]
 
@@ -212,9 +212,9 @@ class VisionTask:
             raise RunError(str(error)) from error
 
     @staticmethod
-    def score(validation: Numbers) -> float:
-        """The share of images whose first guess is right."""
-        return validation["top1"]
+    def score(validation: Numbers) -> tuple[float, float]:
+        """The share of images whose first guess is right; among equals, the lower loss."""
+        return finite(validation, "top1"), finite(validation, "loss", sign=-1)
 
     def notes(self) -> Mapping[str, Any]:
         """Images that could not be read; names since the run was last taken up, counts of all."""

@@ -1,4 +1,9 @@
-"""Dataclasses from plain data and back: names and types checked, errors with the dotted path.
+"""Plain data checked by a declared shape, and back: errors name the dotted path.
+
+A shape is a dataclass (closed: an unknown key is an error; gives an instance), a TypedDict (open:
+other keys stay as they are; gives a dict), a mapping, list or tuple of shapes, a literal, a plain
+type, a union of these, or Any. Configs are read leniently, since YAML takes 1e-3 for text; stored
+files strictly, so that nothing in them is changed by reading.
 
 A class with ``parse`` may also be written as text (an AttentionSpec as "relu"); one with
 ``from_section`` reads a mapping itself; one with ``to_dict`` says itself how it is written.
@@ -9,8 +14,8 @@ import difflib
 import math
 import types
 import typing
-from collections.abc import Iterator, Mapping
-from typing import Any, Literal, TypeVar, Union
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal, TypeVar, Union, cast
 
 from flashpoint.errors import InputError, describe, hint
 
@@ -25,13 +30,14 @@ _WORDS = {
 }
 
 
-def build(cls: type[T], values: object, path: str = "") -> T:
+def build(cls: type[T], values: object, path: str = "", *, strict: bool = False) -> T:
     """An instance of the dataclass ``cls`` from a mapping of its fields.
 
     Args:
         cls: the dataclass; fields may be dataclasses again.
         values: what a file or the command line gave.
         path: where this stands in the whole, for messages.
+        strict: take text for no number, and only finite ones.
 
     Example:
         >>> from flashpoint.training.config import OptimizerConfig
@@ -43,7 +49,7 @@ def build(cls: type[T], values: object, path: str = "") -> T:
 Known: betas, clip, lr, weight_decay.
     """
     if not isinstance(values, Mapping):
-        raise InputError(f"{path or 'the config'} must be a section, not {describe(values)}.")
+        raise InputError(f"{path or 'the whole'} must be a section, not {describe(values)}.")
     if hasattr(cls, "from_section"):
         return typing.cast("Any", cls).from_section(values, path)
     fields = {field.name: field for field in _fields(cls)}
@@ -53,8 +59,12 @@ Known: betas, clip, lr, weight_decay.
             raise unknown(key, {name: hints[name] for name in fields}, path)
     for name, field in fields.items():
         if name not in values and _is_required(field):
-            raise InputError(f"{join(path, name)} is missing. Set it, or pass --set KEY=VALUE.")
-    arguments = {key: convert(value, hints[key], join(path, key)) for key, value in values.items()}
+            how = "" if strict else " Set it, or pass --set KEY=VALUE."
+            raise InputError(f"{join(path, name)} is missing.{how}")
+    arguments = {
+        key: convert(value, hints[key], join(path, key), strict=strict)
+        for key, value in values.items()
+    }
     try:
         return cls(**arguments)
     except InputError as error:
@@ -62,22 +72,31 @@ Known: betas, clip, lr, weight_decay.
         raise InputError(str(error) if says_where else f"{path}: {error}") from error
 
 
-def convert(value: object, wanted: Any, path: str) -> Any:
-    """``value`` as the type ``wanted``, or an InputError that names the path."""
+def convert(value: object, wanted: Any, path: str, *, strict: bool = False) -> Any:
+    """``value`` as the type ``wanted``, or an InputError that names the path.
+
+    Example:
+        >>> convert({"a": [1, 2.5]}, dict[str, list[int | float]], "", strict=True)
+        {'a': [1, 2.5]}
+        >>> convert({"a": ["1"]}, dict[str, list[int]], "", strict=True)
+        Traceback (most recent call last):
+        flashpoint.errors.InputError: a[0]='1' must be a whole number.
+    """
     members = _members(wanted)
     for member in members:
         if _is_record(member):
             if isinstance(value, Mapping) or (len(members) == 1 and not hasattr(member, "parse")):
-                return build(member, value, path)
+                return build(member, value, path, strict=strict)
             if hasattr(member, "parse") and isinstance(value, str | member):
                 return _parse(member, value, path)
             continue
-        found, result = _convert_plain(value, member, path)
+        found, result = _convert_plain(value, member, path, strict)
         if found:
             return result
     words = " or ".join(_describe_type(member) for member in members)
     near = _literal_hint(value, members)
-    raise InputError(f"{path}={describe(value)} must be {words}. {near}".rstrip())
+    given = f"{path}={describe(value)}" if path else f"the whole, {describe(value)},"
+    raise InputError(f"{given} must be {words}. {near}".rstrip())
 
 
 def plain(value: object) -> Any:
@@ -95,8 +114,13 @@ def plain(value: object) -> Any:
 
 
 def join(path: str, key: object) -> str:
-    """The dotted path of a key."""
-    return f"{path}.{key}" if path else str(key)
+    """The dotted path of a key; a key that is no name stands there in a few words."""
+    name = (
+        str(key)
+        if isinstance(key, str) and key.isprintable() and len(key) <= 60
+        else describe(key)
+    )
+    return f"{path}.{name}" if path else name
 
 
 def unknown(key: object, known: Mapping[str, Any], path: str) -> InputError:
@@ -151,45 +175,71 @@ def _members(wanted: Any) -> list[Any]:
     return sorted(typing.get_args(wanted), key=lambda m: order.index(m) if m in order else -1)
 
 
-def _convert_plain(value: object, wanted: Any, path: str) -> tuple[bool, object]:
+def _convert_plain(value: object, wanted: Any, path: str, strict: bool) -> tuple[bool, object]:
     """Whether ``value`` can be read as one type that is no record, and as what."""
     origin, arguments = typing.get_origin(wanted), typing.get_args(wanted)
+    if wanted is Any:
+        return True, value
     if origin is Literal:
         return type(value) in {type(word) for word in arguments} and value in arguments, value
-    if origin in (tuple, list):
-        return _convert_sequence(value, origin, arguments, path)
+    if origin in (tuple, list, Sequence):
+        return _convert_sequence(value, origin, arguments, path, strict)
+    if origin in (dict, Mapping) or typing.is_typeddict(wanted):
+        return _convert_mapping(value, wanted, path, strict)
     if wanted is float:
-        number = _as_number(value)
+        number = _as_number(value, strict)
         return number is not None, number
     if wanted in _WORDS:
         return type(value) is wanted, value
-    raise TypeError(f"{path}: configs cannot hold {wanted}")
+    raise TypeError(f"{path}: no schema can hold {wanted}")
 
 
 def _convert_sequence(
-    value: object, origin: type, arguments: tuple[Any, ...], path: str
+    value: object, origin: Any, arguments: tuple[Any, ...], path: str, strict: bool
 ) -> tuple[bool, object]:
     if not isinstance(value, list | tuple):
         return False, None
     items = list(value)
-    if origin is list or arguments[-1] is Ellipsis:
+    if origin is not tuple or arguments[-1] is Ellipsis:
         arguments = (arguments[0],) * len(items)
     if len(items) != len(arguments):
         return False, None
-    pairs = zip(items, arguments, strict=True)
-    return True, origin(convert(x, t, f"{path}[{i}]") for i, (x, t) in enumerate(pairs))
+    pairs = enumerate(zip(items, arguments, strict=True))
+    found = [convert(item, wanted, f"{path}[{i}]", strict=strict) for i, (item, wanted) in pairs]
+    return True, tuple(found) if origin is tuple else found
 
 
-def _as_number(value: object) -> float | None:
-    """YAML reads 1e-3 as text, since it lacks a dot."""
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
+def _convert_mapping(value: object, wanted: Any, path: str, strict: bool) -> tuple[bool, object]:
+    """A mapping of text to one type, or of the keys of a TypedDict to theirs."""
+    if not isinstance(value, Mapping):
+        return False, None
+    given = cast("Mapping[Any, Any]", value)
+    if typing.is_typeddict(wanted):
+        hints, required = typing.get_type_hints(wanted), wanted.__required_keys__
+    else:
+        hints, required = dict.fromkeys(given, typing.get_args(wanted)[1]), ()
+    for key in given:
+        if not isinstance(key, str):
+            raise InputError(f"{join(path, key)} must have text as its key.")
+    for name in sorted(required):
+        if name not in given:
+            raise InputError(f"{join(path, name)} is missing.")
+    return True, {
+        key: convert(inner, hints.get(key, Any), join(path, key), strict=strict)
+        for key, inner in given.items()
+    }
+
+
+def _as_number(value: object, strict: bool) -> float | None:
+    """A float; YAML reads 1e-3 as text, since it lacks a dot."""
+    accepted = (int, float) if strict else (int, float, str)
+    if isinstance(value, bool) or not isinstance(value, accepted):
         return None
     try:
-        return float(value)
-    except ValueError:
+        number = float(value)
+    except (ValueError, OverflowError):
         return None
-    except OverflowError:  # of a whole number with hundreds of digits
-        return math.inf
+    return number if math.isfinite(number) or not strict else None
 
 
 def _parse(cls: Any, value: object, path: str) -> Any:
@@ -203,8 +253,8 @@ def _describe_type(wanted: Any) -> str:
     origin, arguments = typing.get_origin(wanted), typing.get_args(wanted)
     if origin is Literal:
         return " or ".join(map(repr, arguments))
-    if origin in (tuple, list):
-        count = "" if origin is list or arguments[-1] is Ellipsis else f"{len(arguments)} "
+    if origin in (tuple, list, Sequence):
+        count = "" if origin is not tuple or arguments[-1] is Ellipsis else f"{len(arguments)} "
         return f"a list of {count}values, each {_describe_type(arguments[0])}"
     return _WORDS.get(wanted, "a section")
 
