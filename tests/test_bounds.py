@@ -2,8 +2,11 @@
 
 import dataclasses
 import math
+import resource
 import time
 import typing
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from hypothesis import example, given, settings
@@ -16,10 +19,14 @@ from flashpoint.evaluation.search import Search
 from flashpoint.models.reluformer import ReLUFormerConfig
 from flashpoint.models.vit import ViTConfig
 from flashpoint.training import config_file
+from flashpoint.training.memory_check import describe_memory
+from flashpoint.training.ranks import Ranks
+from flashpoint.training.sharing import check_sharing
 from flashpoint.training.text import TextConfig
-from flashpoint.training.vision import VisionConfig
+from flashpoint.training.vision import VisionConfig, VisionTask
 
 SECONDS = 5.0  # a refusal takes none of them; a hang takes all
+LONGEST = 120.0  # of a step without values through hundreds of blocks
 
 
 def members(hint):
@@ -139,3 +146,59 @@ def test_bounds_contain_what_lies_between_their_ends(low, high, above, below, va
         low <= value <= high and not (above and value == low) and not (below and value == high)
     )
     assert (value in Bounds(low, high, above=above, below=below)) is inside
+
+
+@contextmanager
+def limited_memory(more):
+    """Let the process take so many bytes more than it has, and no byte beyond."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (size + more, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+EXTREMES = [
+    (name, path, value)
+    for name, (record, prefix) in {
+        "vision": (VisionConfig, ""),
+        "vit": (ViTConfig, "model."),
+    }.items()
+    for owner, field, path in numeric_paths(record, prefix)
+    for bounds in [bounded_fields(owner)[field][1]]
+    for value in {bounds.low, bounds.high}
+]
+LEFT_OUT = ("data.workers", "data.image_size", "model.image_size")  # digits are 8 x 8, in memory
+
+
+@given(st.sampled_from([(path, value) for _, path, value in EXTREMES if path not in LEFT_OUT]))
+@settings(max_examples=10, deadline=None)
+@example(("batch_size", 2**24))
+@example(("model.width", 65_536))
+@example(("model.depth", 256))
+@example(("model.mlp_dim", 2**20))
+@example(("model.num_classes", 10_000_000))
+def test_run_at_its_limits_is_settled_at_once_without_its_memory(change):
+    """As by ``--dry-run``: what a step needs is known though it could never be had."""
+    path, value = change
+    config = parse_within_time(runs.TINY, f"{path}={value}")
+    if config is None:
+        return
+    start = time.monotonic()
+    with limited_memory(2 * 10**9):
+        said = settle(config)
+    assert "\n" not in said
+    assert time.monotonic() - start < LONGEST
+
+
+def settle(config):
+    """What the user is told of the memory of a run, or why it cannot be."""
+    try:
+        check_sharing(config, Ranks())
+        task = VisionTask(config, Ranks())
+        config.total_steps(task.steps_per_epoch)
+        return describe_memory(task, Ranks())
+    except InputError as error:
+        return str(error)

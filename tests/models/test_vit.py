@@ -308,7 +308,7 @@ def test_copies_are_independent():
     [
         ({"image_size": 18}, "image_size=18 is not a multiple of patch_size=4"),
         ({"num_heads": 5}, "width=32 is not a multiple of 5 heads"),
-        ({"depth": 0}, "depth=0 must be a whole number from 1 to 1,024"),
+        ({"depth": 0}, "depth=0 must be a whole number from 1 to 256"),
         ({"width": 32.0}, "width=32.0 must be a whole number from 1"),
         ({"num_classes": -1}, "num_classes=-1 must be a whole number from 0"),
         ({"pool": "gpa"}, "pool='gpa' is unknown. Did you mean 'gap'"),
