@@ -101,14 +101,14 @@ def main() -> None:
         if said := _describe(error):  # without arguments the help is printed, and nothing is said
             _refuse(said)
         sys.exit(2)
+    except typer.Abort:  # a question that got no answer
+        typer.secho("aborted.", fg=typer.colors.RED, err=True)
+        sys.exit(1)
     except (MemoryError, RuntimeError) as error:
         if not _is_out_of_memory(error):
             raise
         reason = " ".join(str(error).partition("\n")[0].split())
         _refuse(f"out of memory: {reason} Take smaller batches, shapes or models.")
-    except typer.Abort:  # a question that got no answer
-        typer.secho("aborted.", fg=typer.colors.RED, err=True)
-        sys.exit(1)
 
 
 def _refuse(reason: str) -> NoReturn:
