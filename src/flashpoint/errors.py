@@ -33,7 +33,8 @@ def hint(name: object, known: Iterable[str]) -> str:
         >>> hint("rellu", ("relu", "gelu"))
         "Did you mean 'relu' or 'gelu'? "
     """
-    near = difflib.get_close_matches(str(name)[:60], list(known), n=2)
+    text = name[:60] if isinstance(name, str) else describe(name)
+    near = difflib.get_close_matches(text, list(known), n=2)
     return f"Did you mean {' or '.join(map(repr, near))}? " if near else ""
 
 
@@ -47,7 +48,10 @@ def describe(value: object) -> str:
     shape = getattr(value, "shape", None)
     if isinstance(shape, tuple):
         return f"a {type(value).__name__.lower()} of shape {list(shape)}"
-    text = " ".join(repr(value).split())
+    try:
+        text = " ".join(repr(value).split())
+    except ValueError:  # Python writes out no number of more than 4,300 digits
+        return "a number of thousands of digits"
     return text if len(text) <= 60 else f"{text[:46]}... ({type(value).__name__})"
 
 

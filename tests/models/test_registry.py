@@ -131,7 +131,7 @@ def test_vit_takes_any_size():
         ("vit_s16", {"nun_classes": 3}, "no setting 'nun_classes'. Did you mean 'num_classes'"),
         ("vit_s16", {"patch_size": 8}, "vit_s16 has patches of 16, patch_size=8 was given"),
         ("vit", {"width": 32}, "Give depth, num_heads"),
-        ("vit", TINY | {"width": "32"}, "width must be an integer >= 1. Got '32'"),
+        ("vit", TINY | {"width": "32"}, "width='32' must be a whole number from 1 to 65,536"),
         ("vit_s16", {"attention": "rellu"}, "Did you mean 'relu'"),
         ("vit_s16", {"image_size": 100}, "image_size=100 is not a multiple of patch_size=16"),
         (

@@ -143,11 +143,10 @@ def test_measurement_is_not_repeated(place):
 
 def test_our_error_is_the_reason_as_it_is(place):
     folder = place(training("relu", batch_size=-1))
+    refused = "batch_size=-1 must be a whole number from 1 to 16,777,216."
     assert do_trial(folder) == "failed"
-    assert store.read_outcome(folder).reason == "batch_size=-1 must be 1 or more."
-    assert (
-        read_json(folder / store.FAILURE)["log"][-1] == "error: batch_size=-1 must be 1 or more."
-    )
+    assert store.read_outcome(folder).reason == refused
+    assert read_json(folder / store.FAILURE)["log"][-1] == f"error: {refused}"
 
 
 def test_bug_leaves_its_traceback_in_the_log(place):

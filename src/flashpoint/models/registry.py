@@ -20,7 +20,7 @@ TEXT_SIZES = {
     "base": (512, 6, 8, 2048, 32_000),
 }
 
-_NAME = re.compile(r"vit_(ti|s|b|l)([1-9]\d*)")
+_NAME = re.compile(r"vit_(ti|s|b|l)([1-9]\d{0,4})")
 _TEXT_NAME = re.compile(rf"reluformer_({'|'.join(TEXT_SIZES)})")
 _KNOWN = (
     "Known: vit_ti, vit_s, vit_b and vit_l with a patch size, as vit_s16; "
@@ -99,8 +99,8 @@ def image_model_config(name: str, **overrides: Any) -> ViTConfig:
     patch = fields.get("patch_size")
     if patch is not None and overrides.get("patch_size", patch) != patch:
         raise InputError(
-            f"{name} has patches of {patch}, patch_size={overrides['patch_size']!r} was given. "
-            "Change the name."
+            f"{name} has patches of {patch}, patch_size={describe(overrides['patch_size'])} was "
+            "given. Change the name."
         )
     fields |= overrides
     _complete(name, fields, ("width", "depth", "num_heads"))
