@@ -237,6 +237,8 @@ class Problem(NamedTuple):
             "Hq": self.q_heads,
             "Lq": self.num_queries,
             "Lk": self.num_keys,
+            "Tq": self.q.shape[2] if self.is_packed else None,
+            "Tk": self.k.shape[2] if self.is_packed else None,
             "left": self.window[0],
             "right": self.window[1],
             "scale": self.scale,
