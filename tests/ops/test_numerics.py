@@ -137,3 +137,10 @@ def test_kink_of_a_users_activation_matches_reference():
     inputs = make_inputs(SHAPES["ragged"], seed=5)
     clipped = Activation("clipped", torch.nn.functional.hardtanh)
     assert_exact("cpu", torch.bfloat16, inputs, activation=clipped)
+
+
+def test_saturated_sigmoid_keeps_its_slope_in_bf16():
+    """Weights in bf16 are too coarse near 1 to take the slope w (1 - w) from them."""
+    inputs = make_inputs((2, 2, 1, 6, 6, 192, 192))
+    inputs |= {"q": inputs["q"].abs() / 2, "k": inputs["k"].abs()}  # scores of about 4
+    assert_exact("cpu", torch.bfloat16, inputs, activation="sigmoid")
