@@ -6,6 +6,7 @@ numbers for each case of it. Lengths of a group are all multiples of 16 or none 
 compiled in, too.
 """
 
+import math
 import random
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -19,6 +20,12 @@ GROUP = {"cpu": 1, "interpreter": 1, "cuda": 8}
 """Cases that share a kind, by where they run."""
 
 LENGTHS = (1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 191, 192, 193, 255, 256, 257)
+TILE_LENGTHS = (1, 17, 63, 64, 65, 66, 127, 128, 129)
+"""For the interpreter, whose time goes by the number of tiles: one tile, or a little more."""
+
+HOPPER_LENGTH = 192
+"""Tokens from which on calls that hide and add nothing have kernels of their own on an H100."""
+
 LONG = (511, 512, 513, 577, 784, 1023, 1024, 1025, 1999, 2000)
 DIMS = (1, 8, 16, 63, 64, 65, 72, 80, 96, 128, 129, 192, 255, 256)
 ROW_LAYOUTS = ("dense", "swapped", "padded", "offset", "turned")
@@ -96,7 +103,7 @@ def _draw_kind(rng: random.Random, scope: Scope) -> Kind:
     impl = rng.choices(scope.impls, weights)[0]
     place = scope.place(impl)
     function: Function = rng.choices(("attention", "varlen", "qkvpacked"), (6, 2, 2))[0]
-    pattern = rng.choices(("any", "bare", "few queries"), (7, 2, 1))[0]
+    pattern = rng.choices(("any", "bare", "few queries"), (6, 3, 1))[0]
     dtype = _dtype(rng, impl, place, pattern)
     D = _dim(rng, pattern)
     Dv = D if pattern == "bare" or rng.random() < 0.5 else _dim(rng, pattern)
@@ -120,7 +127,7 @@ def _draw_kind(rng: random.Random, scope: Scope) -> Kind:
         beside_dtype=rng.choice((dtype, "fp32")) if dtype != "fp64" else dtype,
         causal=rng.random() < 0.3,
         window=_window_kind(rng) if not is_bare and rng.random() < 0.25 else None,
-        has_key_lengths=not is_bare and function != "varlen" and rng.random() < 0.25,
+        has_key_lengths=not is_bare and function != "varlen" and rng.random() < 0.35,
         norms=norms,
         gain_dtype=rng.choice((None, dtype, "fp32")) if any(norms) else None,
         layouts=_layouts(rng, is_bare),
@@ -142,7 +149,7 @@ def _group(rng: random.Random, most: int) -> int:
 
 def _dim(rng: random.Random, pattern: str) -> int:
     if pattern == "bare" and rng.random() < 0.7:
-        return rng.choice((16, 32, 64, 64, 72, 80, 96, 128))
+        return rng.choice((16, 40, 64, 64, 64, 72, 80, 96, 128, 128))
     return rng.choice(DIMS) if rng.random() < 0.6 else rng.randint(1, 256)
 
 
@@ -159,7 +166,7 @@ def _layouts(rng: random.Random, is_bare: bool) -> tuple[tuple[str, ...], tuple[
     """Of the first call and the second; half of the time they are the same."""
 
     def draw() -> tuple[str, ...]:
-        if is_bare and rng.random() < 0.7:
+        if is_bare and rng.random() < 0.85:
             return (rng.choice(("dense", "swapped")),) * 5
         if rng.random() < 0.3:
             return ("dense",) * 5
@@ -225,7 +232,8 @@ class _Draw:
         sort = rng.random()
         if sort < 0.015:
             return 0
-        corners = [n for n in (*LENGTHS, *LONG) if n <= limit]
+        lengths = TILE_LENGTHS if self.place == "interpreter" else (*LENGTHS, *LONG)
+        corners = [n for n in lengths if n <= limit]
         length = rng.choice(corners) if sort < 0.55 else rng.randint(1, limit)
         if sort > 0.85:
             length = rng.randint(1, min(limit, 20))
@@ -245,8 +253,11 @@ class _Draw:
         else:
             Lk = self._length(limit)
             Lq = Lk if rng.random() < 0.4 else self._length(limit)
+        if kind.pattern == "bare" and self.place == "cuda" and rng.random() < 0.6:
+            Lq, Lk = Lq + HOPPER_LENGTH, Lk + HOPPER_LENGTH
+        square = math.isqrt(8 * limits.scores)
         if kind.function == "qkvpacked":
-            Lq = Lk
+            Lq = Lk = min(Lk, square)
         Hkv = self._fitted(heads, 1, Lq, Lk)
         B = self._fitted(samples, Hkv, Lq, Lk)
         if kind.function != "qkvpacked":
@@ -257,8 +268,9 @@ class _Draw:
         if rng.random() < 0.8:
             sequences[rng.randrange(B)] = (Lq, Lk)
         if rng.random() < 0.3:
-            sequences = [(max(n), max(n)) for n in sequences]
-            Lq = Lk = max(Lq, Lk)
+            shortest = [min(*lengths, square) for lengths in sequences]
+            sequences = [(n, n) for n in shortest]
+            Lq = Lk = min(max(Lq, Lk), square)
         return B, Hkv, Lq, Lk, tuple(sequences)
 
     def _fitted(self, most: int, heads: int, Lq: int, Lk: int) -> int:
@@ -295,11 +307,11 @@ class _Draw:
         return left, right
 
     def _key_lengths(self, B: int, Lk: int) -> tuple[int, ...] | None:
-        """How many keys exist: all, none, one short of a tile, any number."""
+        """How many keys exist: all, none, one short of all or of a tile, any number."""
         if not self.kind.has_key_lengths:
             return None
         ends = [n - 1 for n in (16, 32, 64, 128, 256, 512) if n - 1 <= Lk]
         return tuple(
-            self.rng.choice((Lk, 0, self.rng.randint(0, Lk), self.rng.choice(ends or [Lk])))
+            self.rng.choice((Lk, max(Lk - 1, 0), 0, self.rng.randint(0, Lk), *ends[-1:]))
             for _ in range(B)
         )

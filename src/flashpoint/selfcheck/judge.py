@@ -19,7 +19,7 @@ Results = Mapping[str, Tensor]
 class Sample(NamedTuple):
     """One call's results three times: as computed, by the reference in fp64 and at the dtype.
 
-    Where the dtype is fp64 itself, ``plain`` is another rounding of the same, or ``exact``.
+    Where the dtype is fp64 itself, ``plain`` may be ``exact``: its error is not known.
     """
 
     got: Results
@@ -34,8 +34,9 @@ class Sums:
     Attributes:
         group: query heads that share a key head. dk and dv of a group are one sum, where the
             reference adds up a sum for each head.
-        longest: terms of the longest sum behind an element of o, dq, dk or dv. In fp64 nothing
-            more exact is at hand, so that their root, in epsilons, comes on top.
+        terms: of the sums behind an element of o, dq, dk or dv, the longest one or all that follow
+            on one another. In fp64 nothing more exact is at hand, so that their root, in
+            epsilons, comes on top.
         on_top: terms of results by name that are sums in fp32, whose root comes on top in fp32's
             epsilons: where a sum ends in a few numbers, like a norm's gain, the reference's error
             is left to chance, and where it is added in another order, it may be smaller.
@@ -43,7 +44,7 @@ class Sums:
     """
 
     group: float = 1.0
-    longest: int = 16
+    terms: int = 16
     on_top: Mapping[str, int] = field(default_factory=dict[str, int])
     dtype: torch.dtype | None = None
 
@@ -53,13 +54,13 @@ class Sums:
 
     def epsilon(self, name: str, dtype: torch.dtype) -> float:
         """What of the largest value is allowed besides."""
-        terms = self.on_top.get(name, 0)
+        on_top = self.on_top.get(name, 0)
         if dtype == torch.float64:
-            return math.sqrt(max(terms, self.longest, 16)) * torch.finfo(dtype).eps
+            return math.sqrt(max(on_top, self.terms, 16)) * torch.finfo(dtype).eps
         eps = torch.finfo(dtype).eps
         if name.endswith("gain") and self.dtype is not None:
             eps = max(eps, torch.finfo(self.dtype).eps)
-        return eps + math.sqrt(terms) * torch.finfo(torch.float32).eps
+        return eps + math.sqrt(on_top) * torch.finfo(torch.float32).eps
 
 
 class Share(NamedTuple):

@@ -3,9 +3,9 @@
 **Kinks.** Where h' jumps (relu at 0, relu6 at 6 too), a score that rounding carries over the kink
 changes a gradient by a whole term, in one implementation and not in another: an honest error that
 no budget of roundings covers. So no score that somebody sees lies that near. Scores are sums of D
-products in fp32 (fp64 for fp64), off by at most (D + 8) u times the sum of the products' sizes.
-Rows of q with such a score are drawn again, until there is none. What is exact may stay on
-the kink: rows of zeros meet relu'(0) = 0 in all implementations.
+products in fp32 or fp64, off by at most (D + 8) 2^-24 times the sum of the products' sizes. Rows
+of q with a score so near to a kink are drawn again, until there is none. What is exact may stay
+on the kink: rows of zeros meet relu'(0) = 0 in all implementations.
 
 With norms in 16 bits this cannot be had: the normalised q and k are rounded to 16 bits, and one
 score in a hundred is that near. There the reference at the same dtype rounds them alike, and its
@@ -13,6 +13,7 @@ error, of which twice is allowed, holds the same jumps.
 """
 
 import functools
+import math
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -118,13 +119,15 @@ def _rounded(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 def _shaped(case: Case, name: str, x: Tensor, generator: torch.Generator) -> Tensor:
     """Normal numbers as the case wants them."""
-    is_value, is_scored = name in ("v", "qkv"), name in ("q", "k", "qkv")
-    if case.values == "mean" and is_value:
-        return x + 1.0
+    is_scored = name in ("q", "k", "qkv")
+    if case.values == "mean" and name in ("v", "qkv"):
+        (x[:, :, 2] if name == "qkv" else x).add_(1.0)
     if case.values == "large" and is_scored:
-        return x * (2.0 if case.dtype == "fp16" else 4.0)
+        return x * (2.0 if case.dtype in ("fp16", "bf16") else 4.0)
     if case.values == "one-sided" and is_scored:
-        return x.abs()
+        # A mean score of 2: far in a tail like exp's, a score in bf16 says little of its weight.
+        size = 2 / math.pi * case.D * abs(case.D**-0.5 if case.scale is None else case.scale)
+        return x.abs() * min(1.0, math.sqrt(2.0 / size) if size else 1.0)
     if case.values == "zeros" and name != "do":
         keep = torch.rand(*x.shape[:-1], 1, generator=generator) < 0.7
         return x * keep
@@ -227,12 +230,11 @@ def away_from_kinks(case: Case, values: Values, generator: torch.Generator) -> V
     has_norm = any(case.norms)
     if not kinks or (has_norm and case.dtype in ("fp16", "bf16")):
         return values
-    u = 2.0**-53 if case.dtype == "fp64" else 2.0**-24
     terms = case.D + (NORM_TERMS if has_norm else 8)
     if case.activation == "r_log_r":
         terms *= 256  # its slope has no bound at the kink
     for attempt in range(TRIES + 1):
-        near = _near(case, values, kinks, terms * u)
+        near = _near(case, values, kinks, terms * 2.0**-24)
         if not bool(near.any()):
             break
         _draw_rows_again(case, values, near, generator, as_zeros=attempt == TRIES)
