@@ -23,7 +23,10 @@ SURFACE = {
     "data prepare": ["--from", "--to", "name"],
     "data show": ["--labels", "--languages", "--pairs", "--png", "--split", "where"],
     "demo": ["--fresh", "--out"],
-    "doctor": ["--json"],
+    "doctor": [
+        *("--case", "--cases", "--check", "--device", "--first", "--impl", "--jobs", "--json"),
+        *("--seed", "--time-limit"),
+    ],
     "evaluate": [
         *("--batch-size", "--beam", "--checkpoint", "--classes", "--data", "--device", "--json"),
         *("--labels", "--length-penalty", "run"),

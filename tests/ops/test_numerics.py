@@ -149,3 +149,10 @@ def test_sums_over_many_tiles_lose_no_digits_in_bf16(activation, options, monkey
     inputs = make_inputs((1, 2, 1, 512, 2048, 16, 16))  # 32 tiles of queries, 32 of keys
     inputs = {name: (1 + t / 4).bfloat16().double() for name, t in inputs.items()}
     assert_exact("cpu", torch.bfloat16, inputs, activation=activation, **options)
+
+
+def test_saturated_sigmoid_keeps_its_slope_in_bf16():
+    """Weights in bf16 are too coarse near 1 to take the slope w (1 - w) from them."""
+    inputs = make_inputs((2, 2, 1, 6, 6, 192, 192))
+    inputs |= {"q": inputs["q"].abs() / 2, "k": inputs["k"].abs()}  # scores of about 4
+    assert_exact("cpu", torch.bfloat16, inputs, activation="sigmoid")
