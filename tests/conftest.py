@@ -1,7 +1,9 @@
 """Without a GPU, Triton's kernels are tested in its interpreter, which is chosen before import."""
 
 import os
+import random
 
+import pytest
 import torch
 
 if not torch.cuda.is_available():
@@ -14,7 +16,18 @@ collect_ignore_glob = [] if HAS_TRITON else ["*/ops/triton/*"]
 
 def pytest_addoption(parser):
     parser.addoption("--every-case", action="store_true", help="leave out no case for its time")
+    parser.addoption("--kills", type=int, default=1, help="kills of each command in test_kills")
+    parser.addoption("--kill-seed", type=int, help="of the moments of kills", metavar="N")
     parser.addoption("--shard", default="1/1", metavar="I/N", help="run every N-th test, from I")
+
+
+@pytest.fixture
+def kill_rng(request):
+    """Draws moments to kill a process at; a test that fails shows the seed."""
+    given = request.config.getoption("--kill-seed")
+    seed = random.SystemRandom().randrange(2**32) if given is None else given
+    print(f"--kill-seed {seed}")  # noqa: T201
+    return random.Random(seed)
 
 
 def pytest_configure(config):

@@ -2,7 +2,10 @@
 
 import dataclasses
 
+import broken_files
 import pytest
+import yaml
+from hypothesis import given, settings
 from training.runs import TINY, tiny_config
 
 from flashpoint.errors import InputError
@@ -124,6 +127,53 @@ def test_wrong_override_is_one_line_with_its_path(change, message):
     assert str(error.value).startswith(message)
     assert "\n" not in str(error.value)
     assert str(error.value) == str(error.value).strip()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *("model=&a {name: *a}", "model=&a [*a]", "data=" + "[" * 3_000, "seed=" + "9" * 5_000),
+        *("model." * 3_000 + "x=1", "data." * 3_000 + "train=x", "x" * 5_000 + "=1", "a\nb=1"),
+        *(
+            "model.name='\\ud800'",
+            'model.name="\\ud800"',
+            "seed=!!int ''",
+            "seed=0x" + "f" * 9_999,
+        ),
+        *("model={" + ", ".join(f"k{n}: 1" for n in range(200_000)) + "}", "seed=1:2:3.5"),
+        *("optimizer.lr=" + "9" * 400, "optimizer.lr=.nan", "optimizer.betas=[.inf, 0.9]"),
+        *(
+            "task={a: b}",
+            "task=[vision]",
+            "task=null",
+            "? [a]: b=1",
+            "model.attention={? [a] : b}",
+        ),
+    ],
+    ids=lambda change: change[:20],
+)
+def test_hostile_override_is_one_short_line(change):
+    with pytest.raises(InputError) as error:
+        tiny_config(change)
+    assert "\n" not in str(error.value)
+    assert len(str(error.value)) < 1000
+    str(error.value).encode()
+
+
+@given(values=broken_files.changed(plain(tiny_config())), text=broken_files.broken({"seed": 1}))
+@settings(max_examples=200, deadline=None)
+def test_any_change_of_a_config_is_read_or_one_line(values, text):
+    """Sizes that no machine has room for are another matter: nothing is built here."""
+    plain_values = yaml.safe_load(values)
+    if not isinstance(plain_values, dict):
+        plain_values = TINY
+    try:
+        config_file.parse(plain_values, [f"seed={text.decode(errors='replace')}"])
+    except InputError as error:
+        said = str(error)
+    else:
+        said = ""
+    assert len(said.splitlines()) <= 1
 
 
 @pytest.mark.parametrize(("key", "value"), [("image_size", 12), ("channels", 3)])

@@ -1,6 +1,5 @@
 """Real processes, killed at moments that nobody chose: the run ends as if never interrupted."""
 
-import random
 import shutil
 import signal
 import subprocess
@@ -77,9 +76,9 @@ def wait_for_checkpoint(process, out, known):
     return False
 
 
-def kill_again_and_again(config, out):
+def kill_again_and_again(config, out, rng):
     """Start a run and kill it at some moment behind a new checkpoint, several times over."""
-    rng, kills = random.Random(0), 0
+    kills = 0
     for _ in range(4):
         known = {path.name for path in (out / "checkpoints").glob("step_*")}
         with started(config, out) as process:
@@ -91,22 +90,22 @@ def kill_again_and_again(config, out):
     assert kills >= 3, "the run is too short to be killed"
 
 
-def test_killed_run_goes_on_to_the_same_end(reference, tmp_path):
+def test_killed_run_goes_on_to_the_same_end(reference, tmp_path, kill_rng):
     config, whole = reference
     out = tmp_path / "run"
-    kill_again_and_again(config, out)
+    kill_again_and_again(config, out, kill_rng)
     go_on(out)
     assert_same_run(whole, out)
     assert not [path for path in out.rglob("*") if "unfinished" in path.name]
 
 
-def test_killed_run_of_text_goes_on_to_the_same_end(tmp_path):
+def test_killed_run_of_text_goes_on_to_the_same_end(tmp_path, kill_rng):
     changes = ("steps=50", "checkpoint_every=3", "evaluate_every=20", "log_every=7")
     config = text_config(write_corpus(tmp_path), *changes, "model.dropout=0.2")
     (tmp_path / "text.yaml").write_text(config_file.dump(config))
     out, whole = tmp_path / "run", tmp_path / "whole"
     train_quietly(config, whole)
-    kill_again_and_again(tmp_path / "text.yaml", out)
+    kill_again_and_again(tmp_path / "text.yaml", out, kill_rng)
     train_quietly(config, out)
     assert_same_run(whole, out)
 
