@@ -35,7 +35,7 @@ GPUS = {
 }
 INSTRUCTION = re.compile(r"^\s+/\*([0-9a-f]{4,6})\*/\s+(.*?);", re.MULTILINE)
 UNIFORM_WRITE = re.compile(
-    r"(?:@!?\w+ +)?((?:U(?!ISETP|TMA|BLK|SETMAX)|[RS]2U|REDUX)\S*) +UR(\d+)"
+    r"(?:@!?\w+ +)?((?:U(?!ISETP|TMA|BLK|SETMAX)|[RS]2U|REDUX)\S*) +(?:U?P\w+, )*UR(\d+)"
 )
 DESCRIPTOR = re.compile(r"gdesc\[UR(\d+)\]")  # of B, behind that of A, which registers may hold
 JUMP = re.compile(r"BRA(?:\.\w+)* +(.*?)0x([0-9a-f]+)")

@@ -22,9 +22,9 @@ WAYS = {
     "descriptors": (torch.float16, (1, 2, 1, 3, 19), 0),
     "pointers": (torch.float32, (1, 2, 1, 3, 19), 2**30),
 }
-DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
-# B, Hq, Hkv, Lq, Lk: one tile; by pointers; by the copy engine, or on Hopper by its own kernels
-LENGTHS = ((2, 2, 2, 50, 50), (2, 2, 1, 64, 128), (1, 2, 1, 200, 300))
+# B, Hq, Hkv, Lq, Lk on a GPU: by pointers; one tile; by the copy engine, or by Hopper's kernels
+LENGTHS = ((2, 2, 1, 64, 128), (2, 2, 2, 50, 50), (1, 2, 1, 200, 300))
+DTYPES = {"bf16": (torch.bfloat16, 3), "fp16": (torch.float16, 1), "fp32": (torch.float32, 1)}
 
 
 @pytest.mark.parametrize(("dtype", "sizes", "most"), WAYS.values(), ids=WAYS)
@@ -40,11 +40,11 @@ def test_every_pair_of_head_dims_matches_reference(impl, D, dtype, sizes, most, 
 
 @pytest.mark.gpu
 @needs_gpu
-@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+@pytest.mark.parametrize(("dtype", "ways"), DTYPES.values(), ids=DTYPES)
 @pytest.mark.parametrize("Dv", CORNERS)
 @pytest.mark.parametrize("D", CORNERS)
-def test_every_pair_of_head_dims_is_right_twice_on_a_gpu(D, Dv, dtype):
-    """The second call is a replay on other values."""
-    for lengths in LENGTHS:
+def test_every_pair_of_head_dims_is_right_twice_on_a_gpu(D, Dv, dtype, ways):
+    """The second call is a replay on other values. bf16 goes all ways, the others one."""
+    for lengths in LENGTHS[:ways]:
         for seed in (0, 1):
             assert_exact("triton", dtype, make_inputs((*lengths, D, Dv), seed))

@@ -29,10 +29,12 @@ def test_cases_are_run_in_order():
 
 
 def test_groups_go_to_processes_whole():
-    request = session.Request(scope=Scope("cuda", ("triton",)), first=4, cases=40, jobs=3)
+    scope = Scope("cuda", ("triton",))
+    size = scope.group
+    request = session.Request(scope=scope, first=4, cases=5 * size, jobs=3)
     shares = [list(request.indices(job, request.first)) for job in range(3)]
-    assert sorted(index for share in shares for index in share) == list(range(4, 44))
-    assert shares[0] == [*range(4, 8), *range(24, 32)]
+    assert sorted(index for share in shares for index in share) == list(range(4, 4 + 5 * size))
+    assert shares[0] == [*range(4, size), *range(3 * size, 4 * size)]
 
 
 def test_time_limit_ends_it():

@@ -16,7 +16,7 @@ from flashpoint.ops.spec import BUILTIN
 from flashpoint.selfcheck.case import Case, Function, Scored
 from flashpoint.selfcheck.values import KINDS, OWN
 
-GROUP = {"cpu": 1, "interpreter": 1, "cuda": 8}
+GROUP = {"cpu": 1, "interpreter": 1, "cuda": 24}
 """Cases that share a kind, by where they run."""
 
 LENGTHS = (1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 191, 192, 193, 255, 256, 257)
