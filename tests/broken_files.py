@@ -38,7 +38,7 @@ def replaced(value, path, new):
     """A copy with another value at a path; without it where ``new`` is Ellipsis."""
     new = copy.deepcopy(new)  # it may be changed further
     if not path:
-        return new
+        return copy.deepcopy(new)
     result = copy.deepcopy(value)
     target = result
     for key in path[:-1]:

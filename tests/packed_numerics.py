@@ -1,14 +1,14 @@
 """What ``numerics`` has for q, k and v apart, for packed ones: inputs, runs and budgets."""
 
-import math
 from typing import Any
 
 import torch
 from implementations import device_of
-from numerics import assert_within_budget
+from numerics import assert_judged
 from torch import Tensor
 
 from flashpoint import HeadNorm, attention_qkvpacked
+from flashpoint.selfcheck.judge import Sums
 
 Kinds = tuple[str | None, str | None]
 
@@ -66,11 +66,5 @@ def assert_exact(
     exact = run("reference", torch.float64, inputs, kinds, device_of(impl), **options)
     plain = run("reference", dtype, inputs, kinds, device_of(impl), **options)
     B, L, _, H, _ = inputs["qkv"].shape
-    for name, value in got.items():
-        terms = B * L * H if name.endswith("gain") else 0
-        if dtype == torch.float64:
-            bound = torch.finfo(dtype).eps * exact[name].abs().max().item()
-            bound *= math.sqrt(max(terms, L, 16))
-            torch.testing.assert_close(value, exact[name], rtol=0, atol=bound, msg=name)
-        else:
-            assert_within_budget(name, value, exact[name], plain[name], num_terms=terms)
+    rows = dict.fromkeys(("dq_gain", "dk_gain"), B * L * H)
+    assert_judged(got, exact, plain, Sums(terms=L, on_top=rows))

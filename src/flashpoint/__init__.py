@@ -36,6 +36,7 @@ __all__ = [
     "attention_qkvpacked",
     "attention_varlen",
     "create_model",
+    "register_activation",
 ]
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
     from flashpoint.models.registry import create_model
     from flashpoint.ops.api import attention, attention_qkvpacked, attention_varlen
     from flashpoint.ops.head_norm import HeadNorm
-    from flashpoint.ops.spec import Activation
+    from flashpoint.ops.spec import Activation, register_activation
 else:  # torch loads when one of these is first used, so the command line answers at once
     _HOMES = {
         "Activation": "flashpoint.ops.spec",
@@ -53,6 +54,7 @@ else:  # torch loads when one of these is first used, so the command line answer
         "attention_qkvpacked": "flashpoint.ops.api",
         "attention_varlen": "flashpoint.ops.api",
         "create_model": "flashpoint.models.registry",
+        "register_activation": "flashpoint.ops.spec",
     }
 
     def __getattr__(name: str) -> object:

@@ -33,7 +33,8 @@ def hint(name: object, known: Iterable[str]) -> str:
         >>> hint("rellu", ("relu", "gelu"))
         "Did you mean 'relu' or 'gelu'? "
     """
-    near = difflib.get_close_matches(str(name)[:60], list(known), n=2)
+    text = name[:60] if isinstance(name, str) else describe(name)
+    near = difflib.get_close_matches(text, list(known), n=2)
     return f"Did you mean {' or '.join(map(repr, near))}? " if near else ""
 
 
@@ -47,8 +48,35 @@ def describe(value: object) -> str:
     shape = getattr(value, "shape", None)
     if isinstance(shape, tuple):
         return f"a {type(value).__name__.lower()} of shape {list(shape)}"
-    text = " ".join(repr(value).split())
+    try:
+        text = " ".join(repr(value).split())
+    except ValueError:  # Python writes out no number of more than 4,300 digits
+        return "a number of thousands of digits"
     return text if len(text) <= 60 else f"{text[:46]}... ({type(value).__name__})"
+
+
+def show_names(names: Iterable[str]) -> str:
+    """Names that a file or folder has, sorted, for one line; a long or odd one in a few words.
+
+    Example:
+        >>> show_names(["train", "dev", "a\\nb"])
+        "'a\\\\nb', dev, train"
+    """
+    found = sorted(names)
+    shown = [x if x.isprintable() and len(x) <= 60 else describe(x) for x in found[:20]]
+    more = f" and {len(found) - 20} more" if len(found) > 20 else ""
+    return ", ".join(shown) + more or "none"
+
+
+def reason(error: Exception) -> str:
+    """What another library says of its input, as a part of one line; without a full stop.
+
+    Example:
+        >>> reason(ValueError("no header.\\nLong explanation"))
+        'no header'
+    """
+    said = next(iter(str(error).splitlines()), "").rstrip(" .")
+    return said[:300] or type(error).__name__
 
 
 def check_choice(name: str, value: object, known: tuple[str, ...], also: str = "") -> None:

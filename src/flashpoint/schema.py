@@ -84,7 +84,7 @@ def convert(value: object, wanted: Any, path: str, *, strict: bool = False) -> A
         flashpoint.errors.InputError: a[0]='1' must be a whole number.
     """
     members = _members(wanted)
-    for member in members:
+    for member in _fitting(members, value):
         if _is_record(member):
             if isinstance(value, Mapping) or (len(members) == 1 and not hasattr(member, "parse")):
                 return build(member, value, path, strict=strict)
@@ -175,6 +175,18 @@ def _members(wanted: Any) -> list[Any]:
         return [wanted]
     order = [type(None), bool, int, float, str]
     return sorted(typing.get_args(wanted), key=lambda m: order.index(m) if m in order else -1)
+
+
+def _fitting(members: list[Any], value: object) -> list[Any]:
+    """Types in the order to try; of several dataclasses first what a mapping has the fields of."""
+    if not isinstance(value, Mapping):
+        return members
+    needed = {
+        member: {field.name for field in _fields(member) if _is_required(field)}
+        for member in members
+        if _is_record(member)
+    }
+    return sorted(members, key=lambda m: m in needed and not needed[m] <= value.keys())
 
 
 def _convert_plain(value: object, wanted: Any, path: str, strict: bool) -> tuple[bool, object]:

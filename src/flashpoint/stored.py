@@ -10,7 +10,7 @@ import os
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 import yaml
 
@@ -45,26 +45,31 @@ def exists(path: Path) -> bool:
     return True
 
 
-def read_bytes(file: Path, max_bytes: int = MAX_BYTES) -> bytes:
-    """What a plain file holds; a FIFO, a device or a folder in its place is refused."""
+def open_plain(file: Path) -> IO[bytes]:
+    """A plain file to read from; a FIFO, a device or a folder in its place is refused."""
     try:
         # Not to wait for a writer, should it be a FIFO.
         descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with open(descriptor, "rb") as handle:
-            found = os.fstat(descriptor)
-            if not stat.S_ISREG(found.st_mode):
-                raise InputError(f"{file} is no plain file. Remove it, or restore the file.")
-            if found.st_size > max_bytes:
-                raise InputError(
-                    f"{file} has {found.st_size} bytes, more than the {max_bytes} that are read."
-                )
-            return handle.read()
-    except MemoryError as error:
-        raise InputError(f"{file} is larger than the memory that is free.") from error
     except (OSError, ValueError) as error:
-        if isinstance(error, InputError):
-            raise
         raise unreadable(file, error) from error
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise InputError(f"{file} is no plain file. Remove it, or restore the file.")
+    return open(descriptor, "rb")
+
+
+def read_bytes(file: Path, max_bytes: int = MAX_BYTES) -> bytes:
+    """What a plain file holds."""
+    with open_plain(file) as handle:
+        size = os.fstat(handle.fileno()).st_size
+        if size > max_bytes:
+            raise InputError(f"{file} has {size} bytes, more than the {max_bytes} that are read.")
+        try:
+            return handle.read()
+        except MemoryError as error:
+            raise InputError(f"{file} is larger than the memory that is free.") from error
+        except OSError as error:
+            raise unreadable(file, error) from error
 
 
 def unreadable(path: Path, error: OSError | ValueError) -> InputError:

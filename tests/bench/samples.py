@@ -1,5 +1,6 @@
 """Results that nobody measured."""
 
+from flashpoint.bench.accuracy import error_bound
 from flashpoint.bench.cases import Case, Shape
 from flashpoint.bench.environment import Environment
 from flashpoint.bench.limits import Limits, SpeedLimit
@@ -54,6 +55,7 @@ def make_row(ours_s=0.0121, theirs_s=0.0202, ours_bytes=40 * MB, error=2.4e-3):
         limits=Limits(
             speed=(SpeedLimit(rivals=("sdpa",), must=1 / 0.65),), memory_slack_bytes=64 * MB
         ),
+        error_bound=4e-3,
         is_overhead=False,
         measurements=(
             Measurement(
@@ -84,6 +86,7 @@ def make_gpu_row(item):
     return Row(
         case=item.case,
         limits=item.limits,
+        error_bound=error_bound(item.case),
         is_overhead=item.is_overhead,
         measurements=tuple(
             Measurement(

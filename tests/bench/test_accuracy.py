@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 import flashpoint
-from flashpoint.bench.accuracy import WRONG_BEYOND, exact_parts, relative_error, result_error
+from flashpoint.bench.accuracy import error_bound, exact_parts, relative_error, result_error
 from flashpoint.bench.calls import make_call
 from flashpoint.bench.cases import Case, Shape
 from flashpoint.bench.inputs import make_inputs
@@ -74,19 +74,19 @@ def test_right_result_is_within_rounding(dtype, mode):
     case = replace(CASE, dtype=dtype, mode=mode)
     inputs = make_inputs(case)
     error = error_of(case, inputs, make_call(OURS, case, inputs)())
-    assert 0 < error < WRONG_BEYOND[dtype]
+    assert 0 < error < error_bound(case)
 
 
 def test_small_fault_in_one_gradient_shows():
     inputs = make_inputs(CASE)
     dq, dk, dv = make_call(OURS, CASE, inputs)()
-    assert error_of(CASE, inputs, (dq, dk * 1.01, dv)) > WRONG_BEYOND["fp32"]
+    assert error_of(CASE, inputs, (dq, dk * 1.01, dv)) > error_bound(CASE)
 
 
 def test_softmax_is_measured_against_softmax():
     inputs = make_inputs(CASE)
     gradients = make_call(PROVIDERS["sdpa"], CASE, inputs)()
-    assert 0 < error_of(CASE, inputs, gradients, "softmax") < WRONG_BEYOND["fp32"]
+    assert 0 < error_of(CASE, inputs, gradients, "softmax") < error_bound(CASE)
     assert error_of(CASE, inputs, gradients, "pointwise") > 0.1
 
 

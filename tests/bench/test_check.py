@@ -37,7 +37,7 @@ def test_kept_promises_say_nothing():
 def test_broken_promises_say_both_numbers():
     row = make_row(ours_s=0.02, theirs_s=0.02, ours_bytes=120 * MB, error=0.5)
     assert broken_promises(row) == {
-        "error": "relative error 5.0e-01 is beyond rounding (3e-02)",
+        "error": "relative error 5.0e-01 is beyond rounding (4e-03)",
         "speed against sdpa": "1.00x as fast as sdpa, limit 1.54x",
         "memory": "peak extra memory is 120 MB, limit 114 MB (SDPA's 50 MB and 64 MB)",
     }

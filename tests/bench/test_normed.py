@@ -5,11 +5,14 @@ from dataclasses import replace
 import pytest
 import torch
 
-from flashpoint.bench.accuracy import exact_parts, result_error
+from flashpoint.bench.accuracy import error_bound, exact_parts, result_error
 from flashpoint.bench.calls import by_heads, is_packed, make_call, prepare
 from flashpoint.bench.cases import Case, Shape
+from flashpoint.bench.check import broken_promises
 from flashpoint.bench.inputs import make_inputs, pack, unpack
+from flashpoint.bench.limits import Limits
 from flashpoint.bench.providers.registry import PROVIDERS
+from flashpoint.bench.result import Measurement, Row
 
 CASE = Case(shape=Shape(2, 3, 20, 16), dtype="fp32", mode="training", qk_norm="layer")
 
@@ -63,3 +66,32 @@ def test_packing_and_back_changes_nothing():
 
 def test_work_says_so():
     assert CASE.work == "fp32 qk-norm training"
+
+
+def is_refused(case, error):
+    row = Row(
+        case=case,
+        limits=Limits(),
+        error_bound=error_bound(case),
+        is_overhead=False,
+        measurements=(Measurement(provider="flashpoint", relative_error=error),),
+    )
+    return "error" in broken_promises(row)
+
+
+@pytest.mark.parametrize("length", [49, 196])
+@pytest.mark.parametrize("qk_norm", ["none", "layer"])
+@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
+def test_a_fault_of_two_percent_is_refused_and_rounding_is_not(dtype, qk_norm, length):
+    case = Case(shape=Shape(2, 2, length, 64), dtype=dtype, mode="training", qk_norm=qk_norm)
+    inputs, provider = make_inputs(case), PROVIDERS["flashpoint"]
+    grads = by_heads(provider, case, make_call(provider, case, inputs)())
+    parts = list(exact_parts(case, inputs, provider.function))
+    assert not is_refused(case, result_error(parts, grads))
+    for wrong in range(3):
+        off = tuple(grad * (1.02 if at == wrong else 1) for at, grad in enumerate(grads))
+        assert is_refused(case, result_error(parts, off))
+    forward = replace(case, mode="forward")
+    o = by_heads(provider, forward, make_call(provider, forward, make_inputs(forward))())
+    assert not is_refused(forward, result_error(parts, o))
+    assert is_refused(forward, result_error(parts, o * 1.02))

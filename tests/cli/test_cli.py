@@ -2,6 +2,7 @@
 
 import re
 import resource
+import shlex
 import subprocess
 import sys
 
@@ -22,7 +23,10 @@ SURFACE = {
     "data prepare": ["--from", "--to", "name"],
     "data show": ["--labels", "--languages", "--pairs", "--png", "--split", "where"],
     "demo": ["--fresh", "--out"],
-    "doctor": ["--json"],
+    "doctor": [
+        *("--case", "--cases", "--check", "--device", "--first", "--impl", "--jobs", "--json"),
+        *("--seed", "--time-limit"),
+    ],
     "evaluate": [
         *("--batch-size", "--beam", "--checkpoint", "--classes", "--data", "--device", "--json"),
         *("--labels", "--length-penalty", "run"),
@@ -154,6 +158,12 @@ def test_our_error_is_one_line_and_status_2(monkeypatch, capsys):
     ("words", "said"),
     [
         ("study run length-power --jobs 0", r".*'--jobs'.* 1\. See: \S+ study run --help"),
+        ("study run gate --jobs 99999999999", r".*'--jobs'.* 1000\. See: \S+ study run --help"),
+        ("study run gate --seeds 0", r".*'--seeds'.* 1\. See: \S+ study run --help"),
+        ("study run gate --out ''", r"invalid value for '--out': it is empty and names no .*"),
+        ("study report ''", r"invalid value for 'DIR': it is empty and names no .*"),
+        ("study report --out ''", r"invalid value for '--out': it is empty and names no .*"),
+        ("study report --pictures ''", r"invalid value for '--pictures': it is empty and .*"),
         ("study run length-power --bogus", r"no such option: --bogus.* See: .* run --help"),
         ("study run x --scale tiny", r"invalid value for '--scale': 'tiny' is not one of .*"),
         ("study show", r"missing argument 'NAME'\. See: \S+ study show --help"),
@@ -163,7 +173,7 @@ def test_our_error_is_one_line_and_status_2(monkeypatch, capsys):
     ],
 )
 def test_error_of_usage_is_one_line_and_status_2(words, said, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["flashpoint", *words.split()])
+    monkeypatch.setattr(sys, "argv", ["flashpoint", *shlex.split(words)])
     with pytest.raises(SystemExit, match="2"):
         main()
     out, err = capsys.readouterr()

@@ -1,5 +1,7 @@
 """``flashpoint data``: prepare and show from the command line."""
 
+import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -9,6 +11,7 @@ import pytest
 import typer
 from data.pictures import encoded, make_folder, make_shards, make_tar
 from data.text.debian import make_packages, word
+from limits import limited
 from PIL import Image
 from typer.testing import CliRunner
 
@@ -195,3 +198,115 @@ def test_show_tells_text_from_images_in_huggingface_datasets(tmp_path):
     assert ["segments", "1"] in cells(run("show", f"hf:{tmp_path}/text"))
     with pytest.raises(InputError, match="neither a folder nor a known set"):
         run("show", f"hf:{tmp_path}/nowhere")
+
+
+def run_broken(*arguments):
+    """Output and lines of errors of a verb that shows what it can and ends with status 2."""
+    result = CliRunner().invoke(data, [str(a) for a in arguments], env={"COLUMNS": "160"})
+    assert isinstance(result.exception, SystemExit), result.exception
+    assert result.exit_code == 2
+    return result.stdout, result.stderr.splitlines()
+
+
+TEXT = {
+    "train.en": "One\nTwo\n",
+    "train.de": "Eins\nZwei\n",
+    "dev.en": "Six\n",
+    "dev.de": "Sechs\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "said"),
+    [
+        ("dev.de", b"Sechs\nSieben\n", "validation: .*dev.en has 1 lines and .*dev.de 2: line n"),
+        ("dev.en", b"\xff\n", r"validation: .*dev.en, line 1: byte 1 \(0xff\) is no UTF-8"),
+        ("train.en", b"\n\n", "train: .*train holds no documents with text on both sides"),
+        ("train.de", None, "train: .*train.de does not exist"),
+    ],
+)
+def test_show_names_a_broken_split_of_text_beside_the_others(tmp_path, file, content, said):
+    for name, text in TEXT.items():
+        (tmp_path / name).write_text(text)
+    if content is None:
+        (tmp_path / file).unlink()
+    else:
+        (tmp_path / file).write_bytes(content)
+    out, lines = run_broken("show", f"text:{tmp_path}")
+    assert any(row[:1] == ["segments"] for row in cells(out))
+    assert len(lines) == 1
+    assert re.match(f"error: {said}", lines[0])
+
+
+def test_show_names_every_broken_split(tmp_path):
+    for name in TEXT:
+        (tmp_path / name).write_text("\n")
+    (tmp_path / "dev.de").write_bytes(b"\xff")
+    out, lines = run_broken("show", f"text:{tmp_path}")
+    assert not out
+    assert [line.split(":")[1] for line in lines] == [" train", " validation"]
+
+
+def spoil_images(root, kind):
+    """Shards or folders of two splits, one of them broken; gives the place and the split."""
+    if kind == "shards":
+        for split in ("train", "val"):
+            make_shards(root, 1, 4, classes=2).joinpath("set-000.tar").rename(
+                root / f"{split}.tar"
+            )
+        (root / "val.tar").write_bytes(b"garbage" * 1000)
+        return f"shards:{root}", "validation"
+    for split in ("train", "val"):
+        make_folder(root / split, {"x": 2, "y": 2})
+    if kind == "empty train":
+        for file in (root / "train" / "x").iterdir():
+            file.unlink()
+        return root, "train"
+    for folder in (root / "val").iterdir():
+        folder.rename(root / folder.name)
+    return root, "validation"
+
+
+@pytest.mark.parametrize("kind", ["shards", "empty train", "empty validation"])
+def test_show_names_a_broken_split_of_images_beside_the_other(tmp_path, kind):
+    where, split = spoil_images(tmp_path / "set", kind)
+    out, lines = run_broken("show", where)
+    other = "validation" if split == "train" else "train"
+    assert any(row[:1] == [other] for row in cells(out))
+    assert len(lines) == 1
+    assert lines[0].startswith(f"error: {split}: ")
+
+
+@pytest.mark.parametrize("kind", ["text", "images"])
+def test_show_names_a_broken_split_of_a_huggingface_set(tmp_path, kind):
+    datasets = pytest.importorskip("datasets")
+    rows = [{"en": "One", "de": "Eins"}, {"en": "Two", "de": "Zwei"}]
+    if kind == "images":
+        rows = [{"image": encoded(Image.new("L", (4, 4))), "label": n} for n in range(2)]
+    whole = datasets.Dataset.from_list(rows)
+    if kind == "images":
+        whole = whole.cast_column("image", datasets.Image())
+    splits = datasets.DatasetDict(train=whole.select([]), test=whole)
+    splits.save_to_disk(tmp_path / "set")
+    out, lines = run_broken("show", f"hf:{tmp_path}/set")
+    assert any(row[:2] in (["segments", "2"], ["validation", "2"]) for row in cells(out))
+    assert len(lines) == 1
+    assert re.match("error: train: .*has no rows", lines[0])
+
+
+def test_show_of_a_broken_split_ends_with_a_status(tmp_path):
+    where, _ = spoil_images(tmp_path / "set", "shards")
+    command = [sys.executable, "-m", "flashpoint", "data", "show", where]
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert process.returncode == 2
+    assert process.stderr.count("error: validation: ") == 1
+    assert "Traceback" not in process.stderr
+    assert "train" in process.stdout
+
+
+def test_show_counts_special_files_among_images(tmp_path):
+    make_folder(tmp_path / "set", {"x": 3, "y": 2})
+    os.mkfifo(tmp_path / "set" / "x" / "pipe.jpg")
+    with limited():
+        out = run("show", tmp_path / "set")
+    assert "1 of 6 images of all that were tried cannot be read" in out

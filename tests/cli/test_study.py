@@ -11,15 +11,7 @@ from pathlib import Path
 import pytest
 from evaluation.trained import call
 from report.run_folders import make_run
-from study.tiny import (
-    STUDY,
-    content,
-    measurement,
-    settle,
-    training,
-    use_registry,
-    use_this_module,
-)
+from study.tiny import STUDY, content, measurement, settle, training, use_registry
 from typer.testing import CliRunner
 
 from flashpoint.cli.main import app
@@ -27,27 +19,6 @@ from flashpoint.cli.report import report
 from flashpoint.errors import FlashpointError, InputError
 from flashpoint.study import store
 from flashpoint.study.registry import STUDIES
-
-SMALL = replace(STUDY, plan=lambda settings: STUDY.plan(settings)[-1:])
-"""Of which the measurement is left."""
-
-
-@pytest.fixture
-def study(monkeypatch, tmp_path):
-    """Run ``flashpoint study ARGUMENTS`` in a folder of its own; gives status and output."""
-    use_registry(monkeypatch, STUDY, replace(SMALL, name="small", question="What is left?"))
-    use_this_module(monkeypatch)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "120")
-
-    def run(*arguments):
-        result = CliRunner().invoke(app, ["study", *map(str, arguments)])
-        if isinstance(result.exception, FlashpointError):
-            raise result.exception
-        assert result.exception is None or isinstance(result.exception, SystemExit), result
-        return result
-
-    return run
 
 
 def refused(study, *arguments):
@@ -181,7 +152,7 @@ def test_ray_that_is_not_installed_is_said_before_anything_is_written(study, mon
 
 def test_changed_plan_is_refused_and_fresh_removes_it(study, monkeypatch):
     study("run", "small", "--scale", "smoke", "--jobs", "1")
-    other = replace(SMALL, name="small", plan=lambda _: (measurement("add", "add", x=5, y=5),))
+    other = replace(STUDY, name="small", plan=lambda _: (measurement("add", "add", x=5, y=5),))
     use_registry(monkeypatch, other)
     said = refused(study, "run", "small", "--scale", "smoke", "--jobs", "1")
     assert "add holds another plan: work.options.x was 1, is 5. Pass --fresh" in said
@@ -266,6 +237,13 @@ def test_stopped_command_has_its_own_status(study, monkeypatch):
             "--jobs 2 is for this machine; on ray://x:1 the cluster's cores and GPUs decide.",
         ),
         (["run", "tiny", "--gpus-per-trial", "1"], "--gpus-per-trial is for Ray. Pass --jobs"),
+        (
+            ["run", "tiny", "--on", "ray", "--gpus-per-trial", "1.5"],
+            "--gpus-per-trial 1.5 must be a share of a GPU, up to 1, or a whole number of them.",
+        ),
+        (["run", "tiny", "--on", "ray", "--gpus-per-trial", "inf"], "--gpus-per-trial inf must"),
+        (["run", "tiny", "--seeds", "99999999999"], "seeds=99999999999 must lie in [1, 1000]."),
+        (["show", "tiny", "--seeds", "99999999999"], "seeds=99999999999 must lie in [1, 1000]."),
         (["run", "small", "--out", "/proc/none"], "/proc/none/small cannot be written: "),
         (
             ["report"],

@@ -7,12 +7,13 @@ import sys
 import pytest
 import typer
 import yaml
+from data.pictures import make_folder
 from training.runs import TINY, write_config
 from typer.testing import CliRunner
 
 from flashpoint.cli.train import STOPPED, train
 from flashpoint.errors import FlashpointError, InputError
-from flashpoint.training import loop
+from flashpoint.training import loop, memory_check
 from flashpoint.training.failure import Preempted
 from flashpoint.training.run_folder import open_run
 
@@ -101,6 +102,76 @@ def test_model_name_gets_a_recipe(run, tmp_path):
     )
 
 
+def photographs(folder):
+    """45 small pictures of three classes, and some to validate on."""
+    for split, each in (("train", 15), ("val", 2)):
+        make_folder(folder / "pets" / split, {"a": each, "b": each, "c": each})
+    return folder / "pets"
+
+
+NEW_USER = (
+    *("--set", "steps=2", "--set", "epochs=null", "--set", "data.image_size=32"),
+    *("--set", "data.workers=0", "--set", "device=cpu"),
+)
+
+
+def test_named_model_trains_on_few_images_with_a_batch_that_suits_them(run, tmp_path):
+    """The recipe's 1,024 took 18 GB on a CPU, without a word."""
+    arguments = ("vit_ti16", "--data", photographs(tmp_path), *NEW_USER)
+    said = (
+        "no batch size was given: taking 32, for 45 training images and cpu. Pass --set "
+        "batch_size=N for another."
+    )
+    shown = run(*arguments, "--dry-run").stdout.splitlines()
+    assert shown[1] == f"# {said}"
+    assert shown[2].startswith("# a step with batch_size=32 needs about 0.")
+    assert " GB free." in shown[2]
+    assert "batch_size: 32" in shown
+    result = run(*arguments)
+    assert result.exit_code == 0, result.output
+    lines = result.stderr.splitlines()
+    assert lines[:2] == [said, "first step of 2: 32 images of 32 px on cpu"]
+    assert open_run(tmp_path / "runs" / "vit_ti16").config.batch_size == 32
+
+
+def test_batch_of_an_earlier_start_is_kept(run, tmp_path, monkeypatch):
+    """Also where another device or other memory would have another one now."""
+    monkeypatch.setattr("flashpoint.training.default_batch.CPU_OPERATIONS", 1e9)
+    arguments = ("vit_ti16", "--data", photographs(tmp_path), *NEW_USER)
+    assert run(*arguments).exit_code == 0
+    chosen = open_run(tmp_path / "runs" / "vit_ti16").config.batch_size
+    assert chosen < 32
+    monkeypatch.undo()
+    monkeypatch.chdir(tmp_path)
+    result = run(*arguments)
+    assert result.exit_code == 0, result.output
+    assert "nothing to do" in result.stderr
+
+
+def test_batch_that_is_named_is_kept(run, tmp_path):
+    shown = run("vit_ti16", "--data", photographs(tmp_path), *NEW_USER, "--dry-run")
+    named = run(
+        *("vit_ti16", "--data", tmp_path / "pets", *NEW_USER, "--dry-run"),
+        *("--set", "batch_size=1024"),
+    )
+    assert "no batch size was given" in shown.stdout
+    assert "no batch size was given" not in named.stdout
+    assert "batch_size: 1024" in named.stdout.splitlines()
+
+
+def test_batch_that_cannot_fit_is_refused_before_anything_is_written(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(memory_check, "available_memory", lambda device: 10**9)
+    config = write_config(tmp_path, "batch_size=16777216")
+    error = run(config).exception
+    assert isinstance(error, InputError)
+    assert "a step with batch_size=16777216 needs about " in str(error)
+    assert "The largest batch that fits well is " in str(error)
+    assert not (tmp_path / "runs").exists()
+    shown = run(config, "--dry-run")
+    assert shown.exit_code == 0
+    assert f"# {error}" in shown.stdout.splitlines()
+
+
 def test_weights_are_taken_from_the_command_line(run, tmp_path):
     config = write_config(tmp_path, "steps=2")
     run(config)
@@ -109,7 +180,8 @@ def test_weights_are_taken_from_the_command_line(run, tmp_path):
     assert "starting from 39 weights of runs/tiny/checkpoints/step_2/model.saf" in result.stderr
     assert open_run(tmp_path / "tuned").config.weights == "runs/tiny"
     shown = run(config, "--weights", "runs/tiny", "--dry-run").stdout.splitlines()
-    assert shown[1].startswith("# starting from 39 weights of runs/tiny/")
+    assert shown[1].startswith("# a step with batch_size=16 needs about ")
+    assert shown[2].startswith("# starting from 39 weights of runs/tiny/")
     assert "weights: runs/tiny" in shown
 
 

@@ -10,7 +10,7 @@ from flashpoint.errors import InputError
     ("changes", "message"),
     [
         ({"channels": 2}, "channels=2 must be 1 .grey. or 3 .colour."),
-        ({"image_size": 0}, r"data.image_size=0 must be a number in \[1, 8192\]"),
+        ({"image_size": 0}, "data.image_size=0 must be a whole number from 1 to 8,192"),
         ({"workers": -1}, "data.workers=-1"),
         ({"max_broken_share": 1.5}, "max_broken_share=1.5"),
         ({"resident": "yess"}, "resident='yess' is unknown. Did you mean 'yes'?"),

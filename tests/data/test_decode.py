@@ -1,13 +1,19 @@
 """Every kind of image becomes 8 bits of grey or colour; broken ones are named."""
 
+import ast
 import io
+import struct
+import zlib
+from pathlib import Path
 
 import numpy as np
 import pytest
 from data.pictures import encoded, noise
-from PIL import Image
+from limits import limited
+from PIL import EpsImagePlugin, Image
 
-from flashpoint.data.decode import decode, to_pixels
+import flashpoint
+from flashpoint.data.decode import FORMATS, decode, to_pixels
 from flashpoint.data.source import BrokenImageError
 
 
@@ -97,3 +103,69 @@ def test_floating_point_pixels_are_refused():
     image = Image.fromarray(np.ones((2, 2), dtype=np.float32))
     with pytest.raises(BrokenImageError, match="no fixed range"):
         decode(encoded(image, "TIFF"), "x")
+
+
+POSTSCRIPT = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\nshowpage\n%%EOF\n"
+
+
+def test_postscript_is_no_image_and_no_program_is_asked(monkeypatch):
+    asked = []
+    monkeypatch.setattr(EpsImagePlugin, "Ghostscript", lambda *_, **__: asked.append("run"))
+    monkeypatch.setattr(EpsImagePlugin, "has_ghostscript", lambda: asked.append("look"))
+    assert Image.open(io.BytesIO(POSTSCRIPT)).format == "EPS"  # Pillow itself would take it
+    with pytest.raises(BrokenImageError, match=r"^x\.png: not a known image format$"):
+        decode(POSTSCRIPT, "x.png")
+    assert not asked
+
+
+@pytest.mark.parametrize("form", ["PDF", "EPS", "ICNS", "ICO", "TGA", "PCX", "SGI"])
+def test_other_formats_of_pillow_are_refused(form):
+    with pytest.raises(BrokenImageError, match=r"^x: not a known image format$"):
+        decode(encoded(noise((64, 64)), form), "x")
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_stated_formats_are_read(form):
+    assert decode(encoded(noise(), form), "x").size == (40, 30)
+
+
+def opened_by_pillow(tree):
+    """Calls of ``open`` on Pillow's module, by whatever name."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            owner = ast.unparse(node.func.value).lower()
+            if node.func.attr == "open" and ("pil" in owner or owner.endswith("image")):
+                yield node
+
+
+def test_every_image_is_opened_with_the_stated_formats():
+    calls = [
+        (file.name, call)
+        for file in Path(flashpoint.__file__).parent.rglob("*.py")
+        for call in opened_by_pillow(ast.parse(file.read_text()))
+    ]
+    assert [name for name, _ in calls] == ["decode.py"]
+    for _, call in calls:
+        assert {k.arg: ast.unparse(k.value) for k in call.keywords} == {"formats": "FORMATS"}
+    for form in ("Image.open(x)", "PIL.Image.open(x)", "require_pillow().open(x)"):
+        assert len(list(opened_by_pillow(ast.parse(form)))) == 1
+
+
+def bomb(side):
+    """A PNG of a few bytes that says it is this large."""
+
+    def chunk(kind, body):
+        return (
+            struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+        )
+
+    head = struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)
+    body = zlib.compress(bytes(1000))
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", body) + chunk(b"IEND", b"")
+
+
+@pytest.mark.parametrize("side", [15_000, 100_000, 2**31 - 1])
+def test_image_of_a_huge_declared_size_is_one_line(side):
+    with limited(), pytest.raises(BrokenImageError, match=r"^x\.png: .+") as broken:
+        decode(bomb(side), "x.png")
+    assert "\n" not in str(broken.value)

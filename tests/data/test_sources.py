@@ -86,7 +86,7 @@ def test_class_list_gives_the_order_of_a_folder(tmp_path):
 def test_missing_file_is_a_broken_image(tmp_path):
     source = open_source(str(make_folder(tmp_path, {"x": 1, "y": 1})), "train")
     (tmp_path / "y" / "0001.png").unlink()
-    with pytest.raises(BrokenImageError, match=r"y/0001\.png: No such file"):
+    with pytest.raises(BrokenImageError, match=r"y/0001\.png: cannot be read: No such file"):
         source.read(1)
 
 
@@ -170,6 +170,14 @@ def test_huggingface_dataset_on_disk(tmp_path):
     assert copy.read(1)[1] == 1
 
 
+def test_huggingface_dataset_that_was_saved_with_a_format(tmp_path):
+    datasets = pytest.importorskip("datasets")
+    dataset = datasets.Dataset.load_from_disk(str(save_dataset(tmp_path / "set")))
+    dataset.with_format("numpy", columns=["label"]).save_to_disk(str(tmp_path / "formatted"))
+    source = open_source(f"hf:{tmp_path}/formatted", "train")
+    assert [source.read(n)[1] for n in range(3)] == [0, 1, 1]
+
+
 def test_huggingface_splits(tmp_path):
     folder = save_dataset(tmp_path / "set", split="test")
     assert open_source(f"hf:{folder}", "train").num_samples == 2
@@ -201,7 +209,7 @@ def test_huggingface_labels_may_be_numbers_but_not_missing(tmp_path):
         f"hf:{save_dataset(tmp_path / 'a', (0, 2, 1), label_type=number)}", "train"
     )
     assert source.class_names == ("0", "1", "2")
-    with pytest.raises(InputError, match="1 samples without a label"):
+    with pytest.raises(InputError, match="samples without a label: the label -1 is below 0"):
         open_source(f"hf:{save_dataset(tmp_path / 'b', (0, -1, 1), label_type=number)}", "train")
     (tmp_path / "c").mkdir()
     with pytest.raises(InputError, match="no Hugging Face dataset on disk"):

@@ -1,5 +1,7 @@
 """Documents through a translator: cutting, mapping of segments, order, and scores."""
 
+import math
+
 import pytest
 import sacrebleu
 import torch
@@ -8,7 +10,8 @@ from data.text.corpora import make_documents, make_pieces
 from flashpoint.data.text.documents import Document, Documents
 from flashpoint.data.text.pieces import EOS, SEP
 from flashpoint.errors import InputError
-from flashpoint.evaluation.translation import Search, Translated, Translator
+from flashpoint.evaluation.search import Search
+from flashpoint.evaluation.translation import Translated, Translator
 from flashpoint.evaluation.translation_scores import score
 from flashpoint.models.registry import create_model
 
@@ -131,7 +134,7 @@ def test_any_characters_are_translated():
 
 
 def test_wrong_search_is_refused():
-    with pytest.raises(InputError, match="beam_size=0 must be 1 or more"):
+    with pytest.raises(InputError, match="beam_size=0 must be a whole number from 1 to 1,024"):
         Search(beam_size=0)
 
 
@@ -164,3 +167,17 @@ def test_scores_are_sacrebleu_s_and_by_length():
     assert result.repeated_share == pytest.approx(2 / 3)
     assert "tok:13a" in result.signatures["bleu"]
     assert result.signatures["chrf"].endswith(f"version:{sacrebleu.__version__}")
+
+
+@pytest.mark.parametrize(
+    ("search", "message"),
+    [
+        ({"beam_size": 100_000}, "beam_size=100000 must be a whole number from 1 to 1,024."),
+        ({"length_penalty": math.nan}, "length_penalty=nan must be a number from -100 to 100."),
+        ({"beam_size": 1024, "batch_size": 128}, "a beam of 1024 over 128 parts at a time are 13"),
+    ],
+)
+def test_search_without_end_is_refused(search, message):
+    with pytest.raises(InputError) as error:
+        Search(**search)
+    assert str(error.value).startswith(message)

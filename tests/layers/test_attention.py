@@ -277,3 +277,15 @@ def test_wrong_use_is_one_line(make, message):
         make()
     assert message in str(error.value)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("context_dim", [None, 12])
+@pytest.mark.parametrize("word", ["relu2", "softmax"])
+def test_layer_takes_a_word_or_fields_for_its_spec(word, context_dim):
+    for given in (word, {"activation": word}, AttentionSpec(activation=word)):
+        layer = Attention(64, 4, given, context_dim=context_dim)
+        assert layer.spec == AttentionSpec(activation=word)
+    with pytest.raises(InputError, match="Did you mean 'softmax'"):
+        Attention(64, 4, "softmx")
+    with pytest.raises(InputError, match="a name, a mapping or an AttentionSpec"):
+        Attention(64, 4, None)

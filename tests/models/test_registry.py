@@ -11,11 +11,15 @@ from flashpoint.models.registry import (
     is_text_model,
     list_models,
     model_config,
-    text_attention,
     text_model_config,
 )
-from flashpoint.models.reluformer import RELU_ATTENTION, ReLUFormer
-from flashpoint.models.vit import ViT
+from flashpoint.models.reluformer import (
+    RELU_ATTENTION,
+    ReLUFormer,
+    ReLUFormerConfig,
+    text_attention,
+)
+from flashpoint.models.vit import ViT, ViTConfig
 
 TINY = {"width": 32, "depth": 1, "num_heads": 2, "image_size": 32}
 
@@ -127,7 +131,7 @@ def test_vit_takes_any_size():
         ("vit_s16", {"nun_classes": 3}, "no setting 'nun_classes'. Did you mean 'num_classes'"),
         ("vit_s16", {"patch_size": 8}, "vit_s16 has patches of 16, patch_size=8 was given"),
         ("vit", {"width": 32}, "Give depth, num_heads"),
-        ("vit", TINY | {"width": "32"}, "width must be an integer >= 1. Got '32'"),
+        ("vit", TINY | {"width": "32"}, "width='32' must be a whole number from 1 to 65,536"),
         ("vit_s16", {"attention": "rellu"}, "Did you mean 'relu'"),
         ("vit_s16", {"image_size": 100}, "image_size=100 is not a multiple of patch_size=16"),
         (
@@ -153,3 +157,21 @@ def test_model_of_the_other_kind_is_refused():
         image_model_config("reluformer_tiny")
     with pytest.raises(InputError, match="'vit_s16' is not a model of text"):
         text_model_config("vit_s16")
+
+
+SIZES = {"width": 32, "num_heads": 2, "mlp_dim": 64}
+CONFIGS = {
+    "vit": (ViTConfig, {"depth": 1}),
+    "reluformer": (ReLUFormerConfig, {"encoder_depth": 1, "decoder_depth": 1}),
+}
+
+
+@pytest.mark.parametrize(("config", "depths"), CONFIGS.values(), ids=CONFIGS)
+def test_config_takes_a_word_or_fields_as_create_model_does(config, depths):
+    for given in ("relu2", {"activation": "relu2"}, AttentionSpec(activation="relu2")):
+        made = config(**SIZES, **depths, attention=given)
+        assert made.attention == AttentionSpec(activation="relu2")
+    own = RELU_ATTENTION if config is ReLUFormerConfig else AttentionSpec()
+    assert config(**SIZES, **depths, attention="relu").attention == own
+    with pytest.raises(InputError, match="Did you mean 'relu'"):
+        config(**SIZES, **depths, attention="rellu")

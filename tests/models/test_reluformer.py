@@ -344,12 +344,12 @@ def test_blocks_are_readable_by_name():
     [
         ({"width": 30}, "width=30 must be even and a multiple of 4 heads"),
         ({"width": 3, "num_heads": 3}, "width=3 must be even"),
-        ({"encoder_depth": 0}, "encoder_depth must be an integer >= 1. Got 0"),
-        ({"vocabulary_size": True}, "vocabulary_size must be an integer"),
-        ({"dropout": 1.0}, "dropout=1.0 must lie in [0, 1)"),
+        ({"encoder_depth": 0}, "encoder_depth=0 must be a whole number from 1 to 256"),
+        ({"vocabulary_size": True}, "vocabulary_size=True must be a whole number"),
+        ({"dropout": 1.0}, "dropout=1.0 must be a number from 0 to below 1"),
         ({"pre_norm": 1}, "pre_norm must be True or False"),
         ({"memory_activation": "rellu"}, "Did you mean 'relu'"),
-        ({"attention": "relu"}, "attention must be an AttentionSpec. Got 'relu'"),
+        ({"attention": 3}, "attention must be a name, a mapping or an AttentionSpec. Got 3"),
     ],
 )
 def test_wrong_config_is_one_line(fields, message):

@@ -305,7 +305,7 @@ def test_derivative_that_changes_the_shape_is_refused(impl):
 
 def test_unknown_key_in_a_graph_says_what_to_do():
     q = torch.randn(1, 1, 3, 4)
-    with pytest.raises(InputError, match="before loading an exported program"):
+    with pytest.raises(InputError, match="Make it first, of the same functions"):
         torch.ops.flashpoint.attention(
             q, q, q, None, None, None, "gone#7", 1.0, "keys", 1.0, None, 0.0, None, None
         )

@@ -15,6 +15,7 @@ if not HAS_TRITON:
 
 from flashpoint.ops.spec import Terms
 from flashpoint.ops.triton import autotune, replay, tile_store, tuning
+from flashpoint.ops.triton.gpu import gpu_of
 from flashpoint.ops.triton.problem import Problem
 from flashpoint.ops.triton.tuning import Kind, Tiles
 
@@ -110,7 +111,7 @@ def test_failing_candidates_are_skipped():
     with autotune.session(timer) as tuned:
         attention(problem.q, problem.k, problem.v, impl="triton")
     kind = Kind.of("forward", problem)
-    gpu = tuning.gpu_of(problem.q.device)
+    gpu = gpu_of(problem.q.device)
     assert tuned.found[0].before_ms == math.inf
     assert tuned.found[0].after == autotune._CANDIDATES["forward"][1]
     assert tuning.usual_tiles(kind, gpu) == tuned.found[0].after

@@ -333,3 +333,20 @@ def test_key_lengths_and_masks_cross_tiles(impl):
     for options in ({}, {"mask": mask}, {"bias": mask.double()}, {"mask": mask.double() - 0.5}):
         options |= {"key_lengths": lengths, "window": (Lk * 4 // 5, 5), "activation": "sigmoid"}
         assert_exact(impl, widest_dtype(impl), inputs, **options)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("options", [{}, {"causal": True}, {"window": (30, 9)}], ids=str)
+@pytest.mark.parametrize("activation", ["sigmoid", "softplus"])  # h(0) is not 0
+@pytest.mark.parametrize("impl", FAST)
+@interpreted(lambda activation, dtype: activation == "sigmoid" or dtype == torch.float32)
+@on_gpu(lambda activation, options: activation == "sigmoid" and "window" not in options)
+def test_keys_that_end_beside_a_block_edge_give_nothing_beyond(impl, activation, options, dtype):
+    lengths = torch.tensor([1, 63, 64, 65, 127, 129])
+    inputs = make_inputs((len(lengths), 2, 1, 70, 130, 16, 16))  # also blocks full of queries
+    options = options | {"activation": activation, "key_lengths": lengths}
+    assert_exact(impl, dtype, inputs, **options)
+    got = run(impl, dtype, inputs, **options)
+    for name in ("dk", "dv"):
+        for b, length in enumerate(lengths):
+            assert not got[name][b, :, length:].any(), (name, length)

@@ -4,14 +4,9 @@ Triton's interpreter cannot run Gluon, so that nothing else looks at these kerne
 no such GPU. This file is its own worker: as a program, it compiles the kernels of some cases.
 """
 
-import contextlib
-import io
-import os
 import re
-import subprocess
 import sys
 from importlib.util import find_spec
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -21,9 +16,16 @@ if find_spec("triton") is None:
     pytest.skip("triton is not installed", allow_module_level=True)
 
 import triton
-from triton import knobs
+from ahead_of_time import (
+    compile_in_processes,
+    compiling_for,
+    machine_code,
+    spills_in_product_loops,
+    unwritten_registers,
+    why_not,
+)
 
-from flashpoint.ops.triton.hopper import GLUON_VERSIONS
+from flashpoint.ops.triton import versions
 
 # head dim, right end of the window, alpha, activation, and of which kernels
 CASES = {
@@ -51,30 +53,19 @@ NORMED_CASES = {
     "64-long-layer": (1100, "layer", "layer", True, ["forward", "keys", "queries"]),
 }
 NUM_KERNELS = {"all": 3, "both": 2, "signed": 2, "forward": 1}
-NUM_WORKERS = 2  # to load torch takes as long as to compile a case
 LOCAL_MEMORY = re.compile(r"(\d+) bytes stack frame")
-# bytes by kernel and head dim, of what is needed once a tile, not once a product; others none
-MOST_LOCAL_MEMORY = {("keys", 128): 96}
+SPILLING = (3, 8)  # Triton from which on ptxas keeps more of a tile's numbers in local memory
+MOST_LOCAL_MEMORY = 96  # bytes, then and for the keys' side in head dim 128; else none
 
 
 def test_kernels_compile_without_a_gpu():
-    if not triton.__version__.startswith(GLUON_VERSIONS):
+    if not versions.has_known_gluon():
         pytest.skip(f"triton {triton.__version__} has another Gluon than the tested ones")
-    try:
-        subprocess.run([knobs.nvidia.ptxas.path, "--version"], capture_output=True, check=True)
-    except (OSError, RuntimeError, subprocess.CalledProcessError) as error:
-        pytest.skip(f"ptxas does not run: {error}")
-    env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    command = [sys.executable, str(Path(__file__))]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "env": env}
+    if (reason := why_not()) is not None:
+        pytest.skip(reason)
     counts = {case: NUM_KERNELS[which] for case, (*_, which) in CASES.items()}
     counts |= {case: len(sides) for case, (*_, sides) in NORMED_CASES.items()}
-    shares = [list(counts)[number::NUM_WORKERS] for number in range(NUM_WORKERS)]
-    workers = [subprocess.Popen([*command, *share], **pipes) for share in shares]
-    said = [worker.communicate()[0] for worker in workers]
-    for worker, text in zip(workers, said, strict=True):
-        assert worker.returncode == 0, text[-2000:]
-    lines = "".join(said).splitlines()
+    lines = compile_in_processes(__file__, list(counts))
     for case, count in counts.items():
         assert sum(line.startswith(f"{case}: ") for line in lines) == count, lines
 
@@ -107,28 +98,6 @@ def test_last_keys_of_forward_are_cut(keys, block, piece):
     assert piece_of(keys, block) == piece
 
 
-class Collector:
-    """Stands in for a recorder and keeps the launches."""
-
-    def __init__(self):
-        self.launches = []
-
-    def empty(self, _, shape, dtype):
-        return torch.empty(shape, dtype=dtype)
-
-    def launch(self, kernel, _, arguments):
-        self.launches.append((kernel, arguments))
-
-    def name_parts(self, *_):
-        pass
-
-    def rename(self, *_):
-        pass
-
-    def alias(self, *_):
-        pass
-
-
 def launches_of(head_dim, right, alpha, activation, which):
     """What the launchers would run: kernels and their arguments.
 
@@ -139,42 +108,41 @@ def launches_of(head_dim, right, alpha, activation, which):
     from flashpoint.ops.triton import hopper_backward, hopper_forward, hopper_tiles
     from flashpoint.ops.triton.activations import in_kernels
     from flashpoint.ops.triton.problem import Problem
+    from flashpoint.ops.triton.replay import Recorder
 
     q, k, v, do = (torch.empty(2, 4, 512, head_dim, dtype=torch.bfloat16) for _ in range(4))
     problem = Problem.dense(q, k, v, None, None, None, Terms(activation, alpha, right=right))
     assert hopper_tiles.suits(problem)
     assert hopper_backward.suits(problem, do)
-    collector = Collector()
-    if which != "signed":
-        hopper_forward.launch_hopper_forward(problem, collector, do)
-    if which == "forward":
-        return collector.launches
-    hopper_backward.SIGNED_ROWS = dict.fromkeys([False, True], 512 if which == "signed" else 513)
-    hopper_backward.BOTH_ROWS = 512 if which == "both" else 511
-    arguments = problem.arguments() | {"GRADIENT": in_kernels(activation)[1]}
-    hopper_backward.launch_hopper_backward(problem, collector, do, [q, k, v], arguments)
-    return collector.launches
+    with compiling_for(90) as kernels:
+        if which != "signed":
+            hopper_forward.launch_hopper_forward(problem, Recorder(q), do)
+        if which == "forward":
+            return kernels
+        signed_rows = 512 if which == "signed" else 513
+        hopper_backward.SIGNED_ROWS = dict.fromkeys([False, True], signed_rows)
+        hopper_backward.BOTH_ROWS = 512 if which == "both" else 511
+        arguments = problem.arguments() | {"GRADIENT": in_kernels(activation)[1]}
+        hopper_backward.launch_hopper_backward(problem, Recorder(q), do, [q, k, v], arguments)
+    return kernels
 
 
 def packed_launches_of(tokens, q_kind, k_kind, has_gains, sides):
     """Those with a norm inside, of a packed call."""
     from flashpoint.ops.spec import NormTerms, Terms
     from flashpoint.ops.triton import hopper, hopper_backward, packed
-    from flashpoint.ops.triton.hopper_forward import hopper_forward_kernel
 
-    collector = Collector()
     hopper_backward.BOTH_ROWS = 1024
     hopper.serves = lambda _: True
-    packed.run_recorded = lambda *call: call[-1](collector)
     qkv = torch.empty(2, tokens, 3, 4, 64, dtype=torch.bfloat16)
     gains = [torch.ones(64) if has_gains and kind != "none" else None for kind in (q_kind, k_kind)]
     rest = (*gains, None, None, None, NormTerms(q_kind, 1e-6, k_kind, 1e-6), Terms())
-    o = packed.launch_packed_forward(qkv, *rest)
-    packed.launch_packed_backward(o, qkv, *rest, False, False)
-    own = (hopper_forward_kernel, hopper_backward.hopper_backward_kernel)
-    launches = [launch for launch in collector.launches if launch[0] in own]
-    normed = [launch for launch in launches if has_norm(launch[1])]
-    assert [side_of(arguments) for _, arguments in normed] == sides
+    with compiling_for(90) as kernels:
+        o = packed.launch_packed_forward(qkv, *rest)
+        packed.launch_packed_backward(o, qkv, *rest, False, False)
+    launches = [kernel for kernel in kernels if kernel.name.startswith("hopper")]
+    normed = [kernel for kernel in launches if has_norm(kernel.arguments)]
+    assert [side_of(kernel.arguments) for kernel in normed] == sides
     return normed
 
 
@@ -188,46 +156,24 @@ def has_norm(arguments):
     return any(arguments[name] != "none" for name in names.get(side_of(arguments), of_both))
 
 
-def compile_kernel(kernel, arguments):
-    """Compile for sm_90 as a launch with these arguments would."""
-    from triton.backends.compiler import GPUTarget
-    from triton.experimental.gluon._runtime import GluonASTSource
-
-    options = {"num_warps": arguments.pop("num_warps")}
-    assert set(arguments) == set(kernel.arg_names)
-    signature, constants, aligned = {}, {}, {}
-    for at, parameter in enumerate(kernel.params):
-        name, value = parameter.name, arguments[parameter.name]
-        if parameter.is_constexpr or value is None:
-            signature[name], constants[name] = "constexpr", value
-        elif hasattr(value, "block_shape"):
-            signature[name] = f"tensordesc<bf16{value.block_shape},{value.layout!r}>"
-        elif isinstance(value, torch.Tensor):
-            signature[name] = "*i32" if value.dtype == torch.int32 else "*fp32"
-            aligned[(at,)] = [["tt.divisibility", 16]]
-        else:
-            signature[name] = "i32" if isinstance(value, int) else "fp32"
-    source = GluonASTSource(kernel, signature, constants, aligned)
-    return triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
-
-
 def main():
-    """Compile, and read ptxas's log: no needless waits between products, hardly a spill."""
-    knobs.compilation.always_compile = True
-    knobs.nvidia.dump_ptxas_log = True
+    """Compile, and read what ptxas made: products that do not wait, and no spill among them."""
     torch.cuda.get_device_properties = lambda _: SimpleNamespace(multi_processor_count=132)
     for case in sys.argv[1:]:
         plain = case in CASES
-        launches = launches_of(*CASES[case]) if plain else packed_launches_of(*NORMED_CASES[case])
-        for kernel, arguments in launches:
-            side = side_of(arguments)
-            head_dim = (arguments["v"] or arguments["v_rows"]).block_shape[3]
-            most = MOST_LOCAL_MEMORY.get((side, head_dim), 0)
-            with contextlib.redirect_stdout(io.StringIO()) as log:
-                compile_kernel(kernel, arguments)
-            said = f"{case}:\n{log.getvalue()}"
+        kernels = launches_of(*CASES[case]) if plain else packed_launches_of(*NORMED_CASES[case])
+        for kernel in kernels:
+            side = side_of(kernel.arguments)
+            head_dim = (kernel.arguments["v"] or kernel.arguments["v_rows"]).block_shape[3]
+            may_spill = (side, head_dim) == ("keys", 128) or versions.installed() >= SPILLING
+            said = f"{case}, {side}:\n{kernel.log}"
             assert not re.search(r"\(C75\d\d\)", said), said
-            assert int(LOCAL_MEMORY.search(said)[1]) <= most, said
+            assert int(LOCAL_MEMORY.search(said)[1]) <= MOST_LOCAL_MEMORY * may_spill, said
+            code = machine_code(kernel)
+            assert not unwritten_registers(code), said
+            loops = spills_in_product_loops(code)
+            assert loops, said
+            assert not any(loops), f"{said}{loops} spills in the loops over blocks"
             print(f"{case}: {side} compiled")  # noqa: T201 - the parent process reads it
 
 

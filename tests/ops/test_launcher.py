@@ -1,10 +1,13 @@
 """Launches past Triton: what its C launcher gets, and when Triton must go its own way.
 
-Triton's own classes run here, with a C launcher and a driver that only take notes.
+The installed Triton's own classes run here, with a C launcher and a driver that only take notes;
+``make test-versions`` runs them with the oldest and the newest Triton that is known.
 """
 
+from contextlib import nullcontext as nothing
 from functools import partial
 from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -20,17 +23,35 @@ from triton.compiler.compiler import CompiledKernel
 from triton.runtime import driver
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from flashpoint.ops.triton import launcher, replay
-
-pytestmark = pytest.mark.skipif(
-    not triton.__version__.startswith(launcher.VERSIONS),
-    reason=f"knows the launcher of Triton {launcher.VERSIONS}, this is {triton.__version__}",
-)
+from flashpoint.ops.triton import launcher, replay, versions
 
 META = {"swizzle": 3, "elem_size": 2, "elem_type": 8, "block_size": [1, 16], "fp4_padded": False}
 STREAM = 11
+IS_FLAT = triton.__version__.startswith(("3.5.", "3.6."))  # read off Triton's own C launchers
 SHAPE = (4, 32)
-HOOKS = slice(10, 13)  # what they are told, enter, exit
+
+
+class Given(NamedTuple):
+    """What the C launcher was given, in the same order for every Triton."""
+
+    grid: tuple[int, ...]
+    stream: int
+    function: int
+    modes: tuple[bool, ...]
+    scratch: tuple[Any, ...]
+    metadata: tuple[int, ...]
+    hooks: tuple[Any, ...]  # what they are told, enter, exit
+    extra: tuple[Any, ...]
+    arguments: tuple[Any, ...]
+
+    @classmethod
+    def of(cls, given):
+        """The C launcher's arguments, which have two forms."""
+        first = (given[:3], given[3], given[4], given[5:7])
+        if IS_FLAT:
+            return cls(*first, given[7:9], given[9], given[10:13], (), given[13:])
+        assert len(given) == 16
+        return cls(*first, given[11:13], given[7], given[8:11], given[13:15], tuple(given[15]))
 
 
 @pytest.fixture
@@ -45,10 +66,17 @@ def made(monkeypatch):
     active = SimpleNamespace(
         get_current_device=lambda: 0,
         get_current_stream=lambda _: STREAM,
-        utils=SimpleNamespace(fill_tma_descriptor=fill),
+        utils=SimpleNamespace(fill_tma_descriptor=fill, fill_tma_descriptor_tiled=fill),
     )
     monkeypatch.setattr(driver, "_active", active)
     return addresses
+
+
+class Compiled(CompiledKernel):
+    """Loaded nothing, so that there is nothing to unload."""
+
+    def __del__(self):
+        pass
 
 
 class Kernel:
@@ -66,19 +94,21 @@ class Kernel:
         run.launch_cooperative_grid, run.launch_pdl = False, True
         run.global_scratch_size = run.profile_scratch_size = 0
         run.global_scratch_align = run.profile_scratch_align = 1
+        run.arg_annotations, run.kernel_signature, run.gsan_enabled = ("annotations",), b"s", False
         metas = [META] * metas if described else None
         run.launch = wrap_handle_tensordesc(self.note, signature, metas)
         vars(run).update(changes)
-        self.compiled = CompiledKernel.__new__(CompiledKernel)
+        self.compiled = Compiled.__new__(Compiled)
         known = {"module": 1, "function": 7, "packed_metadata": (4, 1, 0), "name": "kernel"}
         vars(self.compiled).update(known, _run=run, src=None)
 
     def note(self, *given):
         """The C launcher."""
-        self.notes.append(given)
+        self.notes.append(Given.of(given))
 
     def __getitem__(self, grid):
-        def launch(**arguments):
+        def launch(enable_fp_fusion=None, **arguments):
+            assert enable_fp_fusion == (True if versions.launcher_form() else None)
             self.compiled[(*grid, 1, 1)](*arguments.values())
             return self.compiled
 
@@ -123,19 +153,18 @@ def make(num=2):
 
 
 def addresses_in(given):
-    """The launcher's arguments with addresses for tensors, and without hooks."""
-    given = list(given)
-    given[HOOKS] = []
-    return [x.data_ptr() if isinstance(x, torch.Tensor) else x for x in given]
+    """The same with addresses for tensors, and without hooks."""
+    arguments = [x.data_ptr() if isinstance(x, torch.Tensor) else x for x in given.arguments]
+    return given._replace(hooks=(), arguments=arguments)
 
 
 def took_shortcut(given):
-    return given[HOOKS] == (None, None, None)
+    return given.hooks == (None, None, None)
 
 
 def mapped(given):
     """The addresses in descriptors."""
-    return [x[1] for x in given if isinstance(x, tuple) and x[0] == "map"]
+    return [x[1] for x in given.arguments if isinstance(x, tuple) and x[0] == "map"]
 
 
 def values_of(q, k):
@@ -159,8 +188,8 @@ def test_moved_tensors_reach_the_launcher_as_by_triton(call, described, monkeypa
     assert took_shortcut(short)
     assert not took_shortcut(own)
     assert addresses_in(short) == addresses_in(own)
-    assert short[launcher.STREAM] == STREAM
-    found = [*mapped(short), *short]
+    assert short.stream == STREAM
+    found = [*mapped(short), *short.arguments]
     assert all(x.data_ptr() in found for x in (q, k, o))
 
 
@@ -178,12 +207,13 @@ def test_hooks_are_told_of_replays(call, monkeypatch, which, is_chain):
         monkeypatch.setattr(knobs.runtime, which, told.append)
     given, _ = call(kernel, *make())
     assert not took_shortcut(given)
-    assert getattr(knobs.runtime, which) in given[HOOKS]
+    assert getattr(knobs.runtime, which) in given.hooks
 
 
 CHANGES = {
     "global scratch": {"global_scratch_size": 8},
     "profile scratch": {"profile_scratch_size": 8},
+    "sanitizer": {"gsan_enabled": True},
     "another function": {"launch": lambda *_: None},
     "no function": {"launch": print},
     "no maps": {"metas": 0},
@@ -208,21 +238,81 @@ def test_launchers_of_another_form_have_no_shortcut(made):
     assert find(kernel, values_of(describe(q), describe(k))) is None
 
 
-@pytest.mark.parametrize("reason", ["version", "scratch"])
-def test_replays_without_a_shortcut_go_by_triton(call, monkeypatch, reason):
-    if reason == "version":
-        monkeypatch.setattr(triton, "__version__", "3.99.0")
+def test_replays_without_a_shortcut_go_by_triton(call, monkeypatch):
     kernel = Kernel()
-    if reason == "scratch":
-        kernel.compiled.run.global_scratch_size = 8
-        allocator = SimpleNamespace(get=lambda: lambda *_: 5)
-        monkeypatch.setattr("triton.runtime._allocation._allocator", allocator)
+    kernel.compiled.run.global_scratch_size = 8
+    allocator = SimpleNamespace(get=lambda: lambda *_: 5)
+    monkeypatch.setattr("triton.runtime._allocation._allocator", allocator)
     call(kernel, *make())
     q, k = make()
     given, o = call(kernel, q, k)
     assert not took_shortcut(given)
-    assert any(x is o for x in given)
+    assert any(x is o for x in given.arguments)
     assert mapped(given) == [q.data_ptr(), k.data_ptr()]
+
+
+@pytest.fixture
+def install(monkeypatch):
+    """Makes the installed Triton say that it is another version."""
+
+    def install(version):
+        monkeypatch.setattr(triton, "__version__", version)
+        versions.warn_if_unread.cache_clear()
+
+    yield install
+    versions.warn_if_unread.cache_clear()
+
+
+@pytest.mark.parametrize("version", ["3.10.0", "3.4.0", "3.99.1+git", "4.0.0", "3.55.0", "main"])
+def test_calls_of_an_unread_triton_go_its_own_way_each_time(monkeypatch, made, install, version):
+    """Nothing of it is remembered, and its users are told once."""
+    install(version)
+    monkeypatch.setattr(replay, "_recordings", {})
+    kernel = Kernel()
+    assert not replay.Recorder(SimpleNamespace(is_cuda=True)).is_repeatable
+    assert find(kernel, values_of(*map(describe, make()))) is None
+    for turn in range(3):
+        q, k = make()
+        first_call = partial(attend, kernel, q=q, k=k)
+        with pytest.warns(UserWarning, match=r"does not know Triton") if turn == 0 else nothing():
+            (o,) = replay.run_recorded("attend", {"q": q, "k": k}, (), ("o",), first_call)
+        given = kernel.notes[-1]
+        assert any(x is o for x in given.arguments)
+        assert mapped(given) == [q.data_ptr(), k.data_ptr()]
+    assert not replay._recordings
+    assert version in versions.describe()
+    assert "not known" in versions.describe()
+
+
+@pytest.mark.parametrize("version", ["3.5.1", "3.6.0", "3.7.0+git1a2b", "3.8.0", "3.9.2"])
+def test_known_versions_are_known_by_their_first_numbers(install, version):
+    install(version)
+    versions.warn_if_unread()
+    assert versions.launcher_form() is not None
+    assert versions.has_known_gluon() == (not version.startswith("3.5."))
+    assert versions.describe() == f"Triton {version} is known"
+
+
+def test_all_that_a_descriptor_holds_comes_along(call):
+    """A field that a later Triton adds reaches replays, since descriptors are copied whole."""
+
+    def describe_newly(x):
+        made = describe(x)
+        made.padding, made.of_tomorrow = "nan", 7
+        return made
+
+    first, second = (describe_newly(x) for x in make())
+    moved = launcher.described(first, second.base)
+    assert vars(moved) == vars(second) | {"base": second.base}
+    assert first.base is not second.base
+    kernel = Kernel()
+    call(kernel, *make(), describe_newly)
+    (recorder,) = replay._recordings.values()
+    (launch,) = recorder.launches
+    assert [(d.base, d.of_tomorrow) for _, _, d in launch.descriptors] == [(None, 7)] * 2
+    given, _ = call(kernel, *make(), describe_newly)
+    maps = [x for x in given.arguments if isinstance(x, tuple) and x[0] == "map"]
+    assert all(rest.endswith(" 1)") for *_, rest in maps)  # padding with NaN is 1
 
 
 def test_descriptors_are_made_once_for_an_address(call, made):
@@ -256,7 +346,7 @@ def test_parts_of_a_tensor_have_their_addresses(monkeypatch, made):
         recorder.replay({"x": moved}, {"x": moved.data_ptr()}, moved)
         q, k, _ = moved.unbind(2)
         given = addresses_in(kernel.notes[-1])
-        assert given[10:12] == [q.data_ptr(), k.data_ptr()]
+        assert given.arguments[:2] == [q.data_ptr(), k.data_ptr()]
 
 
 def test_tensors_on_other_devices_share_no_recording():

@@ -6,6 +6,7 @@ from implementations import FAST, interpreted, on_gpu, widest_dtype
 from numerics import SHAPES, assert_exact, make_inputs
 
 from flashpoint import Activation
+from flashpoint.ops.cpu import tiling
 from flashpoint.ops.spec import BUILTIN
 
 DTYPES = {
@@ -137,3 +138,21 @@ def test_kink_of_a_users_activation_matches_reference():
     inputs = make_inputs(SHAPES["ragged"], seed=5)
     clipped = Activation("clipped", torch.nn.functional.hardtanh)
     assert_exact("cpu", torch.bfloat16, inputs, activation=clipped)
+
+
+@pytest.mark.parametrize("options", [{}, {"causal": True}], ids=["all", "causal"])
+@pytest.mark.parametrize("activation", ["relu", "sigmoid"])
+def test_sums_over_many_tiles_lose_no_digits_in_bf16(activation, options, monkeypatch):
+    """Values of mean 1: a sum that is kept in bf16 soon no longer feels what is added."""
+    monkeypatch.setattr(tiling, "KEYS", 64)
+    monkeypatch.setattr(tiling, "ROWS", 32)
+    inputs = make_inputs((1, 2, 1, 512, 2048, 16, 16))  # 32 tiles of queries, 32 of keys
+    inputs = {name: (1 + t / 4).bfloat16().double() for name, t in inputs.items()}
+    assert_exact("cpu", torch.bfloat16, inputs, activation=activation, **options)
+
+
+def test_saturated_sigmoid_keeps_its_slope_in_bf16():
+    """Weights in bf16 are too coarse near 1 to take the slope w (1 - w) from them."""
+    inputs = make_inputs((2, 2, 1, 6, 6, 192, 192))
+    inputs |= {"q": inputs["q"].abs() / 2, "k": inputs["k"].abs()}  # scores of about 4
+    assert_exact("cpu", torch.bfloat16, inputs, activation="sigmoid")

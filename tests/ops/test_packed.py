@@ -72,9 +72,10 @@ def test_every_head_dim_is_exact(impl, D, dtype):
 @pytest.mark.parametrize("impl", TRITON)
 def test_few_programs_do_the_work_of_many(impl, dtype, monkeypatch):
     """Each goes over several heads or blocks of rows, and adds up its share of the gains'."""
-    from flashpoint.ops.triton import packed_heads, replay, tuning, whole
+    from flashpoint.ops.triton import packed_heads, replay, whole
+    from flashpoint.ops.triton.gpu import gpu_of
 
-    small = tuning.gpu_of(device_of(impl))._replace(processors=1)
+    small = gpu_of(device_of(impl))._replace(processors=1)
     for module in (packed_heads, whole):
         monkeypatch.setattr(module, "gpu_of", lambda _: small)
     monkeypatch.setattr(packed_heads, "TILE", 256)

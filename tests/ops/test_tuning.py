@@ -16,8 +16,9 @@ if not HAS_TRITON:
 
 from flashpoint.ops.spec import Terms
 from flashpoint.ops.triton import autotune, tile_store, tuning
+from flashpoint.ops.triton.gpu import INTERPRETER, Gpu, gpu_of
 from flashpoint.ops.triton.problem import Problem
-from flashpoint.ops.triton.tuning import INTERPRETER, Gpu, Kind, Tiles
+from flashpoint.ops.triton.tuning import Kind, Tiles
 
 KERNELS = ("forward", "dkdv", "dq", "decode", "scored")
 BLOCKS = (16, 32, 64, 128, 256)
@@ -104,6 +105,26 @@ def test_bias_and_mask_take_shared_memory():
     assert not tuning.fits(kind._replace(score_bytes=1), tiles, H200)
 
 
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize(("D", "Dv"), [(128, 16), (16, 128), (64, 32), (256, 16)])
+def test_tiles_keep_out_of_the_trap(kernel, D, Dv):
+    """Rows that are not streamed get products of few rows on Hopper, whoever chose the tiles."""
+    rows = "block_n" if kernel == "dkdv" else "block_m"
+    kind = make_kind(kernel, block_d=D, block_dv=Dv, streams=False, num_queries=64)
+    tile_store.keep(kind.key(H200), Tiles(64, 64, 4, 2)._asdict())
+    found = [tuning.usual_tiles(kind, H200)]
+    if kernel != "scored":
+        found += autotune.candidates(kind, H200)
+    for tiles in found:
+        assert tiles.num_warps < 4 if kernel == "decode" else getattr(tiles, rows) <= 32
+    streamed = tuning.usual_tiles(kind._replace(streams=True), H200)
+    is_small = streamed.num_warps < 4 or getattr(streamed, rows) <= 32
+    assert is_small == (kernel == "scored")  # it has one stage
+    for other in (8, 10, 12):  # have no such products
+        tiles = Tiles(64, 64, 4, 1)
+        assert tuning.avoid_trap(kind, tiles, H200._replace(family=other)) == tiles
+
+
 @pytest.mark.parametrize("D", [3, 64, 65, 200])
 def test_kind_holds_what_tiles_depend_on(D):
     q, v = torch.empty(2, 4, 9, D, device="meta"), torch.empty(2, 2, 800, 16, device="meta")
@@ -111,7 +132,7 @@ def test_kind_holds_what_tiles_depend_on(D):
     k = torch.empty(2, 2, 800, D, device="meta")
     problem = Problem.dense(q, k, v, None, mask, None, Terms(left=3))
     block = {3: 16, 64: 64, 65: 128, 200: 256}[D]
-    expected = Kind("dq", torch.float32, block, 16, True, 1, 9, 800)
+    expected = Kind("dq", torch.float32, block, 16, True, 1, 9, 800, streams=D in (64, 200))
     assert Kind.of("dq", problem) == expected
     assert Kind.of("decode", problem).num_queries == 32  # two heads of nine queries
 
@@ -130,7 +151,7 @@ def test_keys_are_split_so_that_all_multiprocessors_have_two_programs(heads, key
 
 @pytest.mark.skipif(HAS_GPU, reason="is about machines without a GPU")
 def test_interpreter_needs_no_cuda_device():
-    assert tuning.gpu_of(torch.device("cpu")) is INTERPRETER
+    assert gpu_of(torch.device("cpu")) is INTERPRETER
     q, k, v = make_qkv(SHAPE).values()
     tiles = tuning.forward_tiles(Problem.dense(q, k, v, None, None, None, Terms()))
     assert tiles == {"BLOCK_M": 32, "BLOCK_N": 32, "num_warps": 4, "num_stages": 2}

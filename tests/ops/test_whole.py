@@ -22,7 +22,8 @@ if not HAS_TRITON:
 
 import triton
 
-from flashpoint.ops.triton import replay, tuning, whole
+from flashpoint.ops.triton import replay, whole
+from flashpoint.ops.triton.gpu import gpu_of
 
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 every_dtype = pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
@@ -189,7 +190,7 @@ def test_parts_of_qkv_are_as_their_copies(impl, dtype):
 @every_dtype
 @on_triton
 def test_few_programs_do_the_work_of_many(impl, dtype, monkeypatch, launched):
-    small = tuning.gpu_of(device_of(impl))._replace(processors=1)
+    small = gpu_of(device_of(impl))._replace(processors=1)
     monkeypatch.setattr(whole, "gpu_of", lambda _: small)
     assert_exact(impl, dtype, make_inputs((5, 4, 4, 33, 33, 16, 16)))
     assert set(launched) == {"whole_kernel", "whole_backward_kernel"}

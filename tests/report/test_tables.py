@@ -2,6 +2,7 @@
 
 import csv
 import io
+import random
 
 import pytest
 
@@ -18,13 +19,17 @@ ROWS = (
 HEAD = ("name", "value", "text", "small, or large", "count")
 
 
+def write_table(file, head, rows, download="t.csv"):
+    """A page with one table; gives the page's file."""
+    body = data_table(DataTable(name="t", title="t", head=head, rows=rows), file=download)
+    write_page(build_page("t", "", [Section(title="t", anchor="t", body=body)]), file)
+    return file
+
+
 @pytest.fixture(scope="module")
 def page_file(tmp_path_factory):
     file = tmp_path_factory.mktemp("tables") / "page.html"
-    data = DataTable(name="t", title="a table", head=HEAD, rows=ROWS)
-    body = data_table(data, file="numbers.csv")
-    write_page(build_page("t", "", [Section(title="t", anchor="t", body=body)]), file)
-    return file
+    return write_table(file, HEAD, ROWS, "numbers.csv")
 
 
 def column(page, index):
@@ -55,6 +60,47 @@ def test_numbers_are_sorted_as_numbers_and_missing_ones_come_last(open_page):
     press(page, "count")
     assert column(page, 4) == ["3", "20", "100", "-"]
     assert sorts(page)[3:] == ["none", "ascending"]
+
+
+WORSE_AS_TEXT = {
+    "fractions": (0.5, 0.25, 0.125, 0.0625),
+    "below zero": (-2, -10, -0.5, -0.25, 3),
+    "small": (0.001, 1e-05, 2e-4, 3e-300),
+    "large": (9, 10, 1e21, 2.5e3, -1e21, float("inf"), float("-inf")),
+}
+"""Numbers that another order puts wrong: letter by letter, or by runs of digits."""
+
+
+def mixed(seed):
+    """Rows of all these numbers in any order, with empty cells, and words in the last column."""
+    draw = random.Random(seed)
+    columns = [[*numbers, None, float("nan")] for numbers in WORSE_AS_TEXT.values()]
+    columns.append([0.5, 0.25, -2, -10, 1e-05, None, "learned", "-", "10 heads", "9 heads", ""])
+    for column in columns:
+        column += [None] * (max(map(len, columns)) - len(column))
+        draw.shuffle(column)
+    return [(f"row {number}", *row) for number, row in enumerate(zip(*columns, strict=True))]
+
+
+def rank(value):
+    """Numbers, then words as people sort these."""
+    words = ("-", "9 heads", "10 heads", "learned")
+    return (1, words.index(value)) if isinstance(value, str) else (0, value)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_numbers_are_sorted_as_numbers_whatever_is_among_them(browser, tmp_path, seed):
+    rows, head = mixed(seed), ("name", *WORSE_AS_TEXT, "mixed")
+    page = browser.new_page()
+    page.goto(write_table(tmp_path / "page.html", head, rows).as_uri())
+    for index, name in enumerate(head[1:], start=1):
+        cells = {row[0]: row[index] for row in rows}
+        present = [row for row, cell in cells.items() if cell not in (None, "") and cell == cell]
+        wanted = sorted(present, key=lambda row: rank(cells[row]))
+        for expected in (wanted, wanted[::-1]):
+            press(page, name)
+            assert column(page, 0)[: len(wanted)] == expected, name
+    page.close()
 
 
 def test_rows_stay_whole(open_page):
@@ -113,16 +159,13 @@ def arms(browser, tmp_path):
     """A table of arms, with so many columns that it scrolls, on a screen of some width."""
     head = ("attention", "top1", "top1 sd", "loss", "loss sd", *WIDE)
     rows = [(*arm, *(0.5 for _ in WIDE)) for arm in ARMS]
-    body = data_table(DataTable(name="t", title="arms", head=head, rows=rows), file="arms.csv")
-    section = Section(title="t", anchor="t", body=body)
-    write_page(build_page("t", "", [section]), tmp_path / "page.html")
-
+    file = write_table(tmp_path / "page.html", head, rows, "arms.csv")
     pages = []
 
     def open_with(width):
         page = browser.new_page(viewport={"width": width, "height": 800}, accept_downloads=True)
         pages.append(page)
-        page.goto((tmp_path / "page.html").as_uri())
+        page.goto(file.as_uri())
         return page
 
     yield open_with

@@ -19,7 +19,7 @@ from study.tiny import (
     settle,
     statuses,
     training,
-    use_this_module,
+    use_in_processes,
 )
 from training.runs import curve
 
@@ -41,8 +41,8 @@ run_locally(folders, jobs=1, keep_checkpoints=False, on_look=lambda standing: No
 
 
 @pytest.fixture(autouse=True)
-def _processes_find_us(monkeypatch):
-    use_this_module(monkeypatch)
+def _processes_find_us(monkeypatch, tmp_path_factory):
+    use_in_processes(monkeypatch, tmp_path_factory.mktemp("site"))
 
 
 def run(folders, jobs=1, on_look=lambda standing: None):

@@ -3,6 +3,10 @@
 import os
 import signal
 import threading
+from contextlib import suppress
+from importlib.util import find_spec
+from ipaddress import ip_address
+from types import SimpleNamespace
 
 import pytest
 from study.test_local import has_checkpoint, wait_for
@@ -13,23 +17,25 @@ from study.tiny import (
     settle,
     statuses,
     training,
-    use_this_module,
+    use_in_processes,
 )
 
 from flashpoint.errors import InputError, UnsupportedError
 from flashpoint.study import on_ray, store
-from flashpoint.study.on_ray import _work, run_on_ray
+from flashpoint.study.on_ray import _work, require_ray, run_on_ray
 from flashpoint.training.failure import Preempted
 
 LONG = {"steps": 500, "checkpoint_every": 20, "evaluate_every": 500, "log_every": 20}
 
 
 @pytest.fixture
-def ray(monkeypatch):
+def ray(monkeypatch, tmp_path_factory):
     """Ray, whose processes find this module."""
-    use_this_module(monkeypatch)
+    use_in_processes(monkeypatch, tmp_path_factory.mktemp("site"))
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-    return pytest.importorskip("ray", reason="needs ray: pip install 'flashpoint[study]'")
+    if find_spec("ray") is None:
+        pytest.skip("needs ray: pip install 'flashpoint[study]'")
+    return require_ray()
 
 
 def run(folders, on_look=lambda standing: None, jobs=2):
@@ -82,6 +88,51 @@ def test_what_is_timed_has_all_cores_of_its_node(ray, tmp_path):
     assert_alone(folders, "b")
 
 
+def listening():
+    """Where this process and all that it started await connections: name and address."""
+    import psutil  # Ray brings it along
+
+    found = []
+    for process in (psutil.Process(), *psutil.Process().children(recursive=True)):
+        with suppress(psutil.Error):  # it ended meanwhile
+            name = process.name()
+            opened = process.net_connections("tcp")
+            found += [(name, ip_address(c.laddr.ip)) for c in opened if c.status == "LISTEN"]
+    return found
+
+
+def is_loopback(address):
+    return (getattr(address, "ipv4_mapped", None) or address).is_loopback
+
+
+@pytest.mark.slow
+def test_ray_that_is_started_here_listens_on_the_loopback_address_alone(ray, tmp_path):
+    folders = settle(tmp_path, [measurement("a", "sleep", seconds=3.0)])
+    seen = []
+
+    def look(standing):
+        if "running" in standing.values():
+            seen.extend(listening())
+
+    run(folders, look)
+    assert {"gcs_server", "raylet"} <= {name for name, _ in seen}
+    assert {place for place in seen if not is_loopback(place[1])} == set()
+
+
+def test_ray_that_others_could_reach_is_ended_and_refused(monkeypatch):
+    ended = []
+    ray = SimpleNamespace(
+        init=lambda **options: None,
+        shutdown=lambda: ended.append(True),
+        util=SimpleNamespace(get_node_ip_address=lambda: "192.0.2.2"),
+    )
+    monkeypatch.setattr(on_ray, "require_ray", lambda: ray)
+    with pytest.raises(UnsupportedError, match=r"started Ray at 192\.0\.2\.2, ") as caught:
+        run([])
+    assert "\n" not in str(caught.value)
+    assert ended
+
+
 @pytest.mark.parametrize(
     ("gpus", "share", "shared", "whole"),
     [
@@ -94,15 +145,17 @@ def test_what_is_timed_has_all_cores_of_its_node(ray, tmp_path):
 def test_what_is_timed_takes_a_whole_gpu_or_a_node(gpus, share, shared, whole):
     class Ray:
         @staticmethod
-        def cluster_resources():
-            return {"CPU": 18.0, "GPU": gpus}
-
-        @staticmethod
         def nodes():
-            sizes = {2.0: True, 16.0: True, 64.0: False}
-            return [{"Alive": alive, "Resources": {"CPU": n}} for n, alive in sizes.items()]
+            return [
+                {"Alive": True, "Resources": {"CPU": 2.0}},
+                {"Alive": True, "Resources": {"CPU": 16.0, **({"GPU": gpus} if gpus else {})}},
+                {"Alive": False, "Resources": {"CPU": 64.0, "GPU": 64.0}},
+            ]
 
     assert on_ray._resources(Ray, share) == (shared, whole)
+    if gpus:
+        with pytest.raises(InputError, match=f"more than the {gpus} GPUs of any node"):
+            on_ray._resources(Ray, 9.0)
 
 
 def test_node_that_does_not_see_the_folder_gives_its_files(tmp_path):

@@ -1,6 +1,7 @@
 """Studies on disk: what is written, what is refused, and how a folder is read."""
 
 import math
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -58,6 +59,26 @@ def test_settling_again_changes_nothing(tmp_path):
     before = {file: file.stat().st_ino for file in tmp_path.glob("*/trial.json")}
     settle(tmp_path, plan(SETTINGS))
     assert {file: file.stat().st_ino for file in tmp_path.glob("*/trial.json")} == before
+
+
+@pytest.mark.parametrize("name", ["step_time", "stored_benchmarks", "variance"])
+def test_trial_whose_file_names_a_module_is_the_same_trial(tmp_path, name):
+    """As versions did that called any function; of these names alone it is understood."""
+    trial = measurement("old", name)
+    (folder,) = settle(tmp_path, [trial])
+    stored = read_json(folder / store.TRIAL)
+    stored["work"]["function"] = f"flashpoint.study.measures.{name}:measure"
+    store.write_json(folder / store.TRIAL, stored)
+    before = content(tmp_path)
+    assert settle(tmp_path, [trial]) == [folder]
+    assert store.read_trial(folder) == trial
+    assert content(tmp_path) == before
+
+
+def test_trial_that_was_removed_and_is_not_planned_leaves_the_study(tmp_path):
+    first, second = settle(tmp_path, [training("relu"), training("few")])
+    shutil.rmtree(second)
+    assert settle(tmp_path, [training("relu")]) == [first]
 
 
 def test_changed_trial_is_refused_by_its_key(tmp_path):
@@ -195,7 +216,8 @@ def test_broken_plans_are_one_line(tmp_path, text):
         (store.read_trial, folder, f"Remove {folder} to do the trial again."),
         (store.read_study, tmp_path, f"{kept}: trials are kept."),
     ):
-        with pytest.raises(InputError, match=r"cannot be read|must hold|is no ") as caught:
+        said = r"cannot be read|must hold|is missing|is unknown"
+        with pytest.raises(InputError, match=said) as caught:
             read(path)
         assert "\n" not in str(caught.value)
         assert str(caught.value).endswith(f". {advice}")

@@ -2,22 +2,21 @@
 
 import json
 import os
-import signal
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
+from study.tiny_measures import TINY_MEASURES
 from training.runs import TINY
 
 from flashpoint.report.findings import Chart as Picture
 from flashpoint.report.findings import DataTable, Findings, Series
 from flashpoint.study import store
+from flashpoint.study.measures.registry import MEASURES
 from flashpoint.study.plan import Evaluation, Measurement, Settings, Study, Training, Trial
 from flashpoint.study.reading import numbers
 from flashpoint.study.verdict import judge
-from flashpoint.training.failure import Preempted
 
 SETTINGS = Settings(scale="smoke", seeds=2, images="digits", documents="")
 AFTERWARDS = (
@@ -34,8 +33,8 @@ def training(name, seed=0, afterwards=(), **changes):
 
 
 def measurement(name, function, **options):
-    """What a function of this module gives."""
-    work = Measurement(function=f"study.tiny:{function}", options=options)
+    """What a function of ``tiny_measures`` gives."""
+    work = Measurement(function=function, options=options)
     return Trial(name=name, factors={"attention": name}, work=work)
 
 
@@ -82,11 +81,27 @@ def use_registry(monkeypatch, *studies):
     monkeypatch.setitem(sys.modules, module.__name__, module)
 
 
-def use_this_module(monkeypatch):
-    """Let processes of trials find the functions below, and this checkout's code."""
+def use_measures(monkeypatch):
+    """Let trials of this process call the functions of ``tiny_measures``."""
+    for name, measure in TINY_MEASURES.items():
+        monkeypatch.setitem(MEASURES, name, measure)
+
+
+def use_in_processes(monkeypatch, folder):
+    """Let processes of trials call them too, and find this checkout's code.
+
+    The list of measurements is closed: an empty ``folder`` gets the module that Python imports
+    before anything else, which opens it.
+    """
     import flashpoint
 
-    places = (Path(__file__).parents[1], Path(flashpoint.__file__).parents[1])
+    use_measures(monkeypatch)
+    (folder / "sitecustomize.py").write_text(
+        "from flashpoint.study.measures.registry import MEASURES\n"
+        "from study.tiny_measures import TINY_MEASURES\n"
+        "MEASURES.update(TINY_MEASURES)\n"
+    )
+    places = (folder, Path(__file__).parents[1], Path(flashpoint.__file__).parents[1])
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, places)))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
 
@@ -117,58 +132,3 @@ def content(folder):
 
 def read_json(file):
     return json.loads(file.read_text())
-
-
-def add(options):
-    return {"sum": options["x"] + options["y"], "nothing": float("nan")}
-
-
-def die(options):
-    """As the kernel does where memory is short."""
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def break_down(options):
-    sys.stdout.write("about to divide\n")
-    return {"never": 1 / 0}
-
-
-def process(options):
-    """Tell processes apart."""
-    return {"pid": os.getpid()}
-
-
-def sleep(options):
-    begin = time.time()
-    time.sleep(options["seconds"])
-    return {"begin": begin, "end": time.time()}
-
-
-def hang(options):
-    """As one that waits for what never comes: no signal but SIGKILL ends it."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    sys.stdout.write(f"hangs in {os.getpid()}\n")
-    sys.stdout.flush()
-    time.sleep(600)
-    return {}
-
-
-def die_once(options):
-    """The first time only: the second finds the file."""
-    file = Path(options["file"])
-    if file.exists():
-        return {"times": 2}
-    file.touch()
-    os.kill(os.getpid(), signal.SIGKILL)
-    return {}
-
-
-def shout(options):
-    """Past Python's own files, as libraries in C do."""
-    os.write(1, b"from below\n")
-    return {"loud": 1}
-
-
-def stop(options):
-    """As a run does that was asked to."""
-    raise Preempted("stopped by SIGTERM.")

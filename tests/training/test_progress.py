@@ -69,3 +69,12 @@ def test_other_processes_are_silent():
     progress.say("hello")
     progress.stop()
     assert file.getvalue() == ""
+
+
+def test_slow_steps_are_a_line_now_and_then(monkeypatch):
+    clock = iter([0.0, 20.0, 31.0, 31.0, 40.0])
+    monkeypatch.setattr("time.monotonic", lambda: next(clock))
+    progress, file = make(is_terminal=False)
+    for step in (1, 2, 3):
+        progress.step(step)
+    assert file.getvalue() == "demo: step 2/200\n"

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from flashpoint.bounds import Bounds, check_number
 from flashpoint.errors import InputError, describe, hint
 
 Mode: TypeAlias = Literal["forward", "backward", "training", "recording"]
@@ -28,7 +29,8 @@ PASSES: Mapping[Mode, float] = {"forward": 1, "recording": 1, "backward": 2.5, "
 MEMORY_BOUND_QUERIES = 16
 """With no more queries than this the time is that of reading k and v."""
 
-_SIZE = r"(?P<{}>0*[1-9]\d*)".format
+MAX_SIZE = Bounds(1, 2**30)
+_SIZE = r"(?P<{}>0*[1-9]\d{{0,17}})".format
 _SHAPE = re.compile(
     f"{_SIZE('b')},{_SIZE('h')}(?:/{_SIZE('k')})?,(?:{_SIZE('q')}:)?{_SIZE('l')},{_SIZE('d')}"
 )
@@ -147,9 +149,12 @@ def parse_shape(text: str) -> Shape:
     found = _SHAPE.fullmatch("".join(text.split()))
     if not found:
         raise InputError(
-            f"shape {text!r} must be four positive whole numbers B,H,L,D, e.g. 1,8,4096,64, or "
-            "B,H/K,Q:L,D for K heads of k and v and Q queries, e.g. 1,32/8,1:4096,128."
+            f"shape {describe(text)} must be four positive whole numbers B,H,L,D, e.g. "
+            "1,8,4096,64, or B,H/K,Q:L,D for K heads of k and v and Q queries, e.g. "
+            "1,32/8,1:4096,128."
         )
+    for name, axis in zip("bhld", ("B", "H", "L", "D"), strict=True):
+        check_number(f"shape {text!r}: {axis}", int(found[name]), MAX_SIZE, is_whole=True)
     batch, heads, length, dim = (int(found[name]) for name in "bhld")
     kv_heads, queries = (int(found[name]) if found[name] else None for name in "kq")
     if kv_heads and heads % kv_heads:

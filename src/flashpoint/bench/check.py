@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 
-from flashpoint.bench.accuracy import WRONG_BEYOND
 from flashpoint.bench.limits import SpeedLimit
 from flashpoint.bench.model_cases import OURS as OUR_TWIN
 from flashpoint.bench.result import OURS, ModelRow, Row
@@ -26,8 +25,8 @@ def _clauses(row: Row) -> Iterator[tuple[str, str]]:
     if ours.skipped:
         yield "error", f"there is no result: {ours.skipped}"
     elif row.is_wrong(ours):
-        bound = WRONG_BEYOND[row.case.dtype]
-        yield "error", f"relative error {ours.relative_error:.1e} is beyond rounding ({bound:.0e})"
+        error, bound = ours.relative_error, row.error_bound
+        yield "error", f"relative error {error:.1e} is beyond rounding ({bound:.0e})"
     for limit in row.limits.speed:
         if clause := _slow(row, limit):
             yield speed_name(limit), clause

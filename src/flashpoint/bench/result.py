@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from flashpoint.bench.accuracy import WRONG_BEYOND
 from flashpoint.bench.cases import Case
 from flashpoint.bench.environment import Environment
 from flashpoint.bench.limits import Limits, SpeedLimit
@@ -45,11 +44,13 @@ class Row:
     """One case, all its measurements, and what is promised for it.
 
     Attributes:
+        error_bound: a larger relative error is no rounding: the result is wrong.
         is_overhead: the shape is so small that the time is the cost of calling.
     """
 
     case: Case
     limits: Limits
+    error_bound: float
     is_overhead: bool
     measurements: tuple[Measurement, ...]
 
@@ -61,7 +62,7 @@ class Row:
     def is_wrong(self, measurement: Measurement) -> bool:
         """Whether rounding cannot explain its error."""
         error = measurement.relative_error
-        return error is not None and not error <= WRONG_BEYOND[self.case.dtype]
+        return error is not None and not error <= self.error_bound
 
     def best_of(self, rivals: tuple[str, ...]) -> Measurement | None:
         """The fastest of those that gave a right result."""

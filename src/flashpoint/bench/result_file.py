@@ -18,6 +18,9 @@ from flashpoint.errors import InputError
 FORMAT = 2
 """Number of the layout of the file. 1 had one limit, on the ratio of our time to SDPA's."""
 
+_EARLIER_BOUNDS = {"bf16": 3e-2, "fp16": 4e-3, "fp32": 1e-4}
+"""Of files without bounds. Their errors with norms are against norms that were not rounded."""
+
 _DERIVED = ("tflops_per_s", "gbytes_per_s", "matrix_share")
 
 
@@ -94,6 +97,7 @@ def _row(data: dict[str, Any]) -> Row:
     return Row(
         case=Case(shape=shape, **case),
         limits=_limits(dict(data["limits"])),
+        error_bound=data.get("error_bound", _EARLIER_BOUNDS[case["dtype"]]),
         is_overhead=data["is_overhead"],
         measurements=tuple(_measurement(found) for found in data["measurements"]),
     )

@@ -9,7 +9,7 @@ from typing import TypeAlias
 import torch
 
 from flashpoint.bench import memory
-from flashpoint.bench.accuracy import Part, exact_parts, result_error
+from flashpoint.bench.accuracy import Part, error_bound, exact_parts, result_error
 from flashpoint.bench.calls import by_heads, make_rotating_call
 from flashpoint.bench.cases import Case
 from flashpoint.bench.device import num_input_sets, own_stream, timer_for
@@ -115,6 +115,7 @@ def measure_item(item: Item, budget: Budget, report: Callable[[str], None]) -> R
     return Row(
         case=case,
         limits=item.limits,
+        error_bound=error_bound(case),
         is_overhead=item.is_overhead,
         measurements=tuple(found.values()),
     )

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from flashpoint.cli.run_arguments import STDOUT, require_writable
+from flashpoint.cli.run_arguments import STDOUT, JsonFile, read_path, require_writable
 from flashpoint.errors import InputError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from flashpoint.bench.limits import Limits
-    from flashpoint.bench.plan import Plan, Request
+    from flashpoint.bench.plan import Item, Plan, Request
     from flashpoint.bench.result import Result
 
 ROUNDS = {"cpu": 20, "cuda": 50}
@@ -72,30 +74,42 @@ Providers: TypeAlias = Annotated[
     ),
 ]
 Threads: TypeAlias = Annotated[
-    int | None, typer.Option(min=1, help="Threads of torch.", show_default="torch's choice")
+    int | None,
+    typer.Option(min=1, max=1024, help="Threads of torch.", show_default="torch's choice"),
 ]
 Rounds: TypeAlias = Annotated[
-    int | None, typer.Option(min=2, help="Most rounds for a row.", show_default="20; on cuda 50")
+    int | None,
+    typer.Option(
+        min=2, max=1_000_000, help="Most rounds for a row.", show_default="20; on cuda 50"
+    ),
 ]
 Seconds: TypeAlias = Annotated[
     float | None,
     typer.Option(
-        min=0, help="No new round for a row after this time.", show_default="6; on cuda 1.5"
+        min=0,
+        max=86_400,
+        help="No new round for a row after this time.",
+        show_default="6; on cuda 1.5",
     ),
 ]
 NoMemory: TypeAlias = Annotated[bool, typer.Option("--no-memory", help="Leave memory out.")]
 Quick: TypeAlias = Annotated[
     bool, typer.Option("--quick", help="Fewer rounds, and on the CPU no length beyond 8192.")
 ]
-JsonFile: TypeAlias = Annotated[
-    Path | None, typer.Option("--json", metavar="FILE", help="Write the result; - is stdout.")
-]
 PlotFile: TypeAlias = Annotated[
-    Path | None, typer.Option("--plot", metavar="FILE", help="Draw the rates: png, svg or pdf.")
+    Path | None,
+    typer.Option(
+        "--plot", metavar="FILE", help="Draw the rates: png, svg or pdf.", parser=read_path
+    ),
 ]
 FromFile: TypeAlias = Annotated[
     Path | None,
-    typer.Option("--from", metavar="FILE", help="Show this result of --json, measure nothing."),
+    typer.Option(
+        "--from",
+        metavar="FILE",
+        help="Show this result of --json, measure nothing.",
+        parser=read_path,
+    ),
 ]
 Check: TypeAlias = Annotated[
     bool, typer.Option("--check", help="Exit with 1 if a limit of the suite is missed.")
@@ -213,13 +227,30 @@ def _make_plan(
         rounds=usual_rounds if rounds is None else rounds,
         seconds=usual_seconds if seconds is None else seconds,
     )
+    items = select_items(request, USUAL[device])
+    _refuse_huge(items, device)
     return Plan(
-        items=select_items(request, USUAL[device]),
+        items=items,
         models=select_models(request),
         budget=budget,
         has_memory=has_memory,
         threads=threads or torch.get_num_threads(),
     )
+
+
+def _refuse_huge(items: "Sequence[Item]", device: str) -> None:
+    """Refuse a shape whose tensors alone are more than there is memory."""
+    import torch
+
+    from flashpoint.training.available_memory import available_memory
+
+    free = available_memory(torch.device(device))
+    for case in (item.case for item in items):
+        if free is not None and case.bytes_moved > free:
+            raise InputError(
+                f"shape {case.shape} in {case.dtype} needs {case.bytes_moved / 1e9:,.0f} GB for "
+                f"its tensors alone, {device} has {free / 1e9:,.0f} GB free. Take a smaller one."
+            )
 
 
 def _refuse_files(json_file: Path | None, plot_file: Path | None) -> None:

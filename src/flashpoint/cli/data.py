@@ -149,10 +149,21 @@ def show(
 def _show_images(where: str, split: str | None, labels: Path | None, png: Path | None) -> None:
     from rich.console import Console
 
-    from flashpoint.data.summary import contact_sheet, summarise
+    from flashpoint.data.summary import summarise
 
     with Console(stderr=True).status(f"opening {where}"):
-        summaries = summarise(where, split, str(labels) if labels is not None else None)
+        summaries, broken = summarise(where, split, str(labels) if labels is not None else None)
+    if summaries:
+        _print_images(where, summaries, png)
+    _end_broken(broken)
+
+
+def _print_images(where: str, summaries: "list[Summary]", png: Path | None) -> None:
+    """The splits that can be opened, and what of them cannot be read."""
+    from rich.console import Console
+
+    from flashpoint.data.summary import contact_sheet
+
     console = Console()
     typer.echo(where)
     console.print(_draw_splits(summaries))
@@ -170,14 +181,34 @@ def _show_images(where: str, split: str | None, labels: Path | None, png: Path |
 def _show_documents(where: str, split: str | None, pairs: int, languages: str) -> None:
     from rich.console import Console
 
-    from flashpoint.data.text.summary import sample_pairs, summarise
+    from flashpoint.data.text.summary import summarise
     from flashpoint.errors import InputError
 
     source, _, target = languages.partition("-")
     if not source or not target:
         raise InputError(f"--languages {languages!r} must be two codes, as en-de.")
     with Console(stderr=True).status(f"opening {where}"):
-        summaries = summarise(where, split, (source, target))
+        summaries, broken = summarise(where, split, (source, target))
+    if summaries:
+        _print_documents(where, summaries, pairs)
+    _end_broken(broken)
+
+
+def _end_broken(broken: dict[str, str]) -> None:
+    """Say why splits cannot be opened, a line each, and end with the status of an error."""
+    for split, reason in broken.items():
+        typer.secho(f"error: {split}: {reason}", fg=typer.colors.RED, err=True)
+    if broken:
+        raise typer.Exit(2)
+
+
+def _print_documents(where: str, summaries: "list[TextSummary]", pairs: int) -> None:
+    """The splits that can be opened."""
+    from rich.console import Console
+
+    from flashpoint.data.text.summary import sample_pairs
+
+    source, target = summaries[0].documents.languages
     console = Console()
     typer.echo(where)
     console.print(_draw_text_splits(summaries))

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from flashpoint.cli.run_arguments import read_path
 from flashpoint.errors import InputError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -20,9 +21,9 @@ CONFIG = Path("configs", "digits.yaml")
 
 
 def demo(
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the runs.")] = Path(
-        "runs", "demo"
-    ),
+    out: Annotated[
+        Path, typer.Option(metavar="DIR", help="Folder of the runs.", parser=read_path)
+    ] = Path("runs", "demo"),
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Remove the runs of an earlier demo first.")
     ] = False,

@@ -13,6 +13,19 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from flashpoint import __version__
+from flashpoint.cli.doctor_check import (
+    Cases,
+    Check,
+    Device,
+    First,
+    ImplName,
+    Jobs,
+    OneCase,
+    Seed,
+    TimeLimit,
+    check_machine,
+    refuse_alone,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -89,8 +102,37 @@ class Findings:
 
 def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+    check: Check = False,
+    seed: Seed = None,
+    cases: Cases = None,
+    first: First = None,
+    case: OneCase = None,
+    time_limit: TimeLimit = None,
+    device: Device = None,
+    impl: ImplName = None,
+    jobs: Jobs = None,
 ) -> None:
-    """Show versions, devices and implementations, and check the results on this machine."""
+    """Show versions, devices and implementations, and check the results on this machine.
+
+    With --check: does this machine compute right? Random calls over all options, shapes, dtypes
+    and implementations are judged against the definition in float64. A verdict in one line ends
+    it, with the command that repeats the worst case; the exit status is 1 if one is wrong.
+    """
+    if check:
+        check_machine(
+            seed=seed,
+            cases=cases,
+            first=first,
+            case=case,
+            time_limit=time_limit,
+            device=device,
+            impl=impl,
+            jobs=jobs,
+            as_json=as_json,
+        )
+        return
+    refuse_alone(seed=seed, cases=cases, first=first, case=case, time_limit=time_limit)
+    refuse_alone(device=device, impl=impl, jobs=jobs)
     findings = Findings(
         versions=_find_versions(),
         extras=_find_extras(),

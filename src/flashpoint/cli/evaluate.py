@@ -6,8 +6,16 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from flashpoint.cli.run_arguments import Checkpoint, ClassList, Device, JsonFile, RunFolder
+from flashpoint.cli.run_arguments import (
+    IMAGES_AT_MOST,
+    Checkpoint,
+    ClassList,
+    Device,
+    JsonFile,
+    RunFolder,
+)
 from flashpoint.errors import InputError
+from flashpoint.evaluation import search
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -48,17 +56,28 @@ BatchSize: TypeAlias = Annotated[
     int | None,
     typer.Option(
         min=1,
+        max=IMAGES_AT_MOST,
         help="Images, or parts of documents, at a time.",
         show_default=f"{IMAGES_AT_ONCE}, or {PARTS_AT_ONCE} of text",
     ),
 ]
 Beam: TypeAlias = Annotated[
     int | None,
-    typer.Option(min=1, help="Of text: hypotheses; 1 is greedy.", show_default=str(BEAM)),
+    typer.Option(
+        min=1,
+        max=int(search.BEAM.high),
+        help="Of text: hypotheses; 1 is greedy.",
+        show_default=str(BEAM),
+    ),
 ]
 LengthPenalty: TypeAlias = Annotated[
     float | None,
-    typer.Option(help="Of text: 0 prefers short ones, 1 long.", show_default=str(LENGTH_PENALTY)),
+    typer.Option(
+        min=search.LENGTH_PENALTY.low,
+        max=search.LENGTH_PENALTY.high,
+        help="Of text: 0 prefers short ones, 1 long.",
+        show_default=str(LENGTH_PENALTY),
+    ),
 ]
 
 
@@ -91,12 +110,12 @@ def evaluate(
     if open_run(run).config.task == "text":
         if labels is not Labels.ALL or classes is not None:
             raise InputError(f"--labels and --classes are for images; {run} translates text.")
-        search = {
+        options = {
             "beam": beam or BEAM,
             "length_penalty": LENGTH_PENALTY if length_penalty is None else length_penalty,
             "batch_size": batch_size or PARTS_AT_ONCE,
         }
-        _evaluate_text(run, data, checkpoint, device, search, json_file)
+        _evaluate_text(run, data, checkpoint, device, options, json_file)
         return
     if beam is not None or length_penalty is not None:
         raise InputError(f"--beam and --length-penalty are for text; {run} classifies images.")
@@ -163,7 +182,7 @@ def _evaluate_text(
     data: str | None,
     checkpoint: str,
     device: str,
-    search: dict[str, Any],
+    options: dict[str, Any],
     json_file: Path | None,
 ) -> None:
     from rich.console import Console
@@ -172,14 +191,14 @@ def _evaluate_text(
     from flashpoint.cli.translate import open_translator
     from flashpoint.evaluation.translation_scores import evaluate_translation
 
-    found, translator, step = open_translator(run, checkpoint, device, **search)
+    found, translator, step = open_translator(run, checkpoint, device, **options)
     with run_arguments.counting("Translating") as on_count:
         result = evaluate_translation(found.config, translator, data=data, on_count=on_count)
     where = data or found.config.data.validation
-    title = f"{run}, step {step}, on {where}, beam {search['beam']}"
+    title = f"{run}, step {step}, on {where}, beam {options['beam']}"
     Console(stderr=json_file == run_arguments.STDOUT).print(_draw_scores(result, title))
     if json_file is not None:
-        context = {"run": str(run), "step": step, "data": where, **search}
+        context = {"run": str(run), "step": step, "data": where, **options}
         run_arguments.write_json({**context, **result.to_dict()}, json_file)
 
 

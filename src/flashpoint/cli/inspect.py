@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from flashpoint.cli.run_arguments import Checkpoint, Device, JsonFile, RunFolder
+from flashpoint.cli.run_arguments import Checkpoint, Device, JsonFile, RunFolder, read_path
 from flashpoint.errors import InputError
 
 if TYPE_CHECKING:
@@ -27,8 +27,10 @@ Data: TypeAlias = Annotated[
         metavar="WHERE", help="Images to look at.", show_default="the run's validation data"
     ),
 ]
-Samples: TypeAlias = Annotated[int, typer.Option(min=1, help="Images for the statistics.")]
-Images: TypeAlias = Annotated[int, typer.Option(min=0, help="Images to draw maps on.")]
+Samples: TypeAlias = Annotated[
+    int, typer.Option(min=1, max=100_000_000, help="Images for the statistics.")
+]
+Images: TypeAlias = Annotated[int, typer.Option(min=0, max=64, help="Images to draw maps on.")]
 Layers: TypeAlias = Annotated[
     str | None,
     typer.Option(
@@ -38,7 +40,10 @@ Layers: TypeAlias = Annotated[
     ),
 ]
 Out: TypeAlias = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="Where files go.", show_default="RUN/attention")
+    Path | None,
+    typer.Option(
+        metavar="DIR", help="Where files go.", show_default="RUN/attention", parser=read_path
+    ),
 ]
 
 

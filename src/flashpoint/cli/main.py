@@ -104,11 +104,22 @@ def main() -> None:
     except typer.Abort:  # a question that got no answer
         typer.secho("aborted.", fg=typer.colors.RED, err=True)
         sys.exit(1)
+    except (MemoryError, RuntimeError) as error:
+        if not _is_out_of_memory(error):
+            raise
+        reason = " ".join(str(error).partition("\n")[0].split())
+        _refuse(f"out of memory: {reason} Take smaller batches, shapes or models.")
 
 
 def _refuse(reason: str) -> NoReturn:
     typer.secho(f"error: {reason}", fg=typer.colors.RED, err=True)
     sys.exit(2)
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """Whether Python, PyTorch's CUDA allocator or its CPU allocator found no memory."""
+    kinds = {kind.__name__ for kind in type(error).__mro__}
+    return bool({"MemoryError", "OutOfMemoryError"} & kinds) or "CPUAllocator" in str(error)
 
 
 def _describe(error: Any) -> str:

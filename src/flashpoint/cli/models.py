@@ -32,10 +32,16 @@ def models(
         ),
     ] = None,
     image_size: Annotated[
-        int, typer.Option(min=1, metavar="PIXELS", help="Side of the images.")
+        int, typer.Option(min=1, max=65_536, metavar="PIXELS", help="Side of the images.")
     ] = 224,
     tokens: Annotated[
-        int, typer.Option(min=1, metavar="COUNT", help="Of a document, and of its translation.")
+        int,
+        typer.Option(
+            min=1,
+            max=1_000_000_000,
+            metavar="COUNT",
+            help="Of a document, and of its translation.",
+        ),
     ] = 512,
     attention: Annotated[
         str, typer.Option(help="softmax, relu or another activation; costs are the same.")

@@ -33,8 +33,12 @@ Data: TypeAlias = Annotated[
         "cifar10:DIR, hf:DIR, digits, ...",
     ),
 ]
-Shots: TypeAlias = Annotated[int, typer.Option(min=1, help="Training images a class.")]
-Seeds: TypeAlias = Annotated[int, typer.Option(min=1, help="Choices of images, from seed 0 on.")]
+Shots: TypeAlias = Annotated[
+    int, typer.Option(min=1, max=1_000_000, help="Training images a class.")
+]
+Seeds: TypeAlias = Annotated[
+    int, typer.Option(min=1, max=1000, help="Choices of images, from seed 0 on.")
+]
 
 
 def probe(

@@ -6,17 +6,25 @@ from typing import Annotated
 
 import typer
 
+from flashpoint.cli.run_arguments import read_path
+
 TITLE = "Flashpoint: runs"
 
 
 def report(
     runs: Annotated[
-        list[Path], typer.Argument(metavar="RUN...", help="Run folders, or folders of studies.")
+        list[Path],
+        typer.Argument(
+            metavar="RUN...", help="Run folders, or folders of studies.", parser=read_path
+        ),
     ],
     out: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="The page.", show_default="report.html in the runs' folder"
+            metavar="FILE",
+            help="The page.",
+            show_default="report.html in the runs' folder",
+            parser=read_path,
         ),
     ] = None,
     title: Annotated[

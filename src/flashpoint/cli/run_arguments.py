@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 
-from flashpoint.errors import InputError, hint
+from flashpoint.errors import InputError, describe, hint
 from flashpoint.files import json_text
 
 if TYPE_CHECKING:
@@ -19,10 +19,26 @@ if TYPE_CHECKING:
     from flashpoint.training.run_folder import Run
 
 STDOUT = Path("-")
+MAX_DIGITS = 18
+"""Of the number of a step."""
+
 SECONDS_A_LINE = 10.0
 """Between two lines of progress where no bar can be drawn."""
 
-RunFolder: TypeAlias = Annotated[Path, typer.Argument(metavar="RUN", help="The run's folder.")]
+IMAGES_AT_MOST = 65_536
+"""In a batch: more than any GPU wants at a time."""
+
+
+def read_path(text: str) -> Path:
+    """A file or folder of the command line; no text would mean the working folder."""
+    if not text.strip():
+        raise typer.BadParameter("the name of a file or folder is empty.")
+    return Path(text)
+
+
+RunFolder: TypeAlias = Annotated[
+    Path, typer.Argument(metavar="RUN", help="The run's folder.", parser=read_path)
+]
 Checkpoint: TypeAlias = Annotated[
     str, typer.Option(metavar="best|last|N", help="Which: best by validation, last, or a step.")
 ]
@@ -32,13 +48,19 @@ ClassList: TypeAlias = Annotated[
     typer.Option(
         "--classes",
         metavar="FILE",
+        parser=read_path,
         help="The data's classes, one a line in the order of their labels, if the data have them "
         "in other words or splits have them in another order.",
     ),
 ]
-BatchSize: TypeAlias = Annotated[int, typer.Option(min=1, help="Images at a time.")]
+BatchSize: TypeAlias = Annotated[
+    int, typer.Option(min=1, max=IMAGES_AT_MOST, help="Images at a time.")
+]
 JsonFile: TypeAlias = Annotated[
-    Path | None, typer.Option("--json", metavar="FILE", help="Write the result; - is stdout.")
+    Path | None,
+    typer.Option(
+        "--json", metavar="FILE", help="Write the result; - is stdout.", parser=read_path
+    ),
 ]
 Progress: TypeAlias = Callable[[int, int], None]
 
@@ -70,9 +92,9 @@ def _parse_checkpoint(text: str) -> Literal["best", "last"] | int:
     """What --checkpoint says."""
     if text == "best" or text == "last":
         return text
-    if not text.isdecimal():
+    if not text.isdecimal() or len(text) > MAX_DIGITS:
         raise InputError(
-            f"--checkpoint {text!r} must be best, last or a step. "
+            f"--checkpoint {describe(text)} must be best, last or a step. "
             f"{hint(text, ('best', 'last'))}".rstrip()
         )
     return int(text)

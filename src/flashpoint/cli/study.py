@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
+from flashpoint.cli.paths import path_of
 from flashpoint.cli.study_report import OUT, report
 from flashpoint.cli.train import STOPPED
 from flashpoint.errors import FlashpointError, InputError, hint
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from flashpoint.study.store import StoredStudy
 
 ALL = "all"
+MOST_JOBS = 1000
 ON_A_GPU = 4
 """Trials at a time where there is a GPU and --jobs says nothing."""
 
@@ -131,13 +133,17 @@ def run(
     out: Annotated[
         Path | None,
         typer.Option(
-            metavar="DIR", help="Folder of the studies.", show_default="runs/studies/SCALE"
+            parser=path_of,
+            metavar="DIR",
+            help="Folder of the studies.",
+            show_default="runs/studies/SCALE",
         ),
     ] = None,
     jobs: Annotated[
         int | None,
         typer.Option(
             min=1,
+            max=MOST_JOBS,
             help="Trials at a time.",
             show_default=f"1 on a CPU, with all cores; {ON_A_GPU} on a GPU; on Ray one a core",
         ),
@@ -146,8 +152,9 @@ def run(
         str,
         typer.Option(
             metavar="WHERE",
-            help="local: here. ray: on a Ray that is started here. ray://HOST:PORT: on a cluster, "
-            "whose nodes have Flashpoint, the data and, best, the folder at the same paths.",
+            help="local: here. ray: on a Ray that is started here and that no other machine "
+            "reaches. ray://HOST:PORT: on a cluster, whose nodes have Flashpoint, the data and, "
+            "best, the folder at the same paths.",
         ),
     ] = "local",
     gpus_per_trial: Annotated[
@@ -201,6 +208,12 @@ def _check_runner(on: str, jobs: int | None, gpus_per_trial: float | None) -> No
         )
     if gpus_per_trial is not None and on == "local":
         raise InputError("--gpus-per-trial is for Ray. Pass --jobs to say how many run at a time.")
+    gpus = 0.0 if gpus_per_trial is None else gpus_per_trial
+    if not (0 <= gpus <= 1 or gpus.is_integer()):
+        raise InputError(
+            f"--gpus-per-trial {gpus:g} must be a share of a GPU, up to 1, or a whole "
+            "number of them."
+        )
     if on != "local":
         from flashpoint.study.on_ray import require_ray
 
@@ -239,15 +252,16 @@ def _do(
     from flashpoint.cli.study_view import Progress
     from flashpoint.study.local import run_locally
     from flashpoint.study.on_ray import GPUS_PER_TRIAL, run_on_ray
-    from flashpoint.study.store import read_outcome
+    from flashpoint.study.store import read_outcomes
     from flashpoint.training.failure import Preempted
 
-    trials = [trial for entry in stored for trial in entry.trials]
-    waiting = [trial for trial in trials if read_outcome(trial).status != "finished"]
+    outcomes = [read_outcomes(entry, _studies()[entry.name]) for entry in stored]
+    standing = {trial: one.status for found in outcomes for trial, one in found.items()}
+    waiting = [trial for trial, status in standing.items() if status != "finished"]
     if not waiting:
         return
     try:
-        with Progress(Console(), finished=len(trials) - len(waiting)) as progress:
+        with Progress(Console(), finished=len(standing) - len(waiting)) as progress:
             if on == "local":
                 run_locally(
                     waiting,
@@ -281,12 +295,12 @@ def _say_what_came_out(stored: "Sequence[StoredStudy]", out: Path) -> None:
 
     from flashpoint.cli.demo_view import program_name
     from flashpoint.cli.study_view import draw_findings
-    from flashpoint.study.store import read_outcome
+    from flashpoint.study.store import read_outcomes
 
     console, studies = Console(), _studies()
     counts: Counter[str] = Counter()
     for entry in stored:
-        outcomes = [read_outcome(trial) for trial in entry.trials]
+        outcomes = list(read_outcomes(entry, studies[entry.name]).values())
         counts.update(outcome.status for outcome in outcomes)
         console.print(draw_findings(entry.name, outcomes, studies[entry.name].findings(outcomes)))
     console.print(f"Report: {program_name()} study report {out}", soft_wrap=True, highlight=False)

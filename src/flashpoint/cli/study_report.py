@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from flashpoint.cli.paths import path_of
 from flashpoint.errors import InputError
 
 OUT = Path("runs", "studies")
@@ -16,16 +17,23 @@ def report(
     folder: Annotated[
         Path | None,
         typer.Argument(
-            metavar="DIR", help="A folder of studies, or one study's.", show_default=str(OUT / "*")
+            parser=path_of,
+            metavar="DIR",
+            help="A folder of studies, or one study's.",
+            show_default=str(OUT / "*"),
         ),
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="The page.", show_default="report.html in DIR"),
+        typer.Option(
+            parser=path_of, metavar="FILE", help="The page.", show_default="report.html in DIR"
+        ),
     ] = None,
     pictures: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Write the figures there too, as PNG and SVG."),
+        typer.Option(
+            parser=path_of, metavar="DIR", help="Write the figures there too, as PNG and SVG."
+        ),
     ] = None,
     title: Annotated[str, typer.Option(metavar="TEXT", help="Its heading.")] = TITLE,
 ) -> None:

@@ -16,12 +16,11 @@ from flashpoint.cli.glance import Glance, look_at
 from flashpoint.cli.live_view import LiveView
 from flashpoint.report.findings import Findings, Verdict
 from flashpoint.report.format import count, duration
-from flashpoint.report.run_files import read_mapping
 from flashpoint.report.verdicts import numbers_of
 from flashpoint.study.needs import needs_of
 from flashpoint.study.outcome import Outcome, Status
 from flashpoint.study.plan import Factor, Study, Trial
-from flashpoint.study.store import FAILURE, RECORD
+from flashpoint.study.store import read_failure, read_record
 from flashpoint.training.progress import describe_numbers
 
 STYLES: Mapping[Status, str] = {
@@ -127,10 +126,10 @@ def _cells(status: Status, glance: Glance | None, end: str) -> tuple[RenderableT
 def _describe_end(folder: Path, status: Status) -> str:
     """What a trial gave, or why it gave nothing, in a line."""
     if status == "failed":
-        return str(read_mapping(folder / FAILURE).get("reason", ""))
+        return read_failure(folder).get("reason", "")
     if status != "finished":
         return ""
-    record = read_mapping(folder / RECORD)
+    record = read_record(folder)
     numbers = describe_numbers(record.get("validation", record.get("numbers", {})))
     return f"{shorten(numbers, MOST_LETTERS)}, {duration(record.get('seconds'))}"
 

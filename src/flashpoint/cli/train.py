@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from flashpoint.cli.run_arguments import read_path
 from flashpoint.errors import FlashpointError, InputError, hint
 
 if TYPE_CHECKING:
@@ -33,7 +34,9 @@ def train(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Folder of the run.", show_default="runs/NAME"),
+        typer.Option(
+            metavar="DIR", help="Folder of the run.", show_default="runs/NAME", parser=read_path
+        ),
     ] = None,
     weights: Annotated[
         str | None,
@@ -77,9 +80,14 @@ def train(
     is_first = os.environ.get("RANK", "0") == "0"
     try:
         config = _config(what, data, weights, changes or [])
+        said = ""
+        if not (_is_file(what) or _names_batch(changes or [])):
+            config, said = _choose_batch(config, folder)
         if dry_run:
-            _show(config)
+            _show(config, said)
             return
+        if said and is_first:
+            typer.echo(said, err=True)
         _run(config, folder, is_first, fresh)
     except FlashpointError:
         if is_first:
@@ -103,8 +111,7 @@ def _values(what: str, data: str | None) -> "dict[str, Any]":
     """Plain data of the config, before changes."""
     from flashpoint.stored import read_yaml
 
-    is_file = what.endswith((".yaml", ".yml")) or Path(what).is_file()
-    if is_file:
+    if _is_file(what):
         values = read_yaml(Path(what))
         if data is not None:  # as it is: in --set it would be YAML
             _check_kind(what, data, is_text=values.get("task") == "text")
@@ -120,6 +127,29 @@ def _values(what: str, data: str | None) -> "dict[str, Any]":
 
     _check_kind(what, data, is_text=is_text_model(what))
     return recipe(what, data)
+
+
+def _is_file(what: str) -> bool:
+    return what.endswith((".yaml", ".yml")) or Path(what).is_file()
+
+
+def _names_batch(changes: list[str]) -> bool:
+    return any(change.partition("=")[0].strip() == "batch_size" for change in changes)
+
+
+def _choose_batch(config: "TrainConfig", folder: Path) -> "tuple[TrainConfig, str]":
+    """The batch that an earlier start of this run chose, or one for these data and this device."""
+    from dataclasses import replace
+
+    from flashpoint.training import config_file
+    from flashpoint.training.default_batch import choose_batch
+    from flashpoint.training.ranks import choose_device
+    from flashpoint.training.run_folder import CONFIG
+
+    if (folder / CONFIG).is_file():
+        return replace(config, batch_size=config_file.load(folder / CONFIG).batch_size), ""
+    device = choose_device("auto").type if config.device == "auto" else config.device
+    return choose_batch(config, device, int(os.environ.get("WORLD_SIZE", "1")))
 
 
 def _check_kind(what: str, data: str, *, is_text: bool) -> None:
@@ -208,14 +238,17 @@ def _may_ask() -> bool:
     return is_alone and sys.stdin.isatty() and sys.stderr.isatty()
 
 
-def _show(config: "TrainConfig") -> None:
+def _show(config: "TrainConfig", said: str) -> None:
     """The complete config as a file, and what it costs as comments."""
     from flashpoint.training import config_file
     from flashpoint.training.given_weights import describe_start
-    from flashpoint.training.ranks import Ranks
+    from flashpoint.training.memory_check import describe_memory
+    from flashpoint.training.ranks import Ranks, choose_device
     from flashpoint.training.tasks import task_class
 
-    task = task_class(config)(config, Ranks())
+    ranks = Ranks(device=choose_device("cpu" if config.device == "cpu" else "auto"))
+    task = task_class(config)(config, ranks)
+    memory = describe_memory(task, ranks)
     start = task.begin()
     steps = config.total_steps(task.steps_per_epoch)
     samples = task.samples_until(steps)
@@ -224,6 +257,7 @@ def _show(config: "TrainConfig") -> None:
         f"# {steps} steps, {samples:,} {task.unit}, {size:,} parameters, "
         f"{samples * task.flops_per_sample:.3g} FLOPs in all"
     )
-    if start:
-        typer.echo(f"# {describe_start(start)}")
+    for line in (said, memory, describe_start(start) if start else ""):
+        if line:
+            typer.echo(f"# {line}")
     typer.echo(config_file.dump(task.config), nl=False)

@@ -3,13 +3,15 @@
 import sys
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from flashpoint.cli.run_arguments import Checkpoint, Device, RunFolder
+from flashpoint.cli.run_arguments import Checkpoint, Device, RunFolder, read_path
 from flashpoint.errors import InputError
+from flashpoint.evaluation import search
 
 if TYPE_CHECKING:
     from flashpoint.evaluation.translation import Translator
@@ -18,20 +20,32 @@ if TYPE_CHECKING:
 LINES_AT_ONCE = 2000
 """Read before anything is translated: parts of similar length go together."""
 
-Beam: TypeAlias = Annotated[int, typer.Option(min=1, help="Hypotheses of beam search; 1: greedy.")]
+Beam: TypeAlias = Annotated[
+    int,
+    typer.Option(min=1, max=int(search.BEAM.high), help="Hypotheses of beam search; 1: greedy."),
+]
 LengthPenalty: TypeAlias = Annotated[
-    float, typer.Option(help="Of beam search: 0 prefers short translations, 1 long ones.")
+    float,
+    typer.Option(
+        min=search.LENGTH_PENALTY.low,
+        max=search.LENGTH_PENALTY.high,
+        help="Of beam search: 0 prefers short translations, 1 long ones.",
+    ),
+]
+Parts: TypeAlias = Annotated[
+    int, typer.Option(min=1, max=int(search.PARTS.high), help="Parts of documents at a time.")
 ]
 
 
 def translate(
     run: RunFolder,
     file: Annotated[
-        Path | None, typer.Argument(metavar="FILE", help="Text; without it, standard input.")
+        Path | None,
+        typer.Argument(metavar="FILE", help="Text; without it, standard input.", parser=read_path),
     ] = None,
     beam: Beam = 5,
     length_penalty: LengthPenalty = 1.0,
-    batch_size: Annotated[int, typer.Option(min=1, help="Parts of documents at a time.")] = 32,
+    batch_size: Parts = 32,
     checkpoint: Checkpoint = "best",
     device: Device = "auto",
 ) -> None:
@@ -70,25 +84,21 @@ def open_translator(
     """A run, its model at a checkpoint as a translator, and the checkpoint's step."""
     from flashpoint.cli.run_arguments import open_with_model
     from flashpoint.data.text.pieces import load_pieces
-    from flashpoint.evaluation.translation import Search, Translator
+    from flashpoint.evaluation.translation import Translator
     from flashpoint.models.reluformer import ReLUFormer
     from flashpoint.training.text import PIECES
 
+    chosen = search.Search(beam_size=beam, length_penalty=length_penalty, batch_size=batch_size)
     run, model, step = open_with_model(folder, checkpoint, device)
     if not isinstance(model, ReLUFormer):
         raise InputError(
             f"{folder} trained {type(model).__name__}, which translates nothing. For images there "
             "are `flashpoint evaluate` and `flashpoint inspect`."
         )
-    search = Search(
-        beam_size=beam,
-        length_penalty=length_penalty,
-        batch_size=batch_size,
-        is_bf16=run.config.precision == "bf16",
-    )
+    chosen = replace(chosen, is_bf16=run.config.precision == "bf16")
     pieces = load_pieces(folder / PIECES)
     length: int = run.config.data.length
-    return run, Translator(model, pieces, length, search), step
+    return run, Translator(model, pieces, length, chosen), step
 
 
 @contextmanager

@@ -85,10 +85,11 @@ def _require_kernels(dry_run: bool) -> None:
 
 def _problem(case: "Case", q: "Tensor", k: "Tensor", v: "Tensor") -> "Problem":
     """A case as the kernels take it."""
-    from flashpoint.ops.spec import Terms
+    from flashpoint.ops.spec import Terms, find_activation
     from flashpoint.ops.triton.problem import Problem
 
-    terms = Terms(case.activation, right=0 if case.causal else None)
+    key = find_activation(case.activation).key
+    terms = Terms(key, right=0 if case.causal else None)
     return Problem.dense(q, k, v, None, None, None, terms)
 
 
@@ -145,8 +146,8 @@ def _kinds(case: "Case") -> "list[Kind]":
         torch.empty(sizes, dtype=TORCH_DTYPES[case.dtype], device="meta")
         for sizes in (case.shape.q_sizes, case.shape.kv_sizes)
     )
-    choose("triton", q, k, case.activation)
     problem = _problem(case, q, k, k)
+    choose("triton", q, k, problem.terms.activation)
     names = ("decode",) if decode.suits(problem) else ("forward", "dkdv", "dq")
     return [Kind.of(name, problem) for name in names]
 
@@ -157,7 +158,7 @@ def _draw_candidates(kinds: "dict[Case, list[Kind]]") -> "Table":
     from rich.table import Table
 
     from flashpoint.ops.triton.autotune import candidates
-    from flashpoint.ops.triton.tuning import gpu_of
+    from flashpoint.ops.triton.gpu import gpu_of
 
     gpu = gpu_of(torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu"))
     name = gpu.name if torch.cuda.is_available() else "a Hopper, as no GPU is here"

@@ -2,24 +2,32 @@
 
 import os
 import zipfile
+import zlib
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flashpoint.data.class_list import rename_classes
 from flashpoint.data.decode import require_pillow
+from flashpoint.data.labels import as_labels
 from flashpoint.data.source import Integers, Pixels, Source, pick_split
-from flashpoint.errors import InputError, UnsupportedError
+from flashpoint.errors import InputError, UnsupportedError, reason
+from flashpoint.stored import open_plain
 
 if TYPE_CHECKING:
     from PIL.Image import Image
     from torch import Tensor
 
 DIGITS_FOLD = 5
+NO_ARRAYS = (
+    *(OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, MemoryError),
+    *(NotImplementedError, RuntimeError, zipfile.BadZipFile, zlib.error),
+)
+"""What NumPy raises of a broken .npz file, or of one that is none."""
 
 
 class ArraySource(Source):
@@ -103,7 +111,7 @@ def open_prepared(
 ) -> ArraySource:
     """A set in the form of ``flashpoint data prepare``: a folder of .npz files, one a split."""
     where = f"{kind}:{folder}"
-    files = {file.stem: file for file in folder.glob("*.npz")} if folder.is_dir() else {}
+    files = {file.stem: file for file in folder.glob("*.npz")} if os.path.isdir(folder) else {}
     if not files:
         raise InputError(
             f"{folder} holds no prepared {kind}. "
@@ -112,17 +120,32 @@ def open_prepared(
     chosen = pick_split(files, split, where)
     file = files[chosen]
     try:
-        with file.open("rb") as opened, np.load(opened, allow_pickle=False) as content:
-            stored = str(content["name"])
-            images, labels = content["images"], content["labels"]
-            class_names = [str(name) for name in content["class_names"]]
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        stored, images, labels, class_names = _read_arrays(file)
+    except (*NO_ARRAYS, InputError) as error:
         raise InputError(
-            f"{file} is no prepared set, or is cut ({error}). "
+            f"{file} is no prepared set, or is cut ({reason(error)}). "
             f"Make it again: flashpoint data prepare {kind} --from FILE --to {folder}."
         ) from error
     if stored != kind:
-        raise InputError(f"{file} holds {stored}, not {kind}. Write {stored}:{folder}.")
+        found = " ".join(stored.split())[:40]
+        raise InputError(f"{file} holds {found}, not {kind}. Write {found}:{folder}.")
     place = os.path.realpath(file)
     name = f"{where}:{chosen}"
-    return ArraySource(name, class_names, labels.astype(np.int64), images, place, class_list)
+    return ArraySource(name, class_names, as_labels(labels, name), images, place, class_list)
+
+
+def _read_arrays(file: Path) -> tuple[str, Pixels, NDArray[Any], list[str]]:
+    """Name of the set, images, labels as they are stored, and names of classes."""
+    with open_plain(file) as opened, np.load(opened, allow_pickle=False) as content:
+        images, labels, class_names = (content[n] for n in ("images", "labels", "class_names"))
+        stored = str(content["name"])
+    if images.dtype != np.uint8 or images.ndim != 4 or images.shape[3] not in (1, 3):
+        raise InputError(
+            f"images are {images.dtype} {list(images.shape)}, not uint8 [N, H, W, 1 or 3]"
+        )
+    if class_names.ndim != 1 or len(images) != len(np.atleast_1d(labels)):
+        raise InputError(
+            f"{len(images)} images, labels {list(labels.shape)}, class names "
+            f"{list(class_names.shape)}"
+        )
+    return stored, images, labels, [str(name) for name in class_names]

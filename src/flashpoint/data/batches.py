@@ -18,7 +18,16 @@ from flashpoint.data.config import DataConfig
 from flashpoint.data.order import EpochOrder, Purpose, check_rank, generator, rank_positions
 from flashpoint.data.resident import ResidentAugmenter, ResidentImages, is_resident
 from flashpoint.data.source import Integers, Source
-from flashpoint.data.streamed import Decoded, Reader, Slot, make_loader, normalise, start, upload
+from flashpoint.data.streamed import (
+    READ_AHEAD,
+    Decoded,
+    Reader,
+    Slot,
+    make_loader,
+    normalise,
+    start,
+    upload,
+)
 from flashpoint.data.views import Viewer, view_of
 from flashpoint.errors import InputError
 
@@ -139,6 +148,19 @@ class TrainBatches:
         """Go on at a step, before which so many samples were broken; names begin anew."""
         if not self.is_resident:  # those are read whole at every start
             self._log.resume(step * self._batch_size, count)
+
+    def bytes_ahead(self, batch_size: int) -> int:
+        """Bytes on the device of images that wait beside a batch of this size, of this rank.
+
+        Workers have theirs in the machine's memory, and on a GPU the next batch is there already.
+        """
+        config = self._config
+        pixels = batch_size // self._world_size * config.channels * config.image_size**2
+        if self.is_resident:
+            return 0
+        if self._device.type == "cuda":
+            return 5 * pixels  # as bytes, and as numbers of four
+        return pixels * (1 + READ_AHEAD * config.workers)
 
     def iterate(self, start_step: int = 0) -> Iterator[Batch]:
         """Batches from this step on, without end."""

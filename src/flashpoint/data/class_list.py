@@ -8,9 +8,12 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from flashpoint.errors import InputError
+from flashpoint.errors import InputError, describe
+from flashpoint.stored import read_text
 
 WORDNET_ID = re.compile(r"(?<![A-Za-z0-9])n\d{8}(?!\d)")
+
+BYTE_ORDER_MARK = "\ufeff"  # which editors may put first
 
 
 def read_class_list(file: Path) -> list[str]:
@@ -30,7 +33,7 @@ def rename_classes(names: Sequence[str], file: Path, whose: str) -> list[str]:
     for label, name in enumerate(names):
         if name in others and others[label] != name:
             raise InputError(
-                f"the class list {file} has {name!r} in line {lines[name]}, but it is "
+                f"the class list {file} has {describe(name)} in line {lines[name]}, but it is "
                 f"label {label} of {whose}, counted from 0. Give them in the order of the labels."
             )
     return others
@@ -39,16 +42,16 @@ def rename_classes(names: Sequence[str], file: Path, whose: str) -> list[str]:
 def _read_lines(file: Path) -> dict[str, int]:
     """The names in a file, and the line of each, counted from 1 with the empty ones."""
     try:
-        text = file.read_text(encoding="utf-8-sig")  # editors may put a byte-order mark first
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"the class list {file} cannot be read: {error}.") from error
+        text = read_text(file)
+    except InputError as error:
+        raise InputError(f"the class list {error}") from error
     lines: dict[str, int] = {}
-    for number, line in enumerate(text.splitlines(), start=1):
+    for number, line in enumerate(text.removeprefix(BYTE_ORDER_MARK).splitlines(), start=1):
         name = _name(line.strip())
         if name in lines:
             raise InputError(
-                f"the class list {file} has {name!r} more than once: in lines {lines[name]} and "
-                f"{number}. Give every class one line."
+                f"the class list {file} has {describe(name)} more than once: in lines "
+                f"{lines[name]} and {number}. Give every class one line."
             )
         if name:
             lines[name] = number

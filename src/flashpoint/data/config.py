@@ -1,9 +1,9 @@
 """What a run trains and validates on, as data; checked when it is made."""
 
-import math
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
 
+from flashpoint.bounds import Bounds, check_bounds
 from flashpoint.errors import InputError, check_choice
 
 Crop = Literal["none", "pad", "inception"]
@@ -31,23 +31,16 @@ class AugmentationConfig:
     """
 
     crop: Crop = "none"
-    pad: int = 4
-    min_area: float = 0.05
+    pad: Annotated[int, Bounds(0, 1024)] = 4
+    min_area: Annotated[float, Bounds(0.001, 1.0)] = 0.05
     flip: bool = False
-    randaug_ops: int = 0
-    randaug_magnitude: float = 0.0
-    mixup: float = 0.0
+    randaug_ops: Annotated[int, Bounds(0, 16)] = 0
+    randaug_magnitude: Annotated[float, Bounds(0.0, MAX_MAGNITUDE)] = 0.0
+    mixup: Annotated[float, Bounds(0.0, 1e6)] = 0.0
 
     def __post_init__(self) -> None:
         check_choice("data.augmentation.crop", self.crop, get_args(Crop))
-        for name, low, high in (
-            ("pad", 0, 1024),
-            ("min_area", 0.001, 1.0),
-            ("randaug_ops", 0, 16),
-            ("randaug_magnitude", 0.0, MAX_MAGNITUDE),
-            ("mixup", 0.0, math.inf),
-        ):
-            check_range(f"data.augmentation.{name}", getattr(self, name), low, high)
+        check_bounds(self, "data.augmentation.")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,29 +67,18 @@ class DataConfig:
 
     train: str
     validation: str
-    image_size: int = 224
-    channels: int = 3
+    image_size: Annotated[int, Bounds(1, 8192)] = 224
+    channels: Annotated[int, Bounds(1, 3)] = 3
     augmentation: AugmentationConfig = field(default_factory=AugmentationConfig)
     evaluation_view: View = "auto"
     resident: Resident = "auto"
-    workers: int = 4
-    max_broken_share: float = 0.01
+    workers: Annotated[int, Bounds(0, 1024)] = 4
+    max_broken_share: Annotated[float, Bounds(0.0, 1.0)] = 0.01
     labels: str | None = None
 
     def __post_init__(self) -> None:
         check_choice("data.evaluation_view", self.evaluation_view, get_args(View))
         check_choice("data.resident", self.resident, get_args(Resident))
+        check_bounds(self, "data.")
         if self.channels not in (1, 3):
             raise InputError(f"data.channels={self.channels} must be 1 (grey) or 3 (colour).")
-        for name, low, high in (
-            ("image_size", 1, 8192),
-            ("workers", 0, 1024),
-            ("max_broken_share", 0.0, 1.0),
-        ):
-            check_range(f"data.{name}", getattr(self, name), low, high)
-
-
-def check_range(name: str, value: float, low: float, high: float) -> None:
-    """Refuse a number outside of its range."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-        raise InputError(f"{name}={value!r} must be a number in [{low}, {high}].")

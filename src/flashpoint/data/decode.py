@@ -6,16 +6,21 @@ noted in EXIF is ignored, as BigVision's decoder ignores it. An animation is its
 
 import io
 import warnings
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from flashpoint.data.source import BrokenImageError, Pixels
-from flashpoint.errors import UnsupportedError
+from flashpoint.errors import InputError, UnsupportedError, reason
+from flashpoint.stored import read_bytes
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
+"""What Pillow may take a file for: it goes by content, and PostScript would be handed on."""
 
 
 def require_pillow() -> ModuleType:
@@ -29,6 +34,14 @@ def require_pillow() -> ModuleType:
     return Image
 
 
+def read_image_file(file: Path, name: str) -> bytes:
+    """The bytes of an image file; a FIFO, a device or 256 MiB are a BrokenImageError."""
+    try:
+        return read_bytes(file)
+    except InputError as error:
+        raise BrokenImageError(f"{name}: {str(error).removeprefix(f'{file} ')}") from error
+
+
 def decode(content: bytes, name: str) -> "Image":
     """The image in mode L or RGB; whatever Pillow cannot read is a BrokenImageError."""
     pillow = require_pillow()
@@ -37,14 +50,13 @@ def decode(content: bytes, name: str) -> "Image":
     try:
         with warnings.catch_warnings():  # of odd metadata, of which only pixels matter
             warnings.simplefilter("ignore")
-            image: Image = pillow.open(io.BytesIO(content))
+            image: Image = pillow.open(io.BytesIO(content), formats=FORMATS)
             image.load()
             return _plain(image)
     except UnidentifiedImageError as error:  # whose own text differs at every reading
         raise BrokenImageError(f"{name}: not a known image format") from error
     except Exception as error:  # Pillow's decoders raise all kinds of broken bytes
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise BrokenImageError(f"{name}: {reason}") from error
+        raise BrokenImageError(f"{name}: {reason(error)}") from error
 
 
 def _plain(image: "Image") -> "Image":

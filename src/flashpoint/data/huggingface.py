@@ -4,17 +4,20 @@ import os
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from flashpoint.data.class_list import read_class_list, rename_classes
-from flashpoint.data.decode import decode
-from flashpoint.data.source import SPLIT_NAMES, BrokenImageError, Source, pick_split
-from flashpoint.errors import InputError, UnsupportedError
+from flashpoint.data.decode import decode, read_image_file
+from flashpoint.data.labels import as_labels
+from flashpoint.data.source import SPLIT_NAMES, Integers, MissingSplitError, Source, pick_split
+from flashpoint.errors import InputError, UnsupportedError, reason
+from flashpoint.stored import open_plain, read_json
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+
+
+SPLITS, STATE, INFO = "dataset_dict.json", "state.json", "dataset_info.json"
 
 
 def require_datasets() -> ModuleType:
@@ -27,18 +30,30 @@ def require_datasets() -> ModuleType:
         ) from error
 
 
+class _Splits(TypedDict):
+    """The file of a DatasetDict: a folder for each split."""
+
+    splits: list[str]
+
+
+class _DataFile(TypedDict):
+    """Some rows."""
+
+    filename: str
+
+
+class _State(TypedDict):
+    """What is read of a dataset's state."""
+
+    _data_files: list[_DataFile]
+
+
 class HuggingFaceSource(Source):
     """One split of a dataset on disk; images are decoded here, not by the library."""
 
     def __init__(self, name: str, dataset: Any, labels: Path | None = None) -> None:
         image, label = _columns(name, dataset.features)
-        targets = np.asarray(dataset.with_format("numpy", columns=[label])[:][label])
-        targets = targets.astype(np.int64)
-        if len(targets) and int(targets.min()) < 0:
-            raise InputError(
-                f"{name} has {int((targets < 0).sum())} samples without a label (below 0). "
-                "Take a split that is labelled."
-            )
+        targets = _labels(name, dataset, label)
         names = getattr(dataset.features[label], "names", None)
         if labels is not None:
             names = rename_classes(names, labels, name) if names else read_class_list(labels)
@@ -56,10 +71,7 @@ class HuggingFaceSource(Source):
         name = self.describe(index)
         content = row.get("bytes")
         if content is None:
-            try:
-                content = Path(row.get("path") or "").read_bytes()
-            except OSError as error:
-                raise BrokenImageError(f"{name}: {error}") from error
+            content = read_image_file(Path(row.get("path") or ""), name)
         return decode(content, name), int(self.labels[index])
 
     def describe(self, index: int) -> str:
@@ -81,6 +93,17 @@ def _columns(name: str, features: Any) -> tuple[str, str]:
     return images[0], "label" if "label" in labels else labels[0]
 
 
+def _labels(name: str, dataset: Any, label: str) -> Integers:
+    """The labels, as they are stored."""
+    column = dataset.with_format("arrow", columns=[label])[:].column(label)
+    if column.null_count:
+        raise InputError(
+            f"{name} has {column.null_count} samples without a label. Take a split that is "
+            "labelled."
+        )
+    return as_labels(column.to_numpy(), name)
+
+
 def open_huggingface(folder: Path, split: str, labels: Path | None = None) -> HuggingFaceSource:
     """A dataset that ``save_to_disk`` wrote; of a DatasetDict, one of its splits."""
     dataset, name = load_split(folder, split)
@@ -90,20 +113,35 @@ def open_huggingface(folder: Path, split: str, labels: Path | None = None) -> Hu
     return source
 
 
-def load_split(folder: Path, split: str) -> tuple[Any, str]:
-    """One split of a dataset on disk, and what to call it."""
+def _load(folder: Path) -> Any:
+    """A dataset without splits; its files are looked at before the library trusts them."""
     library = require_datasets()
-    name = f"hf:{folder}"
     try:
-        loaded: Any = library.load_from_disk(str(folder))
-    except (OSError, ValueError) as error:
+        stored = read_json(folder / STATE, _State)["_data_files"]
+        read_json(folder / INFO, dict[str, Any])
+        for file in stored:
+            open_plain(folder / file["filename"]).close()
+        if not stored:
+            raise InputError("it has no rows.")
+        # A format that was saved with it may hide columns.
+        return library.Dataset.load_from_disk(str(folder)).with_format(None)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise InputError(
-            f"{folder} is no Hugging Face dataset on disk: {str(error).splitlines()[0]} Write it "
-            "with dataset.save_to_disk(...)."
+            f"{folder} is no Hugging Face dataset on disk: {reason(error)}. Write it with "
+            "dataset.save_to_disk(...)."
         ) from error
-    if isinstance(loaded, library.DatasetDict):
-        chosen = pick_split([str(known) for known in loaded], split, name)
-        return loaded[chosen], f"{name}:{chosen}"
+
+
+def load_split(folder: Path, split: str) -> tuple[Any, str]:
+    """One split of a dataset on disk, and what to call it; other splits may be broken."""
+    name = f"hf:{folder}"
+    if os.path.exists(folder / SPLITS):
+        listed = read_json(
+            folder / SPLITS, _Splits, "Write it with DatasetDict.save_to_disk(...)."
+        )
+        chosen = pick_split(listed["splits"], split, name)
+        return _load(folder / chosen), f"{name}:{chosen}"
+    loaded = _load(folder)
     if split not in SPLIT_NAMES:
-        raise InputError(f"{name} is one dataset without splits. Leave {split!r} out.")
+        raise MissingSplitError(f"{name} is one dataset without splits. Leave {split!r} out.")
     return loaded, name

@@ -1,6 +1,7 @@
 """A folder of class folders, in the order of torchvision's ImageFolder.
 
-Classes are the sorted names of the folders, images the sorted paths below each.
+Classes are the sorted names of the folders, images the sorted paths below each. What bears an
+image's suffix and is no file, as a FIFO, is an image that cannot be read.
 """
 
 import os
@@ -10,8 +11,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from flashpoint.data.class_list import read_class_list, rename_classes
-from flashpoint.data.decode import decode
-from flashpoint.data.source import SPLIT_NAMES, BrokenImageError, Source, pick_split
+from flashpoint.data.decode import decode, read_image_file
+from flashpoint.data.folder_walk import FolderWalk, list_folder
+from flashpoint.data.source import SPLIT_NAMES, Source, pick_split
 from flashpoint.errors import InputError
 
 if TYPE_CHECKING:
@@ -29,7 +31,7 @@ class FolderSource(Source):
     """
 
     def __init__(self, root: Path, labels: Path | None = None) -> None:
-        folders = sorted(entry.name for entry in os.scandir(root) if entry.is_dir())
+        folders = list_folder(root).folders
         if not folders:
             raise InputError(
                 f"{root} holds no class folders. An image folder has one folder a class, "
@@ -42,10 +44,11 @@ class FolderSource(Source):
         numbers = {name: number for number, name in enumerate(ordered)}
         paths: list[bytes] = []
         targets: list[int] = []
+        walk = FolderWalk(root)
         for folder in folders:
             if folder not in numbers:
                 raise InputError(f"the class folder {root / folder} is not in the list {labels}.")
-            found = _images_below(root, folder)
+            found = _images_below(root, folder, walk)
             paths += found
             targets += [numbers[folder]] * len(found)
         super().__init__(str(root), class_names, np.array(targets, dtype=np.int64))
@@ -60,25 +63,21 @@ class FolderSource(Source):
     def read(self, index: int) -> tuple["Image", int]:
         """Read and decode a file."""
         file = self.path(index)
-        try:
-            content = file.read_bytes()
-        except OSError as error:
-            raise BrokenImageError(f"{file}: {error.strerror}") from error
-        return decode(content, str(file)), int(self.labels[index])
+        return decode(read_image_file(file, str(file)), str(file)), int(self.labels[index])
 
     def describe(self, index: int) -> str:
         """The file's path."""
         return str(self.path(index))
 
 
-def _images_below(root: Path, folder: str) -> list[bytes]:
+def _images_below(root: Path, folder: str, walk: FolderWalk) -> list[bytes]:
     """The images of a class, as paths from the root."""
     found: list[bytes] = []
-    for place, _, files in sorted(os.walk(root / folder, followlinks=True)):
+    for place, files in walk.files_below(root / folder):
         inside = os.path.relpath(place, root)
         found += [
             os.fsencode(os.path.join(inside, file))
-            for file in sorted(files)
+            for file in files
             if os.path.splitext(file)[1].lower() in IMAGE_SUFFIXES
         ]
     if not found:
@@ -91,7 +90,7 @@ def _images_below(root: Path, folder: str) -> list[bytes]:
 
 def find_split_folder(root: Path, split: str) -> Path:
     """The folder of a split if the root has one for training and one for validation, or itself."""
-    names = {entry.name for entry in os.scandir(root) if entry.is_dir()}
+    names = set(list_folder(root).folders)
     if not all(names.intersection(known) for known in SPLIT_NAMES.values()):
         return root
     known = {split}.union(*SPLIT_NAMES.values())

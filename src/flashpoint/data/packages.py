@@ -3,16 +3,21 @@
 import gzip
 import io
 import lzma
+import os
 import tarfile
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
 
-from flashpoint.errors import InputError, UnsupportedError
+from flashpoint.errors import InputError, UnsupportedError, reason
+from flashpoint.stored import open_plain
 
 AR_MAGIC = b"!<arch>\n"
 AR_HEADER = 60
+
+NO_PACKAGE = (OSError, EOFError, ValueError, tarfile.TarError, zlib.error, lzma.LZMAError)
+"""What reading a package raises where it is damaged, or none."""
 
 Wanted = Callable[[str], bool]
 
@@ -25,29 +30,40 @@ def read_package(where: Path, wanted: Wanted) -> dict[str, bytes]:
         wanted: says whether a file of this name is asked for.
     """
     try:
-        if where.is_dir():
+        if os.path.isdir(where):
             files = sorted(path for path in where.rglob("*") if path.is_file())
             return _unpacked(((path.name, path.read_bytes) for path in files), wanted)
-        with where.open("rb") as opened:
+        with open_plain(where) as opened:
             is_deb = opened.read(len(AR_MAGIC)) == AR_MAGIC
             opened.seek(0)
             return _read_tar(deb_data(opened) if is_deb else opened, wanted)
-    except (OSError, EOFError, ValueError, tarfile.TarError, zlib.error, lzma.LZMAError) as error:
+    except NO_PACKAGE as error:
         raise InputError(
-            f"{where} cannot be read as a package: {error}. "
+            f"{where} cannot be read as a package: {reason(error)}. "
             "Give a .tgz, .tar or .deb file, or a folder it was extracted to."
         ) from error
 
 
 def _read_tar(opened: IO[bytes], wanted: Wanted) -> dict[str, bytes]:
     with tarfile.open(fileobj=opened) as archive:
-        files = [member for member in archive if member.isfile()]
+        files = list(plain_members(archive))
 
         def reads(member: tarfile.TarInfo) -> Callable[[], bytes]:
             stream = archive.extractfile(member)
             return stream.read if stream is not None else bytes
 
         return _unpacked(((file.name.rpartition("/")[2], reads(file)) for file in files), wanted)
+
+
+def plain_members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+    """The plain files of a tar file; ReadError where a header leads back, as to a loop."""
+    last = -1
+    for member in archive:
+        if member.offset <= last or member.size < 0:
+            raise tarfile.ReadError(f"the header at byte {member.offset} has a wrong size")
+        last = member.offset
+        if member.isfile():
+            yield member
 
 
 def _unpacked(
@@ -71,6 +87,8 @@ def deb_data(opened: IO[bytes]) -> IO[bytes]:
         if len(header) < AR_HEADER:
             raise EOFError("it is a Debian package without data, or cut")
         name, size = header[:16].decode().strip().rstrip("/"), int(header[48:58])
+        if size < 0:
+            raise ValueError(f"a member of the package has {size} bytes")
         if name.startswith("data.tar"):
             break
         position += AR_HEADER + size + size % 2

@@ -10,21 +10,23 @@ What comes out is checked: number of images, images of each class, for CIFAR-10 
 means. Nothing is written unless all of it is right.
 """
 
-import io
-import json
+import math
+import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from flashpoint.data.decode import require_pillow
+from flashpoint.data.decode import decode
+from flashpoint.data.labels import as_labels
 from flashpoint.data.packages import read_package
-from flashpoint.data.source import Integers, Pixels
-from flashpoint.errors import FlashpointError, InputError, hint
+from flashpoint.data.source import BrokenImageError, Integers, Pixels
+from flashpoint.errors import FlashpointError, InputError, hint, reason
 from flashpoint.files import write_atomically
+from flashpoint.stored import parse_json
 
 SPLITS = ("train", "test")
 _IDX = re.compile(r"(train|t10k)-(images|labels)[-.]idx[13]-ubyte")
@@ -86,7 +88,7 @@ def prepare(name: str, source: Path, folder: Path) -> list[Prepared]:
     """Read a package, check it, and write ``train.npz`` and ``test.npz`` to a folder."""
     if name not in SETS:
         raise InputError(f"set {name!r} is unknown. {hint(name, SETS)}Known: {', '.join(SETS)}.")
-    if not source.exists():
+    if not os.path.exists(source):
         raise InputError(f"{source} does not exist. {SETS[name].package}")
     known = SETS[name]
     splits = _read(name, known, source)
@@ -109,8 +111,10 @@ def _read(name: str, known: KnownSet, source: Path) -> dict[str, Images]:
         return known.reader(source)
     except FlashpointError:
         raise
-    except (OSError, ValueError) as error:
-        raise InputError(f"{source} is damaged, or no {name}: {error}. {known.package}") from error
+    except (OSError, ValueError, BrokenImageError) as error:
+        raise InputError(
+            f"{source} is damaged, or no {name}: {reason(error)}. {known.package}"
+        ) from error
 
 
 def _write(file: Path, name: str, content: Images, class_names: tuple[str, ...]) -> None:
@@ -132,6 +136,8 @@ def _check(name: str, known: KnownSet, split: str, found: Images | None, source:
     if found is None:
         raise InputError(f"{source} holds no {split} split of {name}. {known.package}")
     expected = known.num_images[split]
+    if found.images.ndim != 4:
+        raise InputError(f"{wrong} has images of shape {list(found.images.shape[1:-1])}.")
     if not len(found.images) == len(found.labels) == expected:
         raise InputError(
             f"{wrong} has {len(found.images)} images and {len(found.labels)} labels, "
@@ -162,18 +168,23 @@ def _read_cifar10(source: Path) -> dict[str, Images]:
     for split, names in parts.items():
         pngs = [name for name in names if name.endswith(".png")]
         if pngs and f"{split}_lables.json" in files:  # spelt so in the package
-            images = np.concatenate([_png_rows(files[name]) for name in pngs])
-            labels = np.array(json.loads(files[f"{split}_lables.json"]), dtype=np.int64)
-            splits[split] = Images(images, labels)
+            images = np.concatenate([_png_rows(files[name], name) for name in pngs])
+            splits[split] = Images(images, _json_labels(files, f"{split}_lables.json"))
         elif names and not pngs:
             splits[split] = _binary_records(b"".join(files[name] for name in names))
     return splits
 
 
-def _png_rows(content: bytes) -> Pixels:
+def _json_labels(files: dict[str, bytes], name: str) -> Integers:
+    try:
+        return as_labels(parse_json(files[name].decode(), list[Any], name), name)
+    except InputError as error:
+        raise ValueError(str(error)) from error  # which package it is, is added above
+
+
+def _png_rows(content: bytes, name: str) -> Pixels:
     """Images of 32 x 32, each a row of 1,024 pixels."""
-    with require_pillow().open(io.BytesIO(content)) as sheet:
-        return np.asarray(sheet.convert("RGB")).reshape(-1, 32, 32, 3)
+    return np.asarray(decode(content, name).convert("RGB")).reshape(-1, 32, 32, 3)
 
 
 def _binary_records(content: bytes) -> Images:
@@ -197,7 +208,7 @@ def _read_idx_set(source: Path) -> dict[str, Images]:
         assert match is not None
         arrays[match[1], match[2]] = _read_idx(content, name)
     return {
-        split: Images(arrays[stem, "images"][..., None], arrays[stem, "labels"].astype(np.int64))
+        split: Images(arrays[stem, "images"][..., None], as_labels(arrays[stem, "labels"], stem))
         for split, stem in _IDX_SPLITS.items()
         if {(stem, "images"), (stem, "labels")} <= arrays.keys()
     }
@@ -207,8 +218,8 @@ def _read_idx(content: bytes, name: str) -> Pixels:
     """An idx file: two zeros, the type (8: bytes), the number of axes, their sizes, the data."""
     num_axes = content[3] if content[:3] == b"\0\0\x08" and len(content) > 3 else 0
     head = 4 + 4 * num_axes
-    shape = np.frombuffer(content[4:head], dtype=">u4").astype(int)
-    if not num_axes or len(content) != head + int(np.prod(shape)):
+    shape = np.frombuffer(content[4:head], dtype=">u4").tolist()
+    if not num_axes or len(content) != head + math.prod(shape):
         raise InputError(f"{name} is no idx file of bytes, or is cut ({len(content)} bytes).")
     return np.frombuffer(content, dtype=np.uint8, offset=head).reshape(shape)
 

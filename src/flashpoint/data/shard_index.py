@@ -10,6 +10,7 @@ An index is valid for one path, size and time of change of the shard.
 import hashlib
 import json
 import os
+import stat
 import warnings
 import zipfile
 from collections.abc import Iterator, Sequence
@@ -25,9 +26,11 @@ from flashpoint.data.class_list import WORDNET_ID
 from flashpoint.data.image_folder import IMAGE_SUFFIXES
 from flashpoint.data.source import Integers
 from flashpoint.data.tar_members import DamagedTarError, Member, content, members
+from flashpoint.errors import InputError
 from flashpoint.files import cache_folder, write_atomically
+from flashpoint.stored import parse_json
 
-FORMAT = 3  # another one is not read
+FORMAT = 4  # another one is not read
 THREADS = 8  # disks answer several at once
 MAX_LABEL_BYTES = 1 << 20
 
@@ -98,6 +101,8 @@ def index_shard(shard: Path) -> ShardIndex:
         facts = os.stat(shard)
     except OSError as error:
         return _Samples().index(f"{error.strerror}", 0.0)
+    if not stat.S_ISREG(facts.st_mode):  # to open a FIFO would wait for a writer
+        return _Samples().index("no plain file", 0.0)
     file = _cache_file(shard)
     key = json.dumps([FORMAT, os.path.abspath(shard), facts.st_size, facts.st_mtime_ns])
     stored = _load(file, key)
@@ -159,21 +164,27 @@ def _add_sample(samples: _Samples, handle: int, key: str, parts: Sequence[Member
     texts = {kind: text for kind, text in texts.items() if "\0" not in text}  # never written
     facts = _facts(texts.get("json", ""))
     candidates = (texts.get("cls"), facts.get("label"), texts.get("txt"))
-    label = next((str(value) for value in candidates if value not in (None, "")), None)
+    label = next((str(value) for value in candidates if _is_label(value)), None)
     if label is None:
         samples.unlabelled.append(image.name)
         return
     match = WORDNET_ID.search(texts.get("json", "")) or WORDNET_ID.search(key)
-    samples.add(image, label, match[0] if match else facts.get("class_name"))
+    class_name = facts.get("class_name")
+    told = class_name if isinstance(class_name, str) else None
+    samples.add(image, label, match[0] if match else told)
+
+
+def _is_label(value: object) -> bool:
+    """Whether it is a number or a name; a list, a float or true is neither."""
+    return isinstance(value, int | str) and not isinstance(value, bool) and value != ""
 
 
 def _facts(text: str) -> dict[str, Any]:
     """The fields of a .json member, if it has some."""
     try:
-        facts = json.loads(text) if text else {}
-    except ValueError:
+        return parse_json(text, dict[str, Any], "") if text else {}
+    except InputError:
         return {}
-    return facts if isinstance(facts, dict) else {}
 
 
 def _cache_file(shard: Path) -> Path:
@@ -189,9 +200,9 @@ def _load(file: Path, key: str) -> ShardIndex | None:
                 return None
             texts = json.loads(str(stored["texts"]))
             offsets, sizes, codes = (stored[name] for name in ("offsets", "sizes", "codes"))
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+            return ShardIndex(offsets, sizes, codes, **texts)
+    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile):
         return None
-    return ShardIndex(offsets, sizes, codes, **texts)
 
 
 def _keep(file: Path, key: str, index: ShardIndex) -> None:

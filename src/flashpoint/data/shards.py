@@ -12,7 +12,8 @@ import glob
 import os
 import re
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,22 +22,27 @@ import numpy.typing as npt
 
 from flashpoint.data.class_list import read_class_list
 from flashpoint.data.decode import decode
+from flashpoint.data.folder_walk import at_home
 from flashpoint.data.image_folder import find_split_folder
+from flashpoint.data.labels import name_labels, number_labels
 from flashpoint.data.shard_index import ShardIndex, index_shards
 from flashpoint.data.source import SPLIT_NAMES, BrokenImageError, Integers, Source, pick_split
 from flashpoint.data.tar_members import name_before
-from flashpoint.errors import InputError, hint
+from flashpoint.errors import InputError, describe, hint
+from flashpoint.stored import MAX_BYTES
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 GROUP = 16
 MAX_OPEN = 32
+MAX_SHARDS = 1_000_000
 CLASS_LIST = "classes.txt"
 
 Floats = npt.NDArray[np.float64]
 
-_RANGE = re.compile(r"(\d+)\.\.(\d+)")
+_BRACES = re.compile(r"\{([^{}]*)\}")
+_RANGE = re.compile(r"(\d{1,100})\.\.(\d{1,100})")
 
 
 class ShardSource(Source):
@@ -67,12 +73,14 @@ class ShardSource(Source):
         self._sizes = np.concatenate([index.sizes for index in indices])
         self._open: OrderedDict[int, int] = OrderedDict()
         beside = self.shards[0].parent / CLASS_LIST
-        file = labels or (beside if beside.exists() else None)
+        file = labels or (beside if os.path.exists(beside) else None)
         super().__init__(name, *_classes(name, indices, file))
 
     def read(self, index: int) -> tuple["Image", int]:
         """Read and decode one member of a tar file."""
         shard, offset, size = self._place(index)
+        if size > MAX_BYTES:
+            raise BrokenImageError(f"{self.describe(index)}: {size} bytes, over {MAX_BYTES}")
         try:
             content = os.pread(self._handle(shard), size, offset)
         except OSError as error:
@@ -123,13 +131,13 @@ class ShardSource(Source):
 
 def open_shards(pattern: str, split: str, labels: Path | None = None) -> ShardSource:
     """The shards that a pattern names; of a folder with several splits, those of one."""
-    path, name = Path(pattern).expanduser(), f"shards:{pattern}"
-    if path.is_dir():
+    path, name = at_home(pattern), f"shards:{pattern}"
+    if os.path.isdir(path):
         shards, chosen = _shards_in(path, split)
         name += f":{chosen}" if chosen else ""
     else:
         shards = [Path(name) for text in expand_braces(str(path)) for name in _matches(text)]
-    if not any(shard.exists() for shard in shards):
+    if not any(os.path.exists(shard) for shard in shards):
         raise InputError(
             f"{name} names no file that exists"
             + (f", the first would be {shards[0]}." if shards else ".")
@@ -145,19 +153,28 @@ def expand_braces(pattern: str) -> list[str]:
         >>> expand_braces("{a,b}-{08..10}.tar")
         ['a-08.tar', 'a-09.tar', 'a-10.tar', 'b-08.tar', 'b-09.tar', 'b-10.tar']
     """
-    match = re.search(r"\{([^{}]*)\}", pattern)
-    if match is None:
-        return [pattern]
-    head, tail = pattern[: match.start()], pattern[match.end() :]
-    if bounds := _RANGE.fullmatch(match[1]):
-        first, last = bounds[1], bounds[2]
-        step = 1 if int(first) <= int(last) else -1
-        numbers = range(int(first), int(last) + step, step)
-        choices = [str(number).zfill(len(first)) for number in numbers]
-    else:
-        choices = match[1].split(",")
-    texts = (text for choice in choices for text in expand_braces(head + choice + tail))
-    return list(dict.fromkeys(texts))  # nested braces name some twice
+    texts = [pattern]
+    while _BRACES.search(texts[0]):  # each text has as many
+        parts = (_BRACES.split(text, maxsplit=1) for text in texts)
+        several = (head + x + tail for head, inner, tail in parts for x in _choices(inner))
+        texts = list(dict.fromkeys(islice(several, MAX_SHARDS + 1)))  # nested ones name some twice
+        if len(texts) > MAX_SHARDS:
+            raise InputError(
+                f"shards:{pattern} names more than {MAX_SHARDS} shards. Name fewer, or a folder."
+            )
+    return texts
+
+
+def _choices(inner: str) -> Iterator[str]:
+    """What braces stand for, one by one: a range may be endless for any memory."""
+    bounds = _RANGE.fullmatch(inner)
+    if bounds is None:
+        yield from inner.split(",")
+        return
+    first, last = bounds[1], bounds[2]
+    step = 1 if int(first) <= int(last) else -1
+    for number in range(int(first), int(last) + step, step):
+        yield str(number).zfill(len(first))
 
 
 def _matches(text: str) -> list[str]:
@@ -226,20 +243,21 @@ def _classes(
     names: dict[str, str] = {}
     for index in indices:
         names.update(index.names)
-    are_numbers = all(value.isdecimal() for value in values)
+    numbers = number_labels(values, name)
     if file is not None:
         class_names = read_class_list(file)
-    elif are_numbers:
-        highest = max(int(value) for value in values)
+    elif numbers is not None:
+        highest = max(numbers.values())
         class_names = [names.get(str(number), str(number)) for number in range(highest + 1)]
     else:
-        class_names = sorted(values)
+        class_names = name_labels(values, name)
     known = {class_name: number for number, class_name in enumerate(class_names)}
-    numbers = {value: int(value) if are_numbers else known.get(value, -1) for value in values}
+    if numbers is None:
+        numbers = {value: known.get(value, -1) for value in values}
     if missing := [value for value, number in numbers.items() if number < 0]:
         raise InputError(
-            f"{name}: the label {missing[0]!r} is not among the {len(known)} classes of {file}. "
-            f"{hint(missing[0], known)}Labels are numbers, or names in that list."
+            f"{name}: the label {describe(missing[0])} is not among the {len(known)} classes of "
+            f"{file}. {hint(missing[0], known)}Labels are numbers, or names in that list."
         )
     parts = [
         np.array([numbers[value] for value in index.values], dtype=np.int64)[index.codes]

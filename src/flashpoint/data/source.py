@@ -2,18 +2,20 @@
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from flashpoint.errors import InputError, hint
+from flashpoint.errors import InputError, hint, show_names
 
 if TYPE_CHECKING:
     from PIL.Image import Image
     from torch import Tensor
+
+T = TypeVar("T")
 
 Integers = npt.NDArray[np.int64]
 Pixels = npt.NDArray[np.uint8]
@@ -27,6 +29,10 @@ SPLIT_NAMES = {
 
 class BrokenImageError(Exception):
     """An image cannot be read; loaders replace and count it."""
+
+
+class MissingSplitError(InputError):
+    """There is no such split; one that is there and cannot be read is another InputError."""
 
 
 class Source(ABC):
@@ -159,6 +165,31 @@ def remark_on_test(where: str, name: str) -> str:
     )
 
 
+def open_splits(
+    splits: Sequence[str], open_split: Callable[[str], T]
+) -> tuple[dict[str, T], dict[str, str]]:
+    """Those of some splits that are there, and for each that cannot be opened, why.
+
+    A reason that two splits share is given once. InputError if no split is there, or all that are
+    have the same reason.
+    """
+    opened: dict[str, T] = {}
+    broken: dict[str, str] = {}
+    refused: InputError | None = None
+    for split in splits:
+        try:
+            opened[split] = open_split(split)
+        except MissingSplitError as error:
+            refused = refused or error
+        except InputError as error:
+            if str(error) not in broken.values():
+                broken[split] = str(error)
+                refused = error
+    if not opened and len(broken) < 2 and refused is not None:
+        raise refused
+    return opened, broken
+
+
 def pick_split(available: Collection[str], split: str, where: str) -> str:
     """The name under which a source holds a split: "val" or "test" may be the validation.
 
@@ -169,7 +200,6 @@ def pick_split(available: Collection[str], split: str, where: str) -> str:
     for name in (split, *SPLIT_NAMES.get(split, ())):
         if name in available:
             return name
-    raise InputError(
-        f"{where} has no split {split!r}. {hint(split, available)}"
-        f"It has: {', '.join(sorted(available)) or 'none'}."
+    raise MissingSplitError(
+        f"{where} has no split {split!r}. {hint(split, available)}It has: {show_names(available)}."
     )

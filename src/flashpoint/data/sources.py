@@ -1,9 +1,11 @@
 """From a text in a config or on the command line to a source of images."""
 
+import os
 from pathlib import Path
 
 from flashpoint.data.arrays import open_digits, open_prepared
 from flashpoint.data.config import DataConfig
+from flashpoint.data.folder_walk import at_home
 from flashpoint.data.huggingface import open_huggingface
 from flashpoint.data.image_folder import open_folder
 from flashpoint.data.shards import open_shards
@@ -52,7 +54,7 @@ def open_source(text: str, split: str, labels: str | Path | None = None) -> Sour
     if kind == "hf":
         folder, split = _folder_and_split(rest, split)
         return open_huggingface(_existing(folder, text), split, class_list)
-    return open_folder(_existing(_folder(text), text), split, class_list)
+    return open_folder(_existing(at_home(text), text), split, class_list)
 
 
 def open_sources(config: DataConfig) -> tuple[Source, Source]:
@@ -104,7 +106,7 @@ def _check_apart(train: Source, validation: Source, config: DataConfig) -> None:
 
 def _existing(folder: Path, text: str) -> Path:
     """The folder, if it is one."""
-    if not folder.is_dir():
+    if not os.path.isdir(folder):
         raise InputError(
             f"{text!r} is neither a folder nor a known set. "
             f"{hint(text.partition(':')[0], KINDS)}Known: digits, cifar10:DIR, mnist:DIR, "
@@ -113,13 +115,9 @@ def _existing(folder: Path, text: str) -> Path:
     return folder
 
 
-def _folder(text: str) -> Path:
-    return Path(text).expanduser()
-
-
 def _folder_and_split(text: str, split: str) -> tuple[Path, str]:
     """A folder, and the split that may stand behind it."""
     before, colon, after = text.rpartition(":")
-    if colon and not _folder(text).exists() and _folder(before).is_dir():
-        return _folder(before), after
-    return _folder(text), split
+    if colon and not os.path.exists(at_home(text)) and os.path.isdir(at_home(before)):
+        return at_home(before), after
+    return at_home(text), split

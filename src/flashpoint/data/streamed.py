@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 MAX_TRIES = 1000
+READ_AHEAD = 2
+"""Batches that each worker has ready."""
 
 Slot = tuple[int, int]  # position in the order, number of the sample
 Transform = Callable[["Image", int], Pixels]
@@ -87,6 +89,7 @@ def make_loader(
         pin_memory=device.type == "cuda",
         persistent_workers=workers > 0,
         worker_init_fn=_leave_group if workers else None,
+        prefetch_factor=READ_AHEAD if workers else None,
     )
 
 

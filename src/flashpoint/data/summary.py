@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from flashpoint.data.decode import require_pillow
-from flashpoint.data.source import BrokenImageError, Integers, Source
+from flashpoint.data.source import BrokenImageError, Integers, Source, open_splits
 from flashpoint.data.sources import open_source
-from flashpoint.errors import InputError
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -53,24 +52,23 @@ class Summary:
         return f"{low}" if low == high else f"{low} to {high}, median {int(np.median(counts))}"
 
 
-def summarise(where: str, split: str | None = None, labels: str | None = None) -> list[Summary]:
-    """One split of what a text names, or all that it has for training and validation."""
+def summarise(
+    where: str, split: str | None = None, labels: str | None = None
+) -> tuple[list[Summary], dict[str, str]]:
+    """One split of what a text names, or those it has for training and validation.
+
+    The second part is why splits that are there cannot be opened, by their names.
+    """
     if split is not None:
-        return [_summary(split, open_source(where, split, labels))]
-    sources: dict[str, Source] = {}
-    refused: InputError | None = None
-    for name in ("train", "validation"):
-        try:
-            sources[name] = open_source(where, name, labels)
-        except InputError as error:
-            refused = refused or error
-    if not sources and refused is not None:
-        raise refused
+        return [_summary(split, open_source(where, split, labels))], {}
+    sources, broken = open_splits(
+        ("train", "validation"), lambda name: open_source(where, name, labels)
+    )
     both = list(sources.values())
     if len(both) == 2 and both[0].name == both[1].name:
         same = np.array_equal(both[0].labels, both[1].labels)
         sources = {"all": both[0]} if same else sources
-    return [_summary(name, source) for name, source in sources.items()]
+    return [_summary(name, source) for name, source in sources.items()], broken
 
 
 def _summary(split: str, source: Source) -> Summary:

@@ -5,6 +5,7 @@ Here a header and the beginning of its member are one read.
 """
 
 import os
+import re
 import zlib
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -12,8 +13,12 @@ from typing import NamedTuple
 BLOCK = 512
 MAX_END = 22 * BLOCK  # of zeros: two blocks, and what fills the last record of twenty
 AHEAD = 1536  # read with a header: enough for a label, so that it needs no second read
+MAX_EXTENSION = 1 << 20  # of a long name, or of facts about the next member
+POSITIVE_BINARY = 0x80  # 0xff begins a negative number
 REGULAR = (0, ord("0"), ord("7"))
 NAME_OF_NEXT, FACTS_OF_NEXT = ord("L"), ord("x")
+
+_DECIMAL = re.compile(r"[0-9]{1,20}")
 
 
 class DamagedTarError(Exception):
@@ -67,13 +72,15 @@ def members(handle: int, length: int) -> Iterator[Member]:
         if start + size > length:
             message = f"cut at byte {length}, in the member at {position}"
             raise DamagedTarError(message, position, is_cut=True)
+        if kind in (NAME_OF_NEXT, FACTS_OF_NEXT) and size > MAX_EXTENSION:
+            raise _no_header(position)
         head = block[BLOCK : BLOCK + size]
         if kind == NAME_OF_NEXT:
             name = _text(_whole(handle, start, size, head))
         elif kind == FACTS_OF_NEXT:
             facts = _facts(_whole(handle, start, size, head))
             name = facts.get("path", name)
-            size_of_next = int(facts["size"]) if "size" in facts else None
+            size_of_next = _size_fact(facts.get("size"), position)
         else:
             if kind in REGULAR:
                 yield Member(name or _name(header), start, size, head)
@@ -109,18 +116,32 @@ def _whole(handle: int, start: int, size: int, head: bytes) -> bytes:
 def _checked_size(header: bytes, position: int) -> int:
     """The size of a member; the header's own sum tells whether it is a header."""
     field = header[124:136]
-    try:
-        stated = int(header[148:156].split(b"\0", 1)[0], 8)
-        if field[0] & 0x80:  # sizes from 8 GiB on are binary
-            size = int.from_bytes(field[1:], "big")
-        else:
-            size = int(field.split(b"\0", 1)[0] or b"0", 8)
-    except ValueError:
-        raise _no_header(position) from None
+    stated = _octal(header[148:156], position)
+    if field[0] == POSITIVE_BINARY:  # sizes from 8 GiB on
+        size = int.from_bytes(field[1:], "big")
+    else:
+        size = _octal(field, position)
     # The lower half of adler32 is 1 + the sum of all bytes, modulo 65521, and fast.
     if zlib.adler32(header[:148] + b" " * 8 + header[156:]) & 0xFFFF != (stated + 1) % 65521:
         raise _no_header(position)
     return size
+
+
+def _octal(field: bytes, position: int) -> int:
+    """A number in a header; one with a sign would lead back, and a scan would have no end."""
+    digits = field.split(b"\0", 1)[0].strip() or b"0"
+    if digits.strip(b"01234567"):
+        raise _no_header(position)
+    return int(digits, 8)
+
+
+def _size_fact(text: str | None, position: int) -> int | None:
+    """The size that an extended header states for the member behind it, if it does."""
+    if text is None:
+        return None
+    if not _DECIMAL.fullmatch(text):
+        raise _no_header(position)
+    return int(text)
 
 
 def _no_header(position: int) -> DamagedTarError:
@@ -142,7 +163,7 @@ def _facts(block: bytes) -> dict[str, str]:
     facts: dict[str, str] = {}
     while block:
         length, _, rest = block.partition(b" ")
-        if not length.isdigit() or int(length) <= len(length):
+        if not _DECIMAL.fullmatch(length.decode("ascii", "replace")) or int(length) <= len(length):
             break
         record = rest[: int(length) - len(length) - 1]
         key, _, value = record.rstrip(b"\n").partition(b"=")

@@ -13,35 +13,13 @@ from typing import Any
 import torch
 
 from flashpoint.data.text.pieces import BOS, EOS, PAD, SEP, Pieces
-from flashpoint.errors import InputError
 from flashpoint.evaluation.frozen import frozen
+from flashpoint.evaluation.search import Search
 from flashpoint.models.generation import Translations, beam, greedy
 from flashpoint.models.reluformer import ReLUFormer
 
 SOURCE_SHARE = 0.75
 """Of the length of training, what a source takes, so that a longer translation fits too."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Search:
-    """How translations are looked for.
-
-    Attributes:
-        beam_size: hypotheses; 1 is greedy.
-        length_penalty: of beam search; see ``models.generation``.
-        batch_size: parts of documents at a time.
-        is_bf16: compute in bf16, as training did.
-    """
-
-    beam_size: int = 5
-    length_penalty: float = 1.0
-    batch_size: int = 32
-    is_bf16: bool = False
-
-    def __post_init__(self) -> None:
-        for name in ("beam_size", "batch_size"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name}={getattr(self, name)} must be 1 or more.")
 
 
 @dataclass(frozen=True, slots=True)

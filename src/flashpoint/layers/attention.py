@@ -16,11 +16,11 @@ from flashpoint.errors import InputError, check_choice
 from flashpoint.layers.cache import KeyValueCache
 from flashpoint.layers.qk_norm import QkNorm, head_norm_of, is_head_norm, make_norm
 from flashpoint.layers.softmax import attend_softmax, check_softmax_mask, softmax_weights
-from flashpoint.layers.spec import SOFTMAX, AttentionSpec
+from flashpoint.layers.spec import SOFTMAX, AnySpec, AttentionSpec
 from flashpoint.layers.terms import PointwiseTerms, power
 from flashpoint.layers.visibility import Visibility, rows_of
 from flashpoint.ops.api import attention, attention_qkvpacked
-from flashpoint.ops.spec import Activation, registered
+from flashpoint.ops.spec import Activation, find_activation
 
 Gate = Literal["none", "sigmoid", "silu", "identity"]
 
@@ -35,7 +35,7 @@ class Attention(PointwiseTerms):
     Args:
         dim: E, the width of x.
         num_heads: H; the head dim is E / H.
-        spec: the mathematics; see ``AttentionSpec``.
+        spec: the mathematics: an ``AttentionSpec``, its fields, or the name of an activation.
         num_kv_heads: heads of k and v, a divisor of H. None: H.
         qk_norm: of q and k over the head dim, scale only: "layer", "rms" or "none".
         gate: an extra projection of x, without bias, times the attention's output before proj:
@@ -49,7 +49,7 @@ class Attention(PointwiseTerms):
             not where the norms' gradient is wanted.
 
     Example:
-        >>> layer = Attention(64, 4, AttentionSpec(activation="relu2"))
+        >>> layer = Attention(64, 4, "relu2")
         >>> layer(torch.randn(2, 10, 64)).shape
         torch.Size([2, 10, 64])
     """
@@ -58,7 +58,7 @@ class Attention(PointwiseTerms):
         self,
         dim: int,
         num_heads: int,
-        spec: AttentionSpec = AttentionSpec(),  # noqa: B008  frozen
+        spec: AnySpec = AttentionSpec(),  # noqa: B008  frozen
         *,
         num_kv_heads: int | None = None,
         qk_norm: QkNorm = "none",
@@ -311,7 +311,7 @@ class Attention(PointwiseTerms):
             bias = self._bias(n)
             scores = scores if bias is None else scores + bias
             scores = scores if seen is None else scores.where(seen, 0)
-            weights = registered(self.spec.activation).weights_of(scores)
+            weights = find_activation(self.spec.activation).weights_of(scores)
             if mask is not None and mask.dtype != torch.bool:
                 weights = weights * rows_of(mask, rows)
             weights = weights if seen is None else weights.where(seen, 0)

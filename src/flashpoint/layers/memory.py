@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from flashpoint.errors import InputError, check_choice, describe
 from flashpoint.layers.spec import SOFTMAX
 from flashpoint.ops.check import check_count, check_flag, check_number, check_tensor
-from flashpoint.ops.spec import BUILTIN, registered
+from flashpoint.ops.spec import find_activation, known_activations
 
 NORM_EPS = 1e-9  # the variance of softmax's output starts near 1e-6, under LayerNorm's usual eps
 
@@ -37,7 +37,7 @@ class KeyValueMemory(nn.Module):
         dim: E, the width of x.
         slots: how many there are; mlp_dim of a feed-forward layer.
         activation: h: "softmax" over the slots, or one of relu, relu2, relu6, gelu, silu,
-            softplus, sigmoid, identity for each slot by itself.
+            softplus, sigmoid, identity or a registered name for each slot by itself.
         output_norm: a LayerNorm on the output. softmax's output is so small that a residual
             swamps it; with this norm it is the paper's equivalent of the relu layer.
         bias: whether both layers have biases.
@@ -60,7 +60,7 @@ class KeyValueMemory(nn.Module):
         super().__init__()
         check_count("dim", dim, smallest=1)
         check_count("slots", slots, smallest=1)
-        check_choice("activation", activation, (*BUILTIN, SOFTMAX))
+        check_choice("activation", activation, (*known_activations(), SOFTMAX))
         check_flag("output_norm", output_norm)
         self.activation = activation
         self.fc1 = nn.Linear(dim, slots, bias=bias)
@@ -92,7 +92,7 @@ class KeyValueMemory(nn.Module):
         scores = self.fc1(x)
         if self.activation == SOFTMAX:
             return scores.softmax(-1)
-        return registered(self.activation).weights_of(scores)
+        return find_activation(self.activation).weights_of(scores)
 
     @torch.no_grad()
     def used_slots(self, x: Float[Tensor, "*B E"], threshold: float = 0.0) -> list[SlotUse]:

@@ -3,13 +3,19 @@
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
+from flashpoint.bounds import Bounds, check_bounds
 from flashpoint.errors import InputError, check_choice, describe, hint
 from flashpoint.ops.check import check_length, check_number
-from flashpoint.ops.spec import BUILTIN
+from flashpoint.ops.spec import known_activations
 
 Learned = Literal["learned", "learned_per_head"]
+
+_EXPONENT = Bounds(-16.0, 16.0)
+_NUMBER = Bounds(-1e30, 1e30)
+_LENGTH = Bounds(0.0, 1e12, above=True)
+Number: TypeAlias = Annotated[float, _NUMBER]
 
 SOFTMAX = "softmax"
 LOG_LENGTH = "-log_length"
@@ -25,8 +31,9 @@ class AttentionSpec:
     """How scores become weights: o_i = gain * n_i ** -alpha * sum_j h(s_ij + bias) * v_j.
 
     Attributes:
-        activation: h, one of relu, relu2, relu6, gelu, silu, softplus, sigmoid, identity; or
-            "softmax", which has none of the settings below, so that twins differ in one word.
+        activation: h, one of relu, relu2, relu6, gelu, silu, softplus, sigmoid, identity, or a
+            name given to ``flashpoint.register_activation``; or "softmax", which has none of the
+            settings below, so that twins differ in one word.
         alpha: exponent of the length: a number, "learned" or "learned_per_head".
         alpha_start: where a learned alpha starts.
         length: n_i. "visible": the keys that query i sees; "keys": all keys; or a number.
@@ -42,21 +49,22 @@ class AttentionSpec:
     """
 
     activation: str = "relu"
-    alpha: float | Learned = 1.0
-    alpha_start: float = 1.0
-    length: Literal["visible", "keys"] | float = "visible"
-    gain: float | Learned = 1.0
-    gain_start: float = 1.0
-    bias: float | Literal["-log_length"] | Learned = 0.0
-    bias_start: float = 0.0
+    alpha: Annotated[float | Learned, _EXPONENT] = 1.0
+    alpha_start: Annotated[float, _EXPONENT] = 1.0
+    length: Annotated[Literal["visible", "keys"] | float, _LENGTH] = "visible"
+    gain: Annotated[float | Learned, _NUMBER] = 1.0
+    gain_start: Number = 1.0
+    bias: Annotated[float | Literal["-log_length"] | Learned, _NUMBER] = 0.0
+    bias_start: Number = 0.0
 
     def __post_init__(self) -> None:
-        check_choice("activation", self.activation, (*BUILTIN, SOFTMAX))
+        check_choice("activation", self.activation, (*known_activations(), SOFTMAX))
         check_length(self.length)
         if not isinstance(self.length, str):
             object.__setattr__(self, "length", float(self.length))
         for name in _WORDS:
             self._check_setting(name)
+        check_bounds(self)
         changed = [name for name in _POINTWISE if getattr(self, name) != _DEFAULTS[name]]
         if self.activation == SOFTMAX and changed:
             raise InputError(
@@ -88,7 +96,7 @@ class AttentionSpec:
         return getattr(self, name) in ("learned", "learned_per_head")
 
     @classmethod
-    def parse(cls, value: "AttentionSpec | str | Mapping[str, Any]") -> "AttentionSpec":
+    def parse(cls, value: "AnySpec") -> "AttentionSpec":
         """A spec from itself, from the name of an activation, or from its fields.
 
         Example:
@@ -115,6 +123,9 @@ class AttentionSpec:
         """Every field as plain data; ``parse`` reads it back."""
         return dataclasses.asdict(self)
 
+
+AnySpec = AttentionSpec | str | Mapping[str, Any]
+"""What ``AttentionSpec.parse`` reads."""
 
 _DEFAULTS = {field.name: field.default for field in dataclasses.fields(AttentionSpec)}
 _POINTWISE = tuple(name for name in _DEFAULTS if name != "activation")

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from flashpoint.layers.spec import LOG_LENGTH, AttentionSpec
+from flashpoint.layers.spec import LOG_LENGTH, AnySpec, AttentionSpec
 from flashpoint.layers.visibility import Visibility
 
 
@@ -17,7 +17,7 @@ class PointwiseTerms(nn.Module):
     """The part of an attention layer that holds alpha, gain and bias, and makes n_i.
 
     Args:
-        spec: the mathematics; its words say which of the three are learned.
+        spec: the mathematics, or its short word; it says which of the three are learned.
         num_heads: H, the entries of those that are learned per head.
     """
 
@@ -26,9 +26,9 @@ class PointwiseTerms(nn.Module):
     bias: nn.Parameter | None
     proj: nn.Linear  # the layer's own; n_i has its dtype, or fp32
 
-    def __init__(self, spec: AttentionSpec, num_heads: int) -> None:
+    def __init__(self, spec: AnySpec, num_heads: int) -> None:
         super().__init__()
-        self.spec = spec
+        self.spec = spec = AttentionSpec.parse(spec)
         for name in ("alpha", "gain", "bias"):
             size = num_heads if getattr(spec, name) == "learned_per_head" else 1
             learned = nn.Parameter(torch.empty(size)) if spec.learns(name) else None

@@ -5,6 +5,9 @@ from torch import nn
 from flashpoint.models.reluformer import ReLUFormerConfig
 from flashpoint.models.vit import ViTConfig
 
+TRAINING_PASSES = 3.0
+"""Forward, and backward for weights and for inputs."""
+
 
 def num_parameters(model: nn.Module) -> int:
     """All that is learned."""

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from flashpoint.errors import InputError, describe, hint
-from flashpoint.layers.spec import AttentionSpec
-from flashpoint.models.reluformer import RELU_ATTENTION, ReLUFormer, ReLUFormerConfig
+from flashpoint.models.reluformer import ReLUFormer, ReLUFormerConfig
 from flashpoint.models.vit import ViT, ViTConfig
 
 # width, depth, heads; an MLP has four times the width
@@ -21,7 +20,7 @@ TEXT_SIZES = {
     "base": (512, 6, 8, 2048, 32_000),
 }
 
-_NAME = re.compile(r"vit_(ti|s|b|l)([1-9]\d*)")
+_NAME = re.compile(r"vit_(ti|s|b|l)([1-9]\d{0,4})")
 _TEXT_NAME = re.compile(rf"reluformer_({'|'.join(TEXT_SIZES)})")
 _KNOWN = (
     "Known: vit_ti, vit_s, vit_b and vit_l with a patch size, as vit_s16; "
@@ -100,13 +99,11 @@ def image_model_config(name: str, **overrides: Any) -> ViTConfig:
     patch = fields.get("patch_size")
     if patch is not None and overrides.get("patch_size", patch) != patch:
         raise InputError(
-            f"{name} has patches of {patch}, patch_size={overrides['patch_size']!r} was given. "
-            "Change the name."
+            f"{name} has patches of {patch}, patch_size={describe(overrides['patch_size'])} was "
+            "given. Change the name."
         )
     fields |= overrides
     _complete(name, fields, ("width", "depth", "num_heads"))
-    if "attention" in fields:
-        fields["attention"] = AttentionSpec.parse(fields["attention"])
     return ViTConfig(**fields)
 
 
@@ -121,19 +118,7 @@ def text_model_config(name: str, **overrides: Any) -> ReLUFormerConfig:
     _check_fields(name, overrides, ReLUFormerConfig)
     fields |= overrides
     _complete(name, fields, ("width", "encoder_depth", "decoder_depth", "num_heads"))
-    if "attention" in fields:
-        fields["attention"] = text_attention(fields["attention"])
     return ReLUFormerConfig(**fields)
-
-
-def text_attention(value: AttentionSpec | str | Mapping[str, Any]) -> AttentionSpec:
-    """As ``AttentionSpec.parse``, but the word "relu" is ReLUFormer's own.
-
-    Example:
-        >>> text_attention("relu").alpha, text_attention({"activation": "relu"}).alpha
-        (0.5, 1.0)
-    """
-    return RELU_ATTENTION if value == "relu" else AttentionSpec.parse(value)
 
 
 def sizes_of(name: str) -> dict[str, Any]:

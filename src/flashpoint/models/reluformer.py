@@ -24,21 +24,23 @@ weights to drop, so that attention has none of its own, in either twin.
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from flashpoint.errors import InputError, check_choice, describe
+from flashpoint.bounds import Bounds, check_bounds
+from flashpoint.errors import InputError, check_choice
 from flashpoint.layers.attention import Attention
 from flashpoint.layers.cache import KeyValueCache
 from flashpoint.layers.memory import KeyValueMemory
-from flashpoint.layers.spec import SOFTMAX, AttentionSpec
+from flashpoint.layers.spec import SOFTMAX, AnySpec, AttentionSpec
 from flashpoint.models.penalty import RowMeans, attend_and_measure, penalise, r_log_r
-from flashpoint.ops.check import check_count, check_flag, check_number
-from flashpoint.ops.spec import BUILTIN
+from flashpoint.models.sizes import Depth, Slots, Width
+from flashpoint.ops.check import check_flag
+from flashpoint.ops.spec import known_activations
 
 RELU_ATTENTION = AttentionSpec(
     activation="relu", alpha=0.5, gain="learned", gain_start=math.sqrt(2.0)
@@ -46,7 +48,6 @@ RELU_ATTENTION = AttentionSpec(
 """The paper's, with gamma = sqrt(2) / gain learned from 1."""
 
 LONGEST_WAVE = 10_000.0
-_COUNTS = ("vocabulary_size", "width", "encoder_depth", "decoder_depth", "num_heads", "mlp_dim")
 _FLAGS = ("pre_norm", "tied_embeddings", "memory_norm")
 
 
@@ -68,35 +69,39 @@ class ReLUFormerConfig:
         dropout: share of the embeddings and of the branches' outputs that training drops.
     """
 
-    vocabulary_size: int = 32_000
-    width: int
-    encoder_depth: int
-    decoder_depth: int
-    num_heads: int
-    mlp_dim: int
+    vocabulary_size: Annotated[int, Bounds(1, 10_000_000)] = 32_000
+    width: Width
+    encoder_depth: Depth
+    decoder_depth: Depth
+    num_heads: Width
+    mlp_dim: Slots
     attention: AttentionSpec = RELU_ATTENTION
     memory_activation: str = "relu"
     memory_norm: bool = False
     pre_norm: bool = True
     tied_embeddings: bool = True
-    dropout: float = 0.0
+    dropout: Annotated[float, Bounds(0.0, 1.0, below=True)] = 0.0
 
     def __post_init__(self) -> None:
-        for name in _COUNTS:
-            check_count(name, getattr(self, name), smallest=1)
+        check_bounds(self)
         for name in _FLAGS:
             check_flag(name, getattr(self, name))
-        check_choice("memory_activation", self.memory_activation, (*BUILTIN, SOFTMAX))
-        if not isinstance(self.attention, AttentionSpec):
-            raise InputError(
-                f"attention must be an AttentionSpec. Got {describe(self.attention)}."
-            )
-        if not 0 <= check_number("dropout", self.dropout) < 1:
-            raise InputError(f"dropout={self.dropout} must lie in [0, 1).")
+        check_choice("memory_activation", self.memory_activation, (*known_activations(), SOFTMAX))
+        object.__setattr__(self, "attention", text_attention(self.attention))
         if self.width % self.num_heads or self.width % 2:
             raise InputError(
                 f"width={self.width} must be even and a multiple of {self.num_heads} heads."
             )
+
+
+def text_attention(value: AnySpec) -> AttentionSpec:
+    """As ``AttentionSpec.parse``, but the word "relu" is ReLUFormer's own.
+
+    Example:
+        >>> text_attention("relu").alpha, text_attention({"activation": "relu"}).alpha
+        (0.5, 1.0)
+    """
+    return RELU_ATTENTION if value == "relu" else AttentionSpec.parse(value)
 
 
 def sines(positions: Int[Tensor, " L"], width: int) -> Float[Tensor, "L E"]:

@@ -17,23 +17,26 @@ Where the two sources differ:
 import dataclasses
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal, TypeAlias
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from flashpoint.errors import InputError, check_choice, describe
+from flashpoint.bounds import Bounds, check_bounds
+from flashpoint.errors import InputError, check_choice
 from flashpoint.layers.attention import GATES, Attention, Gate
 from flashpoint.layers.positions import resize_positions, sine2d
 from flashpoint.layers.qk_norm import QK_NORMS, QkNorm
 from flashpoint.layers.spec import AttentionSpec
-from flashpoint.ops.check import check_count, check_flag, check_number
+from flashpoint.models.sizes import Depth, Slots, Width
+from flashpoint.ops.check import check_flag
 
 Pool = Literal["gap", "token", "map"]
 Positions = Literal["learned", "sine2d"]
 Gelu = Literal["exact", "tanh"]
+Side: TypeAlias = Annotated[int, Bounds(1, 65_536)]
 
 _CHOICES = {
     "pool": ("gap", "token", "map"),
@@ -42,7 +45,6 @@ _CHOICES = {
     "gate": GATES,
     "gelu": ("exact", "tanh"),
 }
-_COUNTS = ("image_size", "patch_size", "channels", "width", "depth", "num_heads", "mlp_dim")
 _FLAGS = ("qkv_bias", "fc_norm", "pre_logits")
 
 
@@ -70,43 +72,34 @@ class ViTConfig:
         head_bias: where the head's biases start; its kernel starts at zero.
     """
 
-    image_size: int = 224
-    patch_size: int = 16
-    channels: int = 3
-    num_classes: int = 1000
-    width: int
-    depth: int
-    num_heads: int
-    mlp_dim: int
+    image_size: Side = 224
+    patch_size: Side = 16
+    channels: Annotated[int, Bounds(1, 4096)] = 3
+    num_classes: Annotated[int, Bounds(0, 10_000_000)] = 1000
+    width: Width
+    depth: Depth
+    num_heads: Width
+    mlp_dim: Slots
     pool: Pool = "gap"
     positions: Positions = "learned"
-    layer_scale: float | None = None
+    layer_scale: Annotated[float | None, Bounds(-1e6, 1e6)] = None
     attention: AttentionSpec = AttentionSpec()  # noqa: RUF009  frozen
     qk_norm: QkNorm = "layer"
     gate: Gate = "none"
     qkv_bias: bool = True
     gelu: Gelu = "exact"
-    norm_eps: float = 1e-6
+    norm_eps: Annotated[float, Bounds(0.0, 1.0, above=True)] = 1e-6
     fc_norm: bool = False
     pre_logits: bool = False
-    head_bias: float = 0.0
+    head_bias: Annotated[float, Bounds(-1e6, 1e6)] = 0.0
 
     def __post_init__(self) -> None:
-        for name in _COUNTS:
-            check_count(name, getattr(self, name), smallest=1)
-        check_count("num_classes", self.num_classes, smallest=0)
+        check_bounds(self)
         for name, known in _CHOICES.items():
             check_choice(name, getattr(self, name), known)
         for name in _FLAGS:
             check_flag(name, getattr(self, name))
-        _check_eps(self.norm_eps)
-        check_number("head_bias", self.head_bias)
-        if self.layer_scale is not None:
-            check_number("layer_scale", self.layer_scale)
-        if not isinstance(self.attention, AttentionSpec):
-            raise InputError(
-                f"attention must be an AttentionSpec. Got {describe(self.attention)}."
-            )
+        object.__setattr__(self, "attention", AttentionSpec.parse(self.attention))
         if self.image_size % self.patch_size:
             raise InputError(
                 f"image_size={self.image_size} is not a multiple of patch_size={self.patch_size}."
@@ -120,12 +113,6 @@ class ViTConfig:
     def grid(self) -> int:
         """Patches along a side."""
         return self.image_size // self.patch_size
-
-
-def _check_eps(eps: float) -> None:
-    check_number("norm_eps", eps)
-    if eps <= 0:
-        raise InputError(f"norm_eps={eps} must be positive.")
 
 
 class PatchEmbed(nn.Module):

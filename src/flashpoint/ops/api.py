@@ -14,6 +14,7 @@ from flashpoint.ops.check import (
     DENSE,
     PACKED,
     check_count,
+    check_finite,
     check_flag,
     check_gain,
     check_index,
@@ -21,8 +22,10 @@ from flashpoint.ops.check import (
     check_length,
     check_number,
     check_packed,
+    check_range,
     check_scores,
     check_window,
+    is_readable,
     read_cu_seqlens,
     read_key_lengths,
 )
@@ -60,17 +63,19 @@ def attention(
     Args:
         q, k, v: any strides, one floating dtype, one device. Hq is a multiple of Hkv. Products are
             summed in fp32 (fp64 for fp64); the result has q's dtype.
-        activation: h, one of relu, relu2, relu6, gelu, silu, softplus, sigmoid, identity, or an
-            ``Activation`` of your own.
+        activation: h, one of relu, relu2, relu6, gelu, silu, softplus, sigmoid, identity; a name
+            given to ``register_activation``; or an ``Activation`` of your own.
         alpha: exponent of the length, any real number.
         length: n_i. "visible": how many keys query i may see, so that a sample's result never
             depends on its padding; "keys": Lk; or a number, so that shards of the keys add up
             (torch.compile makes a graph for each number).
         scale: s, the factor on the scores. None means ``D ** -0.5``.
         bias: b, a number or a tensor that broadcasts to [B, Hq, Lq, Lk]; a tensor has a gradient.
+            It hides no key: -inf, as SDPA adds it, is refused on a CPU. On a GPU values are not
+            read, and it gives NaN, or a key that still counts in n_i.
         mask: m, broadcasts likewise. Bool: True may look. Float: multiplies the weight, does not
-            change n_i, and has a gradient. Masks act after h, so that a query that sees nothing
-            gets zeros.
+            change n_i, has a gradient, and must be finite too. Masks act after h, so that a query
+            that sees nothing gets zeros.
         causal: keep keys j <= p.
         window: (left, right): keep keys p - left <= j <= p + right; None on a side is unbounded.
         key_lengths: how many keys of each sample exist. It moves no position. On a GPU its values
@@ -91,7 +96,7 @@ def attention(
         tensor([4., 4., 4., 4., 4.])
     """
     q, k, v = check_inputs(q, k, v, DENSE)
-    terms = _terms(activation, alpha, length, scale, bias, causal, window)
+    terms = _terms(activation, alpha, length, scale, bias, causal, window, q.dtype)
     if bias is not None or mask is not None:
         shape = (q.shape[0], q.shape[1], q.shape[2], k.shape[2])
         bias, mask = _check_scored(bias, mask, shape, q.device)
@@ -99,7 +104,7 @@ def attention(
         check_index("key_lengths", key_lengths, q.shape[0], q.device)
     chosen = "cpu" if impl == "auto" and q.is_cpu else choose(impl, q, v, terms.activation)
     if chosen == "reference":
-        if key_lengths is not None and _readable(key_lengths):
+        if key_lengths is not None and is_readable(key_lengths):
             read_key_lengths(key_lengths, k.shape[2])
         with _outside_autocast(q.device.type):
             return reference.attention(q, k, v, bias, mask, key_lengths, terms)
@@ -148,7 +153,7 @@ def attention_qkvpacked(
     q_kind, q_gain, q_eps = _norm_of("q_norm", q_norm, qkv)
     k_kind, k_gain, k_eps = _norm_of("k_norm", k_norm, qkv)
     norm = NormTerms(q_kind, q_eps, k_kind, k_eps)
-    terms = _terms(activation, alpha, length, scale, bias, causal, window)
+    terms = _terms(activation, alpha, length, scale, bias, causal, window, qkv.dtype)
     tokens = qkv.shape[1]
     shape = (qkv.shape[0], qkv.shape[3], tokens, tokens)
     bias, mask = _check_scored(bias, mask, shape, qkv.device, "qkv")
@@ -157,7 +162,7 @@ def attention_qkvpacked(
     chosen = choose(impl, qkv, qkv, terms.activation, "qkv")
     inputs = (qkv, q_gain, k_gain, bias, mask, key_lengths, norm, terms)
     if chosen == "reference":
-        if key_lengths is not None and _readable(key_lengths):
+        if key_lengths is not None and is_readable(key_lengths):
             read_key_lengths(key_lengths, tokens)
         with _outside_autocast(qkv.device.type):
             return reference.attention_qkvpacked(*inputs)
@@ -188,14 +193,16 @@ def attention_varlen(
     """``attention`` over sequences of different lengths, packed one after another.
 
     Every sequence is a problem of its own: its queries and keys, its positions (the last query
-    stands at the last key), its n_i ("keys" is the number of its keys).
+    stands at the last key), its n_i ("keys" is the number of its keys). Tokens of no sequence give
+    zeros and get zero gradients.
 
     Args:
         q, k, v: all sequences' tokens in a row.
         cu_seqlens_q, cu_seqlens_k: int32 or int64; sequence b has the tokens from entry b up to
-            entry b + 1. The first entry is 0, the last the number of tokens.
-        max_seqlen_q, max_seqlen_k: at least the longest sequence's length. On a GPU nobody checks
-            it, which would stop the host; tokens beyond it are not computed.
+            entry b + 1. Entries never decrease, the first is 0, the last the number of tokens.
+        max_seqlen_q, max_seqlen_k: at least the longest sequence's length. On a CPU it is an error
+            if this or the line above does not hold. On a GPU values are not read, which would stop
+            the host: a longer sequence ends there, and what is left over belongs to no sequence.
         activation, alpha, length, scale, causal, window, impl: as for ``attention``.
         bias, mask: as for ``attention``; a tensor broadcasts to
             [B, Hq, max_seqlen_q, max_seqlen_k], and each sequence uses its upper left corner.
@@ -210,7 +217,7 @@ def attention_varlen(
         torch.Size([5, 2, 16])
     """
     q, k, v = check_inputs(q, k, v, PACKED)
-    terms = _terms(activation, alpha, length, scale, bias, causal, window)
+    terms = _terms(activation, alpha, length, scale, bias, causal, window, q.dtype)
     num = cu_seqlens_q.shape[0] if isinstance(cu_seqlens_q, Tensor) and cu_seqlens_q.dim() else 0
     check_index("cu_seqlens_q", cu_seqlens_q, max(num, 1), q.device)
     check_index("cu_seqlens_k", cu_seqlens_k, num, q.device)
@@ -218,11 +225,12 @@ def attention_varlen(
     check_count("max_seqlen_k", max_seqlen_k)
     shape = (num - 1, q.shape[1], max_seqlen_q, max_seqlen_k)
     bias, mask = _check_scored(bias, mask, shape, q.device)
+    longest = (min(max_seqlen_q, q.shape[0]), min(max_seqlen_k, k.shape[0]))
+    bias, mask = _corner(bias, *longest), _corner(mask, *longest)
     tensors = (q, k, v, bias, mask, cu_seqlens_q, cu_seqlens_k)
-    longest = (max_seqlen_q, max_seqlen_k)
     chosen = choose(impl, q, v, terms.activation)
     if chosen == "reference":
-        if _readable(cu_seqlens_q):
+        if is_readable(cu_seqlens_q):
             read_cu_seqlens(q, k, cu_seqlens_q, cu_seqlens_k, *longest)
         with _outside_autocast(q.device.type):
             return reference.attention_varlen(*tensors, *longest, terms)
@@ -239,11 +247,12 @@ def _terms(
     bias: Any,
     causal: bool,
     window: Window | None,
+    dtype: torch.dtype,
 ) -> Terms:
     """The options as the implementations take them, checked; the same ones are checked once."""
     number = None if isinstance(bias, Tensor) else bias
-    left, right = (None, None) if window is None else check_window(window)
-    options = (activation, alpha, length, scale, number, causal, left, right)
+    sides = (None, None) if window is None else check_window(window)
+    options = (activation, alpha, length, scale, number, causal, sides, dtype)
     if torch.compiler.is_compiling():
         return _parse(*options)
     try:
@@ -259,15 +268,18 @@ def _parse(
     scale: Number | None,
     bias: Number | None,
     causal: bool,
-    left: int | None,
-    right: int | None,
+    window: Window,
+    dtype: torch.dtype,
 ) -> Terms:
     alpha = check_number("alpha", alpha, " A learned exponent multiplies the result of alpha=0.")
     check_length(length)
     if scale is not None:
         scale = check_number("scale", scale)
+        check_range("scale", scale, dtype)
     number = 0.0 if bias is None else check_number("bias", bias, BIAS_ADVICE)
+    check_range("bias", number, dtype)
     check_flag("causal", causal)
+    left, right = window
     if causal:
         right = 0
     gain = 1.0
@@ -297,14 +309,23 @@ def _check_scored(
     device: torch.device,
     beside: str = "q",
 ) -> tuple[Tensor | None, Tensor | None]:
-    bias = check_scores("bias", bias, shape, device, beside) if isinstance(bias, Tensor) else None
-    return bias, None if mask is None else check_scores("mask", mask, shape, device, beside)
+    """Bias and mask with four axes; None where a number or nothing was given."""
+    checked: list[Tensor | None] = []
+    for name, x in (("bias", bias if isinstance(bias, Tensor) else None), ("mask", mask)):
+        checked.append(None if x is None else check_scores(name, x, shape, device, beside))
+        if x is not None and x.is_floating_point() and is_readable(x):
+            check_finite(name, x)
+    return checked[0], checked[1]
+
+
+def _corner(x: Tensor | None, num_queries: int, num_keys: int) -> Tensor | None:
+    """A bias or mask without the room beyond so many queries and keys."""
+    if x is not None and x.shape[2] > max(num_queries, 1):
+        x = x[:, :, :num_queries]
+    if x is not None and x.shape[3] > max(num_keys, 1):
+        x = x[..., :num_keys]
+    return x
 
 
 def _outside_autocast(device_type: str) -> AbstractContextManager[Any]:
     return nullcontext() if device_type == "meta" else torch.autocast(device_type, enabled=False)
-
-
-def _readable(index: Tensor) -> bool:
-    """True where looking at values costs no synchronisation and is not being traced."""
-    return index.device.type == "cpu" and not torch.compiler.is_compiling()

@@ -8,12 +8,15 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.compiler import is_compiling
+from torch.nn import Parameter
 
 from flashpoint.errors import InputError, describe
 
 Axes = tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+LARGEST = torch.finfo(torch.float32).max
 FARTHEST = 2**40  # more keys than a window can reach over; sums with it stay within int64
 DENSE: Axes = (("B", "Hq", "Lq", "D"), ("B", "Hkv", "Lk", "D"), ("B", "Hkv", "Lk", "Dv"))
 PACKED: Axes = (("Tq", "Hq", "D"), ("Tk", "Hkv", "D"), ("Tk", "Hkv", "Dv"))
@@ -133,7 +136,7 @@ def _explain_shapes(q: Sequence[int], k: Sequence[int], v: Sequence[int], axes: 
 
 def check_number(name: str, value: Any, advice: str = "") -> float:
     """A finite real number, as a float."""
-    if isinstance(value, bool) or not isinstance(value, (int, float, np.number)):
+    if isinstance(value, bool) or not isinstance(value, (int, float, np.floating, np.integer)):
         raise InputError(f"{name} must be a number. Got {describe(value)}.{advice}")
     try:
         number = float(value)
@@ -142,6 +145,15 @@ def check_number(name: str, value: Any, advice: str = "") -> float:
     if not -math.inf < number < math.inf:  # torch.compile cannot trace math.isfinite
         raise InputError(f"{name} must be finite. Got {describe(value)}.{advice}")
     return number
+
+
+def check_range(name: str, value: float, dtype: torch.dtype) -> None:
+    """A factor or addend of scores that is a number in their arithmetic: fp64 or fp32."""
+    if dtype != torch.float64 and not -LARGEST <= value <= LARGEST:
+        raise InputError(
+            f"{name}={value:g} is beyond float32, in which {str(dtype).removeprefix('torch.')} "
+            f"tensors are computed. Pass a {name} of at most {LARGEST:.1e}, or float64 tensors."
+        )
 
 
 def check_length(length: Any) -> None:
@@ -219,6 +231,35 @@ def check_scores(
     return x if x.dim() == 4 else x.view(given) if x.is_contiguous() else x.reshape(given)
 
 
+def check_finite(name: str, x: Tensor) -> None:
+    """Refuse Inf and NaN in a bias or float mask: most are masks made for softmax, to be added."""
+    if -math.inf < x.detach().sum().item() < math.inf:
+        return  # one Inf or NaN would be in the sum
+    wrong = x.isfinite().logical_not().nonzero()
+    if len(wrong):
+        place: list[int] = wrong[0].tolist()
+        why = {
+            "bias": "Masks act after h: an added -inf may give NaN, and its key counts in n.",
+            "mask": "A float mask multiplies the weights, it is not added.",
+        }
+        raise InputError(
+            f"{name}{place} is {x[tuple(place)].item()}; it must be finite. {why[name]} "
+            "To hide keys, pass a bool mask, True where a query may look."
+        )
+
+
+def is_readable(x: Tensor) -> bool:
+    """True where looking at values costs no synchronization and nobody traces or transforms."""
+    return (
+        x.is_cpu
+        and type(x) in (Tensor, Parameter)
+        and not is_compiling()
+        and not torch._C._len_torch_dispatch_stack()
+        and not torch._C._get_tracing_state()
+        and not torch._C._are_functorch_transforms_active()
+    )
+
+
 def check_index(name: str, x: Any, size: int, device: torch.device, beside: str = "q") -> None:
     """A vector of ``size`` integers; ``beside`` as for ``check_scores``."""
     if not isinstance(x, Tensor):
@@ -267,6 +308,7 @@ def _check_cu_seqlens(which: str, cu: list[int], total: int, longest: int) -> No
             raise InputError(
                 f"{name} falls from {start} to {end} at sequence {b}; it must never decrease."
             )
+    for b, (start, end) in enumerate(itertools.pairwise(cu)):
         if end - start > longest:
             raise InputError(
                 f"max_seqlen_{which} is {longest}, but sequence {b} of {name} has "

@@ -60,18 +60,16 @@ def attention_varlen(
     max_seqlen_k: int,
     terms: Terms,
 ) -> Float[Tensor, "Tq Hq Dv"]:
-    """Sequences packed one after another: padded, attended and packed again."""
-    num_queries, num_keys = cu_seqlens_q.diff(), cu_seqlens_k.diff()
-    padded = (
-        _pad(q, cu_seqlens_q, max_seqlen_q),
-        _pad(k, cu_seqlens_k, max_seqlen_k),
-        _pad(v, cu_seqlens_k, max_seqlen_k),
-    )
+    """Sequences packed one after another: padded, attended and packed again.
+
+    A sequence is its first ``max_seqlen`` tokens. Tokens of no sequence are zeros in the result.
+    """
+    num_queries, queries = _places(cu_seqlens_q, max_seqlen_q, q.shape[0])
+    num_keys, keys = _places(cu_seqlens_k, max_seqlen_k, k.shape[0])
+    padded = (_pad(q, queries), _pad(k, keys), _pad(v, keys))
     o = _attend(*padded, bias, mask, terms, num_queries, num_keys, existing=num_keys)
-    token = torch.arange(q.shape[0], device=q.device)
-    ends = cu_seqlens_q.contiguous()
-    sequence = torch.searchsorted(ends, token, right=True, out_int32=True) - 1
-    return o.transpose(1, 2)[sequence, token - cu_seqlens_q[sequence]]
+    packed = o.new_zeros(q.shape[0] + 1, *o.shape[1::2])
+    return packed.index_put((queries,), o.transpose(1, 2))[:-1]
 
 
 def _attend(
@@ -126,13 +124,19 @@ def _within_window(key: Tensor, position: Tensor, terms: Terms) -> Bool[Tensor, 
     return within
 
 
-def _pad(packed: Float[Tensor, "T H D"], cu_seqlens: Tensor, length: int) -> Tensor:
-    """[T, H, D] to [B, H, length, D], zeros behind each sequence's end."""
-    index = cu_seqlens[:-1, None] + torch.arange(length, device=packed.device)
-    beyond = packed.shape[0]  # the row of zeros that is appended
-    index = index.where(index < cu_seqlens[1:, None], beyond)
+def _places(
+    cu_seqlens: Int[Tensor, " ends"], longest: int, total: int
+) -> tuple[Int[Tensor, " B"], Int[Tensor, "B longest"]]:
+    """How many tokens each sequence has, and where they lie; ``total`` is the place of none."""
+    place = cu_seqlens[:-1, None] + torch.arange(longest, device=cu_seqlens.device)
+    exists = place < cu_seqlens[1:, None]
+    return exists.sum(-1), place.where(exists, total)
+
+
+def _pad(packed: Float[Tensor, "T H D"], places: Int[Tensor, "B L"]) -> Float[Tensor, "B H L D"]:
+    """The sequences as a batch, zeros behind each one's end."""
     rows = torch.cat([packed, packed.new_zeros(1, *packed.shape[1:])])
-    return rows[index].transpose(1, 2)
+    return rows[places].transpose(1, 2)
 
 
 def _activate(scores: Tensor, activation: Activation) -> Tensor:

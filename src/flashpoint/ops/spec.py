@@ -5,8 +5,9 @@
 Query i stands at position p = i + Lk - Lq and sees the keys p - left <= j <= p + right that exist.
 """
 
-import itertools
 import math
+import re
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -16,10 +17,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from flashpoint.errors import InputError, describe, hint
+from flashpoint.ops.identity import digest_of
 
 Pointwise = Callable[[Tensor], Tensor]
 
-_serial = itertools.count(1)
+HERE_ONLY = "here-"  # in keys of functions that no other process can be sure to have
+RESERVED = ("softmax",)  # words of layers that stand beside the activations' names
+_NAME = re.compile(r"[A-Za-z][\w.-]*", re.ASCII)
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,7 +31,7 @@ class Activation:
     """A pointwise function h to put in softmax's place.
 
     Attributes:
-        name: what messages and tables call it.
+        name: what messages and tables call it; ``register_activation`` makes it a word for it.
         forward: h, from a tensor of scores to a tensor of weights of the same shape and dtype.
             It must treat elements independently: implementations call it tile by tile.
         derivative: h', likewise. None: autograd differentiates ``forward``.
@@ -35,8 +39,11 @@ class Activation:
             scale leaves the inner loop. None: h is not homogeneous.
         triton: h and h' again for the GPU's kernels, two ``@triton.jit`` functions from a block
             of fp32 scores to a block of the same shape. None: CUDA tensors go to the reference.
-        key: the name under which compiled graphs find it again; unique in the process, which
-            keeps it from then on. Make an Activation once, outside of compiled functions.
+        key: under which compiled graphs and exported programs find it again: the name and a hash
+            of both functions, so that another process finds this very function or none. It is the
+            same with the same version of Python, for functions of torch and such of Python that
+            use nothing but numbers, strings and other functions. The process keeps the Activation
+            from then on: make it once, outside of compiled functions.
 
     Example:
         >>> from flashpoint import Activation, attention
@@ -70,8 +77,17 @@ class Activation:
             )
         self._check_degree()
         builtin = self.name in BUILTIN and self.name not in ACTIVATIONS
-        object.__setattr__(self, "key", self.name if builtin else f"{self.name}#{next(_serial)}")
+        object.__setattr__(self, "key", self.name if builtin else self._free_key())
         ACTIVATIONS[self.key] = self
+
+    def _free_key(self) -> str:
+        """The key; a number behind it keeps objects apart that are the same function."""
+        digest = digest_of(self.forward, self.derivative) or f"{HERE_ONLY}{uuid.uuid4().hex[:16]}"
+        key, number = f"{self.name}#{digest}", 1
+        while key in ACTIVATIONS:
+            number += 1
+            key = f"{self.name}#{digest}.{number}"
+        return key
 
     def _check_degree(self) -> None:
         """A wrong degree would make wrong results: try it at a few points."""
@@ -179,13 +195,74 @@ class NormTerms(NamedTuple):
 
 
 def registered(key: str) -> Activation:
-    """The activation under a key, as graphs and operators carry it."""
-    if key not in ACTIVATIONS:
-        raise InputError(
-            f"activation {key!r} is not known in this process. Make the Activation before it is "
-            "used: outside of compiled functions, and before loading an exported program."
+    """The activation under a key, as graphs and operators carry it.
+
+    Of objects that are the same function, another process may have fewer: the first one serves.
+    """
+    if key in ACTIVATIONS:
+        return ACTIVATIONS[key]
+    function = _function_of(key)
+    if function not in ACTIVATIONS:
+        raise InputError(_explain_missing(key))
+    return ACTIVATIONS[function]
+
+
+def _function_of(key: str) -> str:
+    """A key without the number that tells objects of the same function apart."""
+    return re.sub(r"\.\d+$", "", key)
+
+
+def _explain_missing(key: str) -> str:
+    name, _, digest = key.rpartition("#")
+    if digest.startswith(HERE_ONLY):
+        advice = (
+            "Its function holds tensors, modules or other objects, so that only the process that "
+            "made it knows it. Use a function of numbers, or impl='reference'."
         )
-    return ACTIVATIONS[key]
+    elif any(known.startswith(f"{name}#") for known in ACTIVATIONS):
+        advice = (
+            "Its own is another function, or of another version of Python. Make that one first."
+        )
+    else:
+        advice = "Make it first, of the same functions: flashpoint.Activation(...)."
+    return f"this program needs Activation {name!r} ({key}), unknown in this process. {advice}"
+
+
+def register_activation(activation: Activation) -> Activation:
+    """Make an activation's name a word for it, as a builtin's is: in calls, specs and configs.
+
+    The same function may be registered again, as by a module that is loaded twice.
+
+    Returns:
+        The activation that the name stands for.
+
+    Example:
+        >>> from flashpoint import Activation, attention, register_activation
+        >>> _ = register_activation(Activation("tanh", torch.tanh))
+        >>> q = torch.ones(1, 1, 2, 4)
+        >>> attention(q, q, q, activation="tanh").shape
+        torch.Size([1, 1, 2, 4])
+    """
+    if not isinstance(activation, Activation):
+        raise InputError(
+            f"activation must be a flashpoint.Activation. Got {describe(activation)}."
+        )
+    name = activation.name
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or name in RESERVED:
+        raise InputError(
+            f"an activation cannot be registered as {describe(name)}. Give it a name of letters, "
+            f"digits, '_', '-' and '.' that starts with a letter and is not {RESERVED[0]!r}."
+        )
+    known = NAMED.setdefault(name, activation)
+    if _function_of(known.key) != _function_of(activation.key):
+        whose = "a builtin" if name in BUILTIN else "registered already, as another function"
+        raise InputError(f"activation {name!r} is {whose}. Give this one another name.")
+    return known
+
+
+def known_activations() -> tuple[str, ...]:
+    """The words for activations: the builtins', then those that were registered."""
+    return tuple(NAMED)
 
 
 def length_power(n: int | float, alpha: float) -> float:
@@ -200,11 +277,11 @@ def find_activation(activation: str | Activation) -> Activation:
     """The activation meant by a name or given as one; an unknown name gets its nearest matches."""
     if isinstance(activation, Activation):
         return activation
-    if isinstance(activation, str) and activation in BUILTIN:
-        return ACTIVATIONS[activation]
+    if isinstance(activation, str) and activation in NAMED:
+        return NAMED[activation]
     raise InputError(
-        f"activation={describe(activation)} is unknown. {hint(activation, BUILTIN)}"
-        f"Known: {', '.join(BUILTIN)}; or pass a flashpoint.Activation."
+        f"activation={describe(activation)} is unknown. {hint(activation, NAMED)}"
+        f"Known: {', '.join(NAMED)}; or pass a flashpoint.Activation."
     )
 
 
@@ -222,7 +299,7 @@ def _identity(scores: Tensor) -> Tensor:
 
 
 BUILTIN = ("relu", "relu2", "relu6", "gelu", "silu", "softplus", "sigmoid", "identity")
-ACTIVATIONS: dict[str, Activation] = {}
+ACTIVATIONS: dict[str, Activation] = {}  # by key
 
 Activation("relu", F.relu, degree=1)
 Activation("relu2", _relu2, degree=2)
@@ -232,3 +309,5 @@ Activation("silu", F.silu)
 Activation("softplus", _softplus)
 Activation("sigmoid", torch.sigmoid)
 Activation("identity", _identity, degree=1)
+
+NAMED = dict(ACTIVATIONS)  # by name: the builtins, and what users registered

@@ -7,14 +7,18 @@
   const isMissing = (value) => value === "" || value === "NaN";
   const valueOf = (cell) => cell.dataset.value ?? cell.textContent.trim();
 
-  /* Rows by one column: numbers as numbers if all are, missing ones last either way. */
+  /* Numbers as numbers and before text, text as people sort it. */
+  const compare = (a, b) => {
+    if (isNumber(a) !== isNumber(b)) return isNumber(a) ? -1 : 1;
+    if (!isNumber(a)) return order.compare(a, b);
+    return (Number(a) > Number(b)) - (Number(a) < Number(b));
+  };
+
+  /* Rows by one column, missing values last either way. */
   const sort = (table, column, sign) => {
     const body = table.tBodies[0];
     const rows = [...body.rows].map((row) => ({ row, value: valueOf(row.cells[column]) }));
     const present = rows.filter(({ value }) => !isMissing(value));
-    const compare = present.every(({ value }) => isNumber(value))
-      ? (a, b) => (Number(a) > Number(b)) - (Number(a) < Number(b))
-      : order.compare;
     present.sort((a, b) => sign * compare(a.value, b.value));
     const missing = rows.filter(({ value }) => isMissing(value));
     body.append(...[...present, ...missing].map(({ row }) => row));

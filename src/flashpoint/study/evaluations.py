@@ -18,7 +18,8 @@ from flashpoint.evaluation.few_shot import NotFinite
 from flashpoint.evaluation.probe import probe, probe_config
 from flashpoint.evaluation.run_evaluation import evaluate_run
 from flashpoint.evaluation.run_inspection import STATISTICS, STATISTICS_PICTURE, inspect_model
-from flashpoint.evaluation.translation import Search, Translator
+from flashpoint.evaluation.search import Search
+from flashpoint.evaluation.translation import Translator
 from flashpoint.evaluation.translation_scores import evaluate_translation
 from flashpoint.layers.attention import Attention
 from flashpoint.models.registry import create_model

@@ -1,14 +1,19 @@
 """Trials as tasks of a Ray cluster, or of a Ray on this machine that is started for them.
 
+Whoever reaches a Ray's ports runs code there. One that is started here listens on the loopback
+address alone; to share a machine, start a cluster with Ray's own command and name its address.
+
 Nodes work in the trials' folders where they see them, on storage that all share. Where a node does
 not, it works in a temporary folder and its small files come back with the task's result; what was
 stopped there begins anew.
 """
 
 import json
+import os
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
+from ipaddress import ip_address
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -24,6 +29,9 @@ from flashpoint.training.stopping import stop_wishes
 LOCAL = "ray"
 GPUS_PER_TRIAL = 0.25
 SECONDS_BETWEEN_LOOKS = 0.3
+LOOPBACK_SWITCH = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+"""Ray's, read when it is imported. "0" makes the loopback address that of this machine, on Linux
+too; without it Ray replaces a 127.0.0.1 that it is given by an address that others reach."""
 LARGEST_FILE = 16 << 20
 """Bytes of a file that comes back from a node."""
 
@@ -83,11 +91,16 @@ def run_on_ray(
 
 def _resources(ray: Any, gpus_per_trial: float) -> tuple[dict[str, float], dict[str, float]]:
     """What a trial takes, and what one that runs alone takes."""
-    if gpus_per_trial and ray.cluster_resources().get("GPU", 0) > 0:
+    sizes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    gpus = max(size.get("GPU", 0) for size in sizes)
+    if gpus_per_trial and gpus:
+        if gpus_per_trial > gpus:
+            raise InputError(
+                f"--gpus-per-trial {gpus_per_trial:g} is more than the {gpus:g} GPUs of any node."
+            )
         whole = max(1.0, gpus_per_trial)
         return {"num_cpus": 1, "num_gpus": gpus_per_trial}, {"num_cpus": 1, "num_gpus": whole}
-    cores = max(node["Resources"].get("CPU", 0) for node in ray.nodes() if node["Alive"])
-    return {"num_cpus": 1}, {"num_cpus": cores}
+    return {"num_cpus": 1}, {"num_cpus": max(size.get("CPU", 0) for size in sizes)}
 
 
 def _work(folder: str, trial: str, keep_checkpoints: bool) -> tuple[Ending, Files]:
@@ -148,13 +161,26 @@ def _connected(ray: Any, address: str, jobs: int | None) -> Generator[None]:
             "RAY_AUTH_MODE and RAY_AUTH_TOKEN if the cluster asks for a token."
         ) from error
     try:
+        if address == LOCAL:
+            _require_loopback(ray)
         yield
     finally:
         ray.shutdown()
 
 
+def _require_loopback(ray: Any) -> None:
+    """Refuse a Ray of this machine that others reach, as where it was imported too early."""
+    found = ray.util.get_node_ip_address()
+    if not ip_address(found).is_loopback:
+        raise UnsupportedError(
+            f"--on ray started Ray at {found}, which other machines may reach, and ended it. Set "
+            f"{LOOPBACK_SWITCH}=0 in the environment, or run a cluster and pass ray://HOST:PORT."
+        )
+
+
 def require_ray() -> Any:
-    """The library, or a line that says what to install."""
+    """The library, kept to this machine, or a line that says what to install."""
+    os.environ[LOOPBACK_SWITCH] = "0"
     try:
         return import_module("ray")
     except ImportError as error:

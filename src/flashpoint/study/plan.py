@@ -7,10 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
+from flashpoint.errors import InputError
 from flashpoint.report.findings import Findings
+from flashpoint.study.measures.registry import known_name
 from flashpoint.study.outcome import Outcome
 
 Scale = Literal["smoke", "small", "paper"]
+MOST_SEEDS = 1000
 Factor: TypeAlias = str | int | float
 
 
@@ -30,6 +33,10 @@ class Settings:
     seeds: int
     images: str
     documents: str
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.seeds <= MOST_SEEDS:
+            raise InputError(f"seeds={self.seeds} must lie in [1, {MOST_SEEDS}].")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,8 +75,8 @@ class Measurement:
     """Numbers that need no training.
 
     Attributes:
-        function: "module:name" of a function that takes the options and gives a flat mapping of
-            numbers.
+        function: one of ``measures/registry.py``, by name: it takes the options and gives a flat
+            mapping of numbers.
         options: plain data.
         is_alone: it takes time, so that nothing else may run beside it.
     """
@@ -77,6 +84,9 @@ class Measurement:
     function: str
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     is_alone: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "function", known_name(self.function))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -5,13 +5,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from flashpoint.report.findings import DataTable
-from flashpoint.report.run_files import Row, read_mapping, read_runs
+from flashpoint.report.run_files import Row, read_runs
 from flashpoint.report.study_report import StudySection
 from flashpoint.study.outcome import Outcome
 from flashpoint.study.plan import Study
 from flashpoint.study.repeat import commands_of
 from flashpoint.study.scope import describe_scope
-from flashpoint.study.store import RECORD, read_outcome, read_study, read_trial
+from flashpoint.study.store import read_outcomes, read_record, read_study, read_trial
 
 MOST_NUMBERS = 16
 """Columns of the table of trials."""
@@ -26,7 +26,7 @@ def read_section(folder: Path, studies: Mapping[str, Study]) -> StudySection:
     """
     stored = read_study(folder)
     study = studies[stored.name]
-    outcomes = {trial: read_outcome(trial) for trial in stored.trials}
+    outcomes = read_outcomes(stored, study)
     sound = [trial for trial, outcome in outcomes.items() if outcome.status != "failed"]
     trained = [trial for trial in sound if (trial / "config.yaml").is_file()]
     runs = read_runs(trained) if trained else []
@@ -50,8 +50,8 @@ def read_section(folder: Path, studies: Mapping[str, Study]) -> StudySection:
 
 def _environments(trials: Iterable[Path]) -> list[Row]:
     """What records say of where they were made, those of measurements too."""
-    found = (read_mapping(trial / RECORD).get("environment") for trial in trials)
-    return [stated for stated in found if isinstance(stated, Mapping)]
+    found = (read_record(trial).get("environment") for trial in trials)
+    return [stated for stated in found if stated is not None]
 
 
 def _table(outcomes: Sequence[Outcome]) -> DataTable:

@@ -166,7 +166,7 @@ def step_times(
         name: vision(settings, seed, {**change, **compiler}) for name, change in changes.items()
     }
     work = Measurement(
-        function="flashpoint.study.measures.step_time:measure",
+        function="step_time",
         options={"configs": configs, **turns},
         is_alone=True,
     )

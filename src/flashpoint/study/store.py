@@ -13,15 +13,15 @@ import math
 import shutil
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, TypeVar
 
 from flashpoint.errors import InputError, describe
 from flashpoint.files import InUse, is_held, json_text, locked, write_atomically
-from flashpoint.report.run_files import number, read_mapping
+from flashpoint.stored import exists, read_json
 from flashpoint.study.outcome import Outcome, Status
-from flashpoint.study.plan import Evaluation, Measurement, Settings, Study, Training, Trial
+from flashpoint.study.plan import Measurement, Settings, Study, Training, Trial
 from flashpoint.training.config_file import differences
 
 STUDY = "study.json"
@@ -32,13 +32,60 @@ FAILURE = "failure.json"
 ATTENTION = "attention"
 LOG = "log.txt"
 LOCK = ".lock"
+LONGEST_NAME = 255
+"""Bytes of a folder's name, on any usual file system."""
 LAST_LINES = 40
 """Of the log, kept beside the reason of a failure."""
 
-_RECORD_NUMBERS = (
-    *("seconds", "samples_per_s", "flops", "num_parameters", "train_loss", "peak_memory_bytes"),
-    "skipped",
-)
+T = TypeVar("T")
+Numbers = dict[str, int | float | None]
+"""By name; null is what JSON has for a number that is not finite."""
+
+
+class RecordNumbers(TypedDict, total=False):
+    """Those of a training's record that an outcome has."""
+
+    seconds: float | None
+    samples_per_s: float | None
+    flops: float | None
+    num_parameters: float | None
+    train_loss: float | None
+    peak_memory_bytes: float | None
+    skipped: float | None
+
+
+class RecordFile(RecordNumbers, total=False):
+    """A trial's ``record.json``, as far as a study reads it."""
+
+    validation: Numbers
+    numbers: Numbers
+    environment: dict[str, Any]
+
+
+class FailureFile(TypedDict, total=False):
+    """A trial's ``failure.json``."""
+
+    reason: str
+    log: list[str]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StudyFile:
+    """A study's ``study.json``."""
+
+    study: str
+    settings: Settings
+    trials: list[str]
+
+    def __post_init__(self) -> None:
+        for name in self.trials:
+            is_long = len(name.encode()) > LONGEST_NAME
+            if name in ("", ".", "..") or "/" in name or "\0" in name or is_long:
+                raise InputError(f"trials has {describe(name)}, which is no name of a folder.")
+        if len(set(self.trials)) < len(self.trials):
+            raise InputError("trials has a name twice.")
+
+
 _NOT_TO_KEEP = ("checkpoints", "events.*", "pieces.model", LOCK)
 """What a finished trial needs no more: weights, and what metrics.jsonl says too."""
 
@@ -68,14 +115,15 @@ def settle_study(
     """
     content = {"study": study.name, "settings": asdict(settings)}
     names = [trial.name for trial in trials]
-    if (folder / STUDY).exists():
+    if exists(folder / STUDY):
         before = read_study(folder)
         _require_same_study(before, study.name, settings)
-        names += [path.name for path in before.trials if path.name not in names]
+        kept = [path.name for path in before.trials if exists(path / TRIAL)]
+        names += [name for name in kept if name not in names]
     for trial in trials:
         _require_same_trial(folder / trial.name, trial)
     for trial in trials:
-        if not (folder / trial.name / TRIAL).exists():
+        if not exists(folder / trial.name / TRIAL):
             write_json(folder / trial.name / TRIAL, plain_trial(trial))
     write_json(folder / STUDY, {**content, "trials": names})
     return read_study(folder)
@@ -90,9 +138,9 @@ def _require_same_study(before: StoredStudy, name: str, settings: Settings) -> N
 
 
 def _require_same_trial(folder: Path, trial: Trial) -> None:
-    if not (folder / TRIAL).exists():
+    if not exists(folder / TRIAL):
         return
-    changed = differences(read_part(folder / TRIAL), plain_trial(trial))
+    changed = differences(plain_trial(read_trial(folder)), plain_trial(trial))
     if changed:
         key, (was, now) = next(iter(changed.items()))
         raise _another_plan(folder, f"{key} was {describe(was)}, is {describe(now)}")
@@ -108,25 +156,19 @@ def _another_plan(path: Path, what: str) -> InputError:
 def read_study(folder: Path) -> StoredStudy:
     """What ``settle_study`` wrote; a broken file says what to do."""
     file = folder / STUDY
-    if not file.is_file():
+    if not exists(file):
         raise InputError(
             f"{folder} is no study's folder: it has no {STUDY}. "
             "Make one: flashpoint study run NAME."
         )
     again = f"Remove {file} and give the command that ran the study again: trials are kept."
-    try:
-        content = read_mapping(file)
-    except InputError as error:
-        raise InputError(f"{error} {again}") from error
-    try:
-        return StoredStudy(
-            path=folder,
-            name=content["study"],
-            settings=Settings(**content["settings"]),
-            trials=[folder / name for name in content["trials"]],
-        )
-    except (KeyError, TypeError) as error:
-        raise InputError(f"{file} is no study's: {describe(error)}. {again}") from error
+    content = read_json(file, StudyFile, again)
+    return StoredStudy(
+        path=folder,
+        name=content.study,
+        settings=content.settings,
+        trials=[folder / name for name in content.trials],
+    )
 
 
 def find_studies(folder: Path) -> list[Path]:
@@ -136,7 +178,7 @@ def find_studies(folder: Path) -> list[Path]:
         >>> find_studies(Path("no/such/folder"))
         []
     """
-    if (folder / STUDY).is_file():
+    if exists(folder / STUDY):
         return [folder]
     return sorted(file.parent for file in folder.glob(f"*/{STUDY}"))
 
@@ -144,44 +186,45 @@ def find_studies(folder: Path) -> list[Path]:
 def read_trial(folder: Path) -> Trial:
     """What ``trial.json`` says."""
     file = folder / TRIAL
-    if not file.is_file():
+    if not exists(file):
         raise InputError(
             f"{folder} is no trial's folder: it has no {TRIAL}. Give the command that ran the "
             "study again."
         )
-    content = read_part(file)
-    try:
-        return Trial(name=content["name"], factors=content["factors"], work=_work(content["work"]))
-    except (KeyError, TypeError) as error:
-        raise InputError(f"{file} is no trial's: {describe(error)}. {_again(folder)}") from error
+    return read_json(file, Trial, _again(folder))
 
 
-def read_part(file: Path) -> Mapping[str, Any]:
-    """One of a trial's JSON files, empty if it is not there; a broken one says what to do."""
-    try:
-        return read_mapping(file)
-    except InputError as error:
-        raise InputError(f"{error} {_again(file.parent)}") from error
+def read_record(folder: Path) -> RecordFile:
+    """What a trial's ``record.json`` says; nothing before its work has ended."""
+    return _read_part(folder / RECORD, RecordFile)
+
+
+def read_evaluations(folder: Path) -> dict[str, Numbers]:
+    """Numbers of ``evaluations.json`` by the evaluation's name."""
+    return _read_part(folder / EVALUATIONS, dict[str, Numbers])
+
+
+def read_failure(folder: Path) -> FailureFile:
+    """What ``failure.json`` says; nothing of a trial that did not fail."""
+    return _read_part(folder / FAILURE, FailureFile)
+
+
+def _read_part(file: Path, shape: type[T]) -> T:
+    """One of a trial's files, empty if it is not there; a broken one says what to do."""
+    return read_json(file, shape, _again(file.parent)) if exists(file) else shape()
 
 
 def _again(folder: Path) -> str:
     return f"Remove {folder} to do the trial again."
 
 
-def _work(content: Mapping[str, Any]) -> Training | Measurement:
-    if "function" in content:
-        return Measurement(**content)
-    afterwards = tuple(Evaluation(**evaluation) for evaluation in content["afterwards"])
-    return Training(config=content["config"], afterwards=afterwards)
-
-
 def read_outcome(folder: Path) -> Outcome:
     """How a trial stands, and its numbers; one whose files are broken has failed."""
     trial = read_trial(folder)
     try:
-        record = read_part(folder / RECORD)
-        evaluations = read_part(folder / EVALUATIONS)
-        failure = read_part(folder / FAILURE)
+        record = read_record(folder)
+        evaluations = read_evaluations(folder)
+        failure = read_failure(folder)
     except InputError as error:
         return Outcome(name=trial.name, factors=trial.factors, status="failed", reason=str(error))
     status = _status(folder, trial, record, evaluations, failure)
@@ -190,42 +233,60 @@ def read_outcome(folder: Path) -> Outcome:
         factors=trial.factors,
         status=status,
         numbers=_numbers(trial, record, evaluations),
-        reason=str(failure.get("reason", "unknown")) if status == "failed" else None,
+        reason=failure.get("reason", "unknown") if status == "failed" else None,
     )
+
+
+def read_outcomes(stored: StoredStudy, study: Study) -> dict[Path, Outcome]:
+    """Of all trials of a study; their factors are of the kinds that its findings read."""
+    kinds: dict[str, set[bool]] = {}
+    for trial in study.plan(replace(stored.settings, seeds=1)):
+        for name, value in trial.factors.items():
+            kinds.setdefault(name, set()).add(isinstance(value, str))
+    outcomes = {folder: read_outcome(folder) for folder in stored.trials}
+    for folder, outcome in outcomes.items():
+        for name, value in outcome.factors.items():
+            if isinstance(value, str) not in kinds.get(name, {isinstance(value, str)}):
+                wanted = "a number" if isinstance(value, str) else "text"
+                raise InputError(
+                    f"{folder / TRIAL}: factors.{name}={describe(value)} must be {wanted}, as the "
+                    f"study {study.name} plans it. {_again(folder)}"
+                )
+    return outcomes
 
 
 def _status(
     folder: Path,
     trial: Trial,
-    record: Mapping[str, Any],
-    evaluations: Mapping[str, Any],
-    failure: Mapping[str, Any],
+    record: RecordFile,
+    evaluations: Mapping[str, Numbers],
+    failure: FailureFile,
 ) -> Status:
     wanted = trial.work.afterwards if isinstance(trial.work, Training) else ()
     if record and all(evaluation.name in evaluations for evaluation in wanted):
         return "finished"
     if failure:
         return "failed"
-    if not (folder / LOG).exists() and not record:
+    if not exists(folder / LOG) and not record:
         return "waiting"
     return "running" if is_held(folder.parent / LOCK) else "stopped"
 
 
 def _numbers(
-    trial: Trial, record: Mapping[str, Any], evaluations: Mapping[str, Any]
+    trial: Trial, record: RecordFile, evaluations: Mapping[str, Numbers]
 ) -> dict[str, float]:
     if isinstance(trial.work, Measurement):
         rows = {"": record.get("numbers", {})}
     else:
-        known = {name: record[name] for name in _RECORD_NUMBERS if record.get(name) is not None}
+        stated = {name: record.get(name) for name in RecordNumbers.__annotations__}
+        known = {name: value for name, value in stated.items() if value is not None}
         after = {f"{name}.": numbers for name, numbers in evaluations.items()}
         rows = {"": {**known, **record.get("validation", {})}, **after}
-    found = {  # null is what JSON has for a number that is not finite
-        f"{prefix}{name}": math.nan if row[name] is None else number(row, name)
+    return {
+        f"{prefix}{name}": math.nan if value is None else float(value)
         for prefix, row in rows.items()
-        for name in row
+        for name, value in row.items()
     }
-    return {name: value for name, value in found.items() if value is not None}
 
 
 def record_failure(folder: Path, reason: str) -> None:

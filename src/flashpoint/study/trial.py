@@ -14,13 +14,13 @@ import time
 import traceback
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
-from importlib import import_module
 from pathlib import Path
-from typing import IO, Any, Literal, TypeAlias
+from typing import IO, Literal, TypeAlias
 
 from flashpoint.errors import FlashpointError, InputError
 from flashpoint.files import InUse, locked
 from flashpoint.study import store
+from flashpoint.study.measures.registry import MEASURES
 from flashpoint.study.plan import Measurement, Training
 from flashpoint.training.failure import Preempted
 
@@ -62,8 +62,8 @@ def do_trial(folder: Path, *, keep_checkpoints: bool = False) -> Ending:
 
 def _do(folder: Path, log: IO[bytes]) -> None:
     work = store.read_trial(folder).work
-    for file in (store.RECORD, store.EVALUATIONS):
-        store.read_part(folder / file)  # a broken one is said by its name
+    store.read_record(folder)  # a broken one is said by its name
+    store.read_evaluations(folder)
     _forget_earlier_trials()
     if isinstance(work, Measurement):
         _measure(folder, work)
@@ -78,17 +78,25 @@ def _train(folder: Path, work: Training, log: IO[bytes]) -> None:
 
     from flashpoint.study.evaluations import run_evaluation
     from flashpoint.training import config_file, loop
+    from flashpoint.training.run_folder import LostError
 
     config = config_file.parse(work.config)
     with open(log.fileno(), "w", closefd=False) as text:
-        loop.train(config, folder, console=Console(file=text, width=200))
+        try:
+            loop.train(config, folder, console=Console(file=text, width=200))
+        except LostError as error:  # whose advice, --fresh, would here remove the whole study
+            raise InputError(
+                f"{folder} began and has lost its checkpoints. Restore them, or remove it to do "
+                "the trial again."
+            ) from error
     if config.seed == 0:
         _inspect(folder, log)
-    answers = dict(store.read_part(folder / store.EVALUATIONS))
+    answers = store.read_evaluations(folder)
     for evaluation in work.afterwards:
         if evaluation.name not in answers:
             _write(log, f"{evaluation.name}: {evaluation.kind} {dict(evaluation.options)}\n")
-            answers[evaluation.name] = run_evaluation(evaluation.kind, folder, evaluation.options)
+            numbers = run_evaluation(evaluation.kind, folder, evaluation.options)
+            answers[evaluation.name] = {**numbers}
             store.write_json(folder / store.EVALUATIONS, answers)
 
 
@@ -104,28 +112,19 @@ def _inspect(folder: Path, log: IO[bytes]) -> None:
 
 
 def _measure(folder: Path, work: Measurement) -> None:
-    if store.read_part(folder / store.RECORD):
+    if store.read_record(folder):
         return
     from flashpoint.training.ranks import choose_device
     from flashpoint.training.record import describe_environment
 
     start = time.perf_counter()
-    numbers = _function(work.function)(work.options)
+    numbers = MEASURES[work.function](work.options)
     content = {
         "numbers": dict(numbers),
         "seconds": time.perf_counter() - start,
         "environment": describe_environment(choose_device("auto"), 1),
     }
     store.write_json(folder / store.RECORD, content)
-
-
-def _function(name: str) -> Any:
-    """What "module:name" names."""
-    module, _, attribute = name.partition(":")
-    found = getattr(import_module(module), attribute, None)
-    if found is None:
-        raise InputError(f"{module} has no function {attribute!r}.")
-    return found
 
 
 def _forget_earlier_trials() -> None:

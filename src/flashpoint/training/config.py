@@ -1,14 +1,23 @@
 """What every run has, whatever its task: a frozen dataclass, checked when it is made."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
+from flashpoint.bounds import Bounds, check_bounds
 from flashpoint.errors import InputError, describe
 
 ScheduleKind = Literal["cosine", "inverse_sqrt"]
+
+MAX_STEPS = 1_000_000_000
+MAX_BATCH = 2**24
+
+Steps: TypeAlias = Annotated[int, Bounds(1, MAX_STEPS)]
+StepsOrNone: TypeAlias = Annotated[int, Bounds(0, MAX_STEPS)]
+Rate: TypeAlias = Annotated[float, Bounds(0.0, 1e6, above=True)]
+Betas: TypeAlias = Annotated[tuple[float, float], Bounds(0.0, 1.0, below=True)]
+Decay: TypeAlias = Annotated[float, Bounds(0.0, 1e6)]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,20 +70,13 @@ class OptimizerConfig:
         clip: largest norm of the whole gradient; longer ones are shortened to it.
     """
 
-    lr: float = 1e-3
-    betas: tuple[float, float] = (0.9, 0.999)
-    weight_decay: float = 0.1
-    clip: float = 1.0
+    lr: Rate = 1e-3
+    betas: Betas = (0.9, 0.999)
+    weight_decay: Decay = 0.1
+    clip: Annotated[float, Bounds(0.0, 1e30, above=True)] = 1.0
 
     def __post_init__(self) -> None:
-        for name in ("lr", "clip"):
-            value = getattr(self, name)
-            if not 0 < value < math.inf:
-                raise InputError(f"{name}={value} must be a positive number.")
-        if not all(0 <= beta < 1 for beta in self.betas):
-            raise InputError(f"betas={list(self.betas)} must lie in [0, 1).")
-        if not 0 <= self.weight_decay < math.inf:
-            raise InputError(f"weight_decay={self.weight_decay} must be 0 or positive.")
+        check_bounds(self)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,14 +90,11 @@ class ScheduleConfig:
     """
 
     kind: ScheduleKind = "cosine"
-    warmup_steps: int = 0
-    warmup_share: float = 0.0
+    warmup_steps: StepsOrNone = 0
+    warmup_share: Annotated[float, Bounds(0.0, 1.0)] = 0.0
 
     def __post_init__(self) -> None:
-        if self.warmup_steps < 0:
-            raise InputError(f"warmup_steps={self.warmup_steps} must be 0 or more.")
-        if not 0 <= self.warmup_share <= 1:
-            raise InputError(f"warmup_share={self.warmup_share} must lie in [0, 1].")
+        check_bounds(self)
         if self.warmup_steps and self.warmup_share:
             raise InputError(
                 f"warmup_steps={self.warmup_steps} and warmup_share={self.warmup_share} are both "
@@ -134,41 +133,29 @@ class TrainConfig:
 
     task: str = "vision"
     model: ModelConfig
-    seed: int = 0
-    epochs: float | None = None
-    steps: int | None = None
-    batch_size: int = 1024
-    accumulate: int = 1
+    seed: Annotated[int, Bounds(0, 2**63 - 1)] = 0
+    epochs: Annotated[float | None, Bounds(0.0, 1e6, above=True)] = None
+    steps: Annotated[int | None, Bounds(1, MAX_STEPS)] = None
+    batch_size: Annotated[int, Bounds(1, MAX_BATCH)] = 1024
+    accumulate: Annotated[int, Bounds(1, MAX_BATCH)] = 1
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     precision: Literal["bf16", "fp32"] = "bf16"
     compile: Literal["none", "default", "graphs", "graphs_only"] = "none"
     parallel: Literal["none", "ddp", "fsdp"] = "ddp"
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    log_every: int = 50
-    evaluate_every: int = 1000
-    checkpoint_every: int = 1000
-    keep_checkpoints: int = 2
-    max_bad_steps: int = 20
+    log_every: Steps = 50
+    evaluate_every: Steps = 1000
+    checkpoint_every: Steps = 1000
+    keep_checkpoints: Steps = 2
+    max_bad_steps: StepsOrNone = 20
 
     def __post_init__(self) -> None:
-        for name in (
-            *("batch_size", "accumulate", "log_every", "evaluate_every", "checkpoint_every"),
-            "keep_checkpoints",
-        ):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name}={getattr(self, name)} must be 1 or more.")
+        check_bounds(self)
         if (self.epochs is None) == (self.steps is None):
             raise InputError(
                 f"epochs={self.epochs} and steps={self.steps}: exactly one must be set, "
                 "the other null."
-            )
-        length = self.steps if self.epochs is None else self.epochs
-        if length is None or not 0 < length < math.inf:
-            raise InputError(f"epochs or steps must be positive, not {length}.")
-        if self.seed < 0 or self.max_bad_steps < 0:
-            raise InputError(
-                f"seed={self.seed} and max_bad_steps={self.max_bad_steps} must be 0 or more."
             )
 
     @property
@@ -196,4 +183,9 @@ class TrainConfig:
         if self.epochs is None:
             assert self.steps is not None
             return self.steps
-        return max(1, round(self.epochs * steps_per_epoch))
+        steps = max(1, round(self.epochs * steps_per_epoch))
+        if steps > MAX_STEPS:
+            raise InputError(
+                f"epochs={self.epochs} are {steps:,} steps, more than {MAX_STEPS:,}. Lower epochs."
+            )
+        return steps

@@ -23,6 +23,7 @@ from flashpoint.training.device_rate import matrix_rate
 from flashpoint.training.failure import Preempted, RunError
 from flashpoint.training.given_weights import describe_start, read_start, write_start
 from flashpoint.training.graphs import CapturedStep
+from flashpoint.training.memory_check import check_memory
 from flashpoint.training.metrics import Metrics
 from flashpoint.training.optimizer import make_optimizer
 from flashpoint.training.progress import Progress, describe_numbers
@@ -72,6 +73,8 @@ def train(
             task.build_model()  # what cannot be is refused before a folder is made
         has_begun = not fresh and bool(checkpoint.saved_steps(out / CHECKPOINTS))
         goes_on = ranks.any(has_begun)
+        if not goes_on:
+            check_memory(task, ranks)
         start = {} if goes_on else task.begin()
         ranks.on_first(lambda: stack.enter_context(claim(out)))
         ranks.on_first(lambda: settle(out, task.config, task.identity, fresh=fresh))
@@ -144,6 +147,10 @@ class _Run:
         is_new = self.metrics is not None and start not in self.metrics.validations()
         if self._validates_at(start) and self.ranks.any(is_new):
             self._validate(start, wish)  # the run was ended in the middle of it
+        if start < self.total:
+            name = f"step {start + 1}" if start else "first step"
+            batch, device = self.task.describe_batch(), self.ranks.device.type
+            self.progress.say(f"{name} of {self.total}: {batch} on {device}")
         with closing(self.task.batches(start)) as batches:
             updates: dict[tuple[torch.Size, ...], Update] = {}
             for step in range(start + 1, self.total + 1):

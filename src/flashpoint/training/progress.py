@@ -9,6 +9,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, Tim
 from rich.progress import Progress as Bar
 
 _SECONDS_BETWEEN_LINES = 5.0
+_SECONDS_OF_SILENCE = 30.0
 
 
 class Progress:
@@ -50,9 +51,12 @@ class Progress:
         self._bar.start()
 
     def step(self, step: int) -> None:
-        """A step is launched; the bar moves."""
+        """A step is launched; the bar moves, or a line says so if there was none for long."""
         if self._bar is not None:
             self._bar.update(self._task, completed=step)
+        elif time.monotonic() - self._shown_at >= _SECONDS_OF_SILENCE:
+            self._shown_at = time.monotonic()
+            self.say(f"{self._name}: step {step}/{self._total}")
 
     def log(self, line: Mapping[str, Any], seconds_left: float) -> None:
         """Show a line of metrics."""

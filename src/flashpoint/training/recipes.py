@@ -1,7 +1,9 @@
 """A sensible run for a model that was only named: no config file is needed to begin."""
 
+import os
 from typing import Any
 
+from flashpoint.data.config import DataConfig
 from flashpoint.models.registry import is_text_model
 
 _SMALL = {
@@ -54,16 +56,23 @@ def recipe(model: str, data: str) -> dict[str, Any]:
     small = _SMALL.get(data.partition(":")[0])
     return {
         "model": {"name": model},
-        "data": {**_both(data), **(small or _PHOTOGRAPHS)},
+        "data": {**_both(data), **(small or _PHOTOGRAPHS), "workers": _workers()},
         "loss": "softmax",
         "epochs": 60 if small else 90,
         "batch_size": 256 if small else 1024,
         "optimizer": {"lr": 1e-3, "weight_decay": 0.1, "clip": 1.0},
         "schedule": {"warmup_share": 0.05},
-        "log_every": 10 if small else 50,
+        "log_every": 10,
         "evaluate_every": 200 if small else 1000,
         "checkpoint_every": 200 if small else 1000,
     }
+
+
+def _workers() -> int:
+    """The usual number, or the cores of this process where they are fewer."""
+    usual = DataConfig(train="", validation="").workers
+    is_known = hasattr(os, "sched_getaffinity")
+    return min(usual, len(os.sched_getaffinity(0)) if is_known else os.cpu_count() or 1)
 
 
 def _both(data: str) -> dict[str, Any]:

@@ -5,7 +5,7 @@ AdamW gets a flag on the device. What happened is counted on the device too, and
 loop logs. So a whole update can be captured as a CUDA graph (graphs.py), by this same code.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -89,7 +89,8 @@ class Step:
     def __call__(self, batch: Batch) -> None:
         """Update the weights, or leave them as they are if that cannot be done well."""
         self.optimizer.zero_grad(set_to_none=True)
-        loss = self.model.ranks.mean_(self._accumulate(batch))
+        parts = zip(*(tensor.chunk(self.config.accumulate) for tensor in batch), strict=True)
+        loss = self.model.ranks.mean_(add_gradients(self.task, self.model, list(parts)))
         norm = nn.utils.clip_grad_norm_(self._parameters, self.config.optimizer.clip)
         norm = self.model.whole(norm)
         good = loss.isfinite() & norm.isfinite()
@@ -106,19 +107,16 @@ class Step:
         self.is_rehearsal.fill_(False)
         self.tally.reset(counts)
 
-    def _accumulate(self, batch: Batch) -> Tensor:
-        """Gradients of the whole batch, from its parts one after the other; gives the loss."""
-        count = self.config.accumulate
-        parts = list(zip(*(tensor.chunk(count) for tensor in batch), strict=True))
-        total = torch.zeros((), device=self.device)
-        for number, part in enumerate(parts, start=1):
-            with self.model.gradients(are_complete=number == count):
-                with self._autocast():
-                    loss = self.task.loss(self.model.forward, part) / count
-                loss.backward()
-            total += loss.detach()
-        return total
 
-    def _autocast(self) -> torch.autocast:
-        is_bf16 = self.config.precision == "bf16"
-        return torch.autocast(self.device.type, torch.bfloat16, enabled=is_bf16)
+def add_gradients(task: Objective, model: Shared, parts: Sequence[Batch]) -> Tensor:
+    """Gradients of a whole batch, from its parts one after the other; gives the loss."""
+    device, count = model.ranks.device, len(parts)
+    is_bf16 = task.config.precision == "bf16"
+    total = torch.zeros((), device=device)
+    for number, part in enumerate(parts, start=1):
+        with model.gradients(are_complete=number == count):
+            with torch.autocast(device.type, torch.bfloat16, enabled=is_bf16):
+                loss = task.loss(model.forward, part) / count
+            loss.backward()
+        total += loss.detach()
+    return total

@@ -77,6 +77,31 @@ class Task(Objective, Protocol):
         """
         ...
 
+    def largest_shares(self, batch_size: int) -> list[Callable[[], Batch]]:
+        """Makers of this process' share of those batches of a size that take most memory.
+
+        Shapes, dtypes and device count, values do not: a maker may be called on fake tensors.
+        """
+        ...
+
+    def bytes_read_ahead(self, batch_size: int) -> int:
+        """Bytes on the device of batches that wait beside the one in use, or are left of it."""
+        ...
+
+    @staticmethod
+    def round_batch(config: Any, batch_size: int, num_processes: int) -> int:
+        """The largest batch up to a size that processes can share; 0 if there is none."""
+        ...
+
+    @staticmethod
+    def measure(config: Any) -> tuple[int, float]:
+        """Training samples, and operations for each, roughly: before a task is made."""
+        ...
+
+    def describe_batch(self) -> str:
+        """What a batch holds, as "32 images of 224 px"."""
+        ...
+
     def samples_until(self, step: int) -> int:
         """Samples that the first ``step`` updates see, over all processes; waits for no device."""
         ...

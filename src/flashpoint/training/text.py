@@ -6,20 +6,26 @@ each side; how many it has without padding is what speed and record count.
 
 import dataclasses
 import hashlib
-import math
 import typing
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from flashpoint.bounds import Bounds
 from flashpoint.data.source import remark_on_test
-from flashpoint.data.text.batch_plan import check_rows
+from flashpoint.data.text.batch_plan import (
+    check_rows,
+    largest_batch_size,
+    rows_of_width,
+    widths_for,
+)
 from flashpoint.data.text.batches import TextBatches, TextEvalBatches
 from flashpoint.data.text.config import DocumentConfig
 from flashpoint.data.text.documents import Documents
@@ -27,15 +33,19 @@ from flashpoint.data.text.pieces import BOS, EOS, PAD, Pieces, cached_pieces
 from flashpoint.data.text.sources import open_both
 from flashpoint.errors import InputError
 from flashpoint.files import cache_folder
-from flashpoint.models.cost import translation_flops
+from flashpoint.models.cost import TRAINING_PASSES, translation_flops
 from flashpoint.models.registry import text_model_config
 from flashpoint.models.reluformer import ReLUFormer, ReLUFormerConfig
 from flashpoint.schema import convert, plain, unknown
 from flashpoint.training.config import (
+    Betas,
+    Decay,
     ModelConfig,
     OptimizerConfig,
+    Rate,
     ScheduleConfig,
     ScheduleKind,
+    StepsOrNone,
     TrainConfig,
 )
 from flashpoint.training.ranks import Ranks
@@ -45,6 +55,9 @@ from flashpoint.training.task import Batch, Numbers, finite
 PIECES = "pieces.model"
 """The file of a run's folder with its subword pieces."""
 
+LETTERS_PER_TOKEN = 4
+"""About, where nothing is cut into pieces yet."""
+
 PENALTY = 0.1
 """Weight of ReLUFormer's penalty where the config has none."""
 
@@ -53,9 +66,9 @@ PENALTY = 0.1
 class TextOptimizerConfig(OptimizerConfig):
     """Adam as translation models use it, without decay; see ``OptimizerConfig``."""
 
-    lr: float = 7e-4
-    betas: tuple[float, float] = (0.9, 0.98)
-    weight_decay: float = 0.0
+    lr: Rate = 7e-4
+    betas: Betas = (0.9, 0.98)
+    weight_decay: Decay = 0.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,7 +76,7 @@ class TextScheduleConfig(ScheduleConfig):
     """The inverse square root, by default; see ``ScheduleConfig``."""
 
     kind: ScheduleKind = "inverse_sqrt"
-    warmup_steps: int = 4000
+    warmup_steps: StepsOrNone = 4000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,16 +96,12 @@ class TextConfig(TrainConfig):
     data: DocumentConfig
     optimizer: TextOptimizerConfig = field(default_factory=TextOptimizerConfig)
     schedule: TextScheduleConfig = field(default_factory=TextScheduleConfig)
-    label_smoothing: float = 0.1
-    penalty: float | None = None
+    label_smoothing: Annotated[float, Bounds(0.0, 1.0, below=True)] = 0.1
+    penalty: Annotated[float | None, Bounds(0.0, 1e6)] = None
 
     def __post_init__(self) -> None:
         TrainConfig.__post_init__(self)
         model = translation_config(self.model)
-        if not 0 <= self.label_smoothing < 1:
-            raise InputError(f"label_smoothing={self.label_smoothing} must lie in [0, 1).")
-        if self.penalty is not None and not 0 <= self.penalty < math.inf:
-            raise InputError(f"penalty={self.penalty} must be 0 or positive.")
         if self.penalty and model.attention.activation != "relu":
             raise InputError(
                 f"penalty={self.penalty} is for relu attention only, not for "
@@ -159,7 +168,8 @@ class TextTask:
         )
         self.steps_per_epoch = self._train.batches_per_epoch
         source, target = self._train.mean_lengths  # as if all samples had these
-        self.flops_per_sample = 3.0 * translation_flops(self.model_config, source, target) / target
+        operations = translation_flops(self.model_config, source, target)
+        self.flops_per_sample = TRAINING_PASSES * operations / target
 
     def _completed(self, config: TextConfig) -> TextConfig:
         """The config with the model's sizes, the penalty's weight and the file of the pieces."""
@@ -203,6 +213,45 @@ class TextTask:
                 *(batch.target_in, batch.target_out, batch.target_lengths),
                 shares,
             )
+
+    def largest_shares(self, batch_size: int) -> list[Callable[[], Batch]]:
+        """The widest batch, and the one with most tokens."""
+        widths = widths_for(self.config.data.length)
+        most = max(widths, key=lambda width: width * rows_of_width(width, batch_size))
+        return [partial(self._blank, width, batch_size) for width in {most, widths[-1]}]
+
+    def _blank(self, width: int, batch_size: int) -> Batch:
+        rows, device = rows_of_width(width, batch_size) // self._ranks.size, self._ranks.device
+        source, target_in, target_out = (
+            torch.zeros(rows, width, dtype=torch.int64, device=device) for _ in range(3)
+        )
+        lengths = torch.zeros(rows, dtype=torch.int64, device=device)
+        shares = torch.zeros(rows, device=device)
+        return source, lengths, target_in, target_out, lengths.clone(), shares
+
+    def bytes_read_ahead(self, batch_size: int) -> int:
+        """Nothing: batches are made when they are wanted."""
+        return 0
+
+    @staticmethod
+    def round_batch(config: TextConfig, batch_size: int, num_processes: int) -> int:
+        """A whole number of rows of every width for every part."""
+        shares = num_processes * config.accumulate
+        return largest_batch_size(config.data.length, batch_size, shares)
+
+    @staticmethod
+    def measure(config: TextConfig) -> tuple[int, float]:
+        """Tokens by the letters of the targets, and operations for each in full rows."""
+        train, _ = open_both(config.data)
+        letters = sum(len(text) for document in train for _, text in document.segments)
+        pieces, length = config.data.pieces.vocabulary_size, config.data.length
+        model = translation_config(config.model, vocabulary_size=pieces)
+        operations = TRAINING_PASSES * translation_flops(model, length, length) / length
+        return max(1, letters // LETTERS_PER_TOKEN), operations
+
+    def describe_batch(self) -> str:
+        """Tokens and the length of a row."""
+        return f"{self.config.batch_size:,} tokens in rows of up to {self.config.data.length}"
 
     def samples_until(self, step: int) -> int:
         """Tokens of the targets, without padding."""

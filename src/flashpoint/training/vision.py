@@ -18,8 +18,8 @@ from flashpoint.data.config import DataConfig
 from flashpoint.data.mixup import mixup
 from flashpoint.data.source import remark_on_test
 from flashpoint.data.sources import open_sources
-from flashpoint.errors import InputError
-from flashpoint.models.cost import forward_flops
+from flashpoint.errors import InputError, describe
+from flashpoint.models.cost import TRAINING_PASSES, forward_flops
 from flashpoint.models.registry import model_config
 from flashpoint.models.vit import ViT, ViTConfig
 from flashpoint.schema import convert, plain, unknown
@@ -77,8 +77,9 @@ def vit_config(model: ModelConfig, data: DataConfig, **defaults: Any) -> ViTConf
     for key in ("image_size", "channels"):
         if settings[key] != getattr(data, key):
             raise InputError(
-                f"model.{key}={settings[key]} differs from data.{key}={getattr(data, key)}. Set "
-                f"both, or leave model.{key} out of the config: the model follows the data."
+                f"model.{key}={describe(settings[key])} differs from data.{key}="
+                f"{getattr(data, key)}. Set both, or leave model.{key} out of the config: the "
+                "model follows the data."
             )
     try:
         config = model_config(model.name, **settings)
@@ -114,7 +115,7 @@ class VisionTask:
             "classes": list(train.class_names),
         }
         self.remark = remark_on_test(config.data.validation, validation.name)
-        self.flops_per_sample = 3.0 * forward_flops(self.model_config)
+        self.flops_per_sample = TRAINING_PASSES * forward_flops(self.model_config)
         self._ranks = ranks
         self._given: dict[str, Tensor] = {}
         self._said = -1  # 0: damaged shards, 1: images too
@@ -154,6 +155,40 @@ class VisionTask:
                 neighbour = neighbour[0], self._one_hot(neighbour[1])
             targets = self._one_hot(batch.labels)
             yield mixup(batch.images, targets, p, seed, step, neighbour=neighbour)
+
+    def largest_shares(self, batch_size: int) -> list[Callable[[], Batch]]:
+        """All batches have the same shapes."""
+
+        def make() -> Batch:
+            data, rows = self.config.data, batch_size // self._ranks.size
+            images = (rows, data.channels, data.image_size, data.image_size)
+            targets = (rows, self.model_config.num_classes)
+            device = self._ranks.device
+            return torch.zeros(images, device=device), torch.zeros(targets, device=device)
+
+        return [make]
+
+    def bytes_read_ahead(self, batch_size: int) -> int:
+        """What workers have ready, and the images as they were before mixup."""
+        data, rows = self.config.data, batch_size // self._ranks.size
+        unmixed = 4 * rows * data.channels * data.image_size**2 if data.augmentation.mixup else 0
+        return self._train.bytes_ahead(batch_size) + unmixed
+
+    @staticmethod
+    def round_batch(config: VisionConfig, batch_size: int, num_processes: int) -> int:
+        """As many images for every part."""
+        return batch_size - batch_size % (num_processes * config.accumulate)
+
+    @staticmethod
+    def measure(config: VisionConfig) -> tuple[int, float]:
+        """Images, and operations of forward and backward."""
+        train, _ = open_sources(config.data)
+        model = vit_config(config.model, config.data, num_classes=train.num_classes)
+        return train.num_samples, TRAINING_PASSES * forward_flops(model)
+
+    def describe_batch(self) -> str:
+        """Images and their side."""
+        return f"{self.config.batch_size:,} images of {self.config.data.image_size} px"
 
     def samples_until(self, step: int) -> int:
         """All batches are full."""

@@ -18,6 +18,7 @@ from flashpoint.errors import InputError
 NARROWEST = 32
 WIDTH_MULTIPLE = 64
 ROW_MULTIPLE = 8
+_TRIES = 4096  # sizes, before it is said that there is none
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,20 @@ def check_rows(length: int, batch_size: int, num_processes: int, num_parts: int 
                 f"works with data.length={length} is batch_size="
                 f"{_next_batch_size(length, batch_size, shares)}."
             )
+
+
+def largest_batch_size(length: int, most: int, shares: int) -> int:
+    """The largest number of tokens up to ``most`` whose rows can be shared out; 0 for none.
+
+    Example:
+        >>> largest_batch_size(512, 5000, 1), largest_batch_size(512, 50_000, 3)
+        (5000, 37088)
+    """
+    lowest = max(0, most - _TRIES * NARROWEST)
+    for size in (most, *range(most - most % NARROWEST, lowest, -NARROWEST)):
+        if all(_can_share(rows_of_width(width, size), shares) for width in widths_for(length)):
+            return size
+    return 0
 
 
 def _can_share(rows: int, shares: int) -> bool:

@@ -1,9 +1,9 @@
 """What a translation model learns from, as data; checked when it is made."""
 
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
 
-from flashpoint.data.config import check_range
+from flashpoint.bounds import Bounds, check_bounds
 from flashpoint.errors import InputError, check_choice
 
 PieceKind = Literal["unigram", "bpe"]
@@ -22,12 +22,12 @@ class PiecesConfig:
     """
 
     kind: PieceKind = "bpe"
-    vocabulary_size: int = 8192
+    vocabulary_size: Annotated[int, Bounds(300, 1_000_000)] = 8192
     file: str = ""
 
     def __post_init__(self) -> None:
         check_choice("data.pieces.kind", self.kind, get_args(PieceKind))
-        check_range("data.pieces.vocabulary_size", self.vocabulary_size, 300, 1_000_000)
+        check_bounds(self, "data.pieces.")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,15 +53,15 @@ class DocumentConfig:
     validation: str
     source: str = "en"
     target: str = "de"
-    length: int = 512
+    length: Annotated[int, Bounds(MIN_LENGTH, MAX_LENGTH)] = 512
     join: bool = True
-    resolutions: int = 1
+    resolutions: Annotated[int, Bounds(1, MAX_LENGTH)] = 1
     pieces: PiecesConfig = field(default_factory=PiecesConfig)
 
     def __post_init__(self) -> None:
-        check_range("data.length", self.length, MIN_LENGTH, MAX_LENGTH)
+        check_bounds(self, "data.")
         most = (self.length // MIN_LENGTH).bit_length()
-        if not 1 <= self.resolutions <= most:
+        if self.resolutions > most:
             raise InputError(
                 f"data.resolutions={self.resolutions} must lie in [1, {most}]: data.length="
                 f"{self.length} can be halved {most - 1} times down to {MIN_LENGTH} tokens."

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from flashpoint.data.huggingface import load_split, require_datasets
+from flashpoint.data.source import SPLIT_NAMES, open_splits
 from flashpoint.data.text.collecting import Collector
 from flashpoint.data.text.documents import Documents
 from flashpoint.data.text.rows import TRANSLATION, as_row, collect_rows, find_fields
@@ -28,7 +29,11 @@ def holds_text(folder: Path) -> bool:
     """Whether there is a dataset, and no column of it holds images."""
     library = require_datasets()
     try:
-        dataset, _ = load_split(folder, "train")
+        splits, _ = open_splits(tuple(SPLIT_NAMES), lambda split: load_split(folder, split)[0])
     except InputError:
         return False
-    return not any(isinstance(kind, library.Image) for kind in dataset.features.values())
+    return bool(splits) and not any(
+        isinstance(kind, library.Image)
+        for dataset in splits.values()
+        for kind in dataset.features.values()
+    )

@@ -1,6 +1,6 @@
 """JSON lines: a document a line, or a segment a line."""
 
-import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from flashpoint.data.text.documents import Documents
 from flashpoint.data.text.lines import read_lines
 from flashpoint.data.text.rows import Row, as_row, collect_rows
 from flashpoint.errors import InputError, describe
+from flashpoint.stored import parse_json
 
 SEGMENTS = "segments"
 
@@ -27,7 +28,7 @@ def open_json_lines(place: Path, split: str, languages: tuple[str, str]) -> Docu
     Segments without a document are one document. An empty line is nothing.
     """
     file = place
-    if place.is_dir():
+    if os.path.isdir(place):
         stems = [found.stem for found in place.glob("*.jsonl")]
         file = place / f"{pick_split(stems, split, f'jsonl:{place}')}.jsonl"
     return read_json_lines(file, languages, f"jsonl:{file}")
@@ -52,13 +53,7 @@ def _objects(file: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
         if not line.strip():
             continue
         where = f"{file}, line {number}"
-        try:
-            fields: Any = json.loads(line)
-        except ValueError as error:
-            raise InputError(f"{where} is no JSON: {error}.") from error
-        if not isinstance(fields, dict):
-            raise InputError(f"{where} is {describe(fields)}, not an object with fields.")
-        yield where, fields
+        yield where, parse_json(line, dict[str, Any], where)
 
 
 def _add_document(collector: Collector, fields: Mapping[str, Any], where: str) -> None:

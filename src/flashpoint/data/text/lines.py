@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from flashpoint.errors import InputError
+from flashpoint.stored import open_plain
 
 
 def read_lines(file: Path) -> Iterator[str]:
@@ -13,7 +14,7 @@ def read_lines(file: Path) -> Iterator[str]:
     would else come apart.
     """
     try:
-        with file.open("rb") as opened:
+        with open_plain(file) as opened:
             for number, content in enumerate(opened, start=1):
                 try:
                     line = content.decode("utf-8-sig" if number == 1 else "utf-8")

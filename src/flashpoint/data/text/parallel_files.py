@@ -1,8 +1,10 @@
 """Which files a text names: two of plain text, with documents in a third, or one with tabs."""
 
+import os
 from pathlib import Path
 from typing import NamedTuple
 
+from flashpoint.data.folder_walk import at_home, list_folder
 from flashpoint.data.source import pick_split
 from flashpoint.errors import InputError
 
@@ -37,14 +39,14 @@ def find_files(place: str, split: str, languages: tuple[str, str]) -> ParallelFi
     """
     before, comma, after = place.partition(",")
     if comma:
-        source, target = (_existing(Path(side).expanduser()) for side in (before, after))
+        source, target = (_existing(at_home(side)) for side in (before, after))
         return ParallelFiles(f"text:{place}", source, target, None)
-    path = Path(place).expanduser()
+    path = at_home(place)
     if path.suffix == ".tsv":
         return ParallelFiles(f"text:{place}", _existing(path), path, None)
-    if not path.is_dir():
+    if not os.path.isdir(path):
         return _with_prefix(path, languages, f"text:{place}")
-    names = {file.name for file in path.iterdir() if file.is_file()}
+    names = {name for name in list_folder(path).files if os.path.isfile(path / name)}
     stems = {name.partition(f".{languages[0]}")[0] for name in names if f".{languages[0]}" in name}
     if split == "validation" and "dev" in stems and "validation" not in stems:
         split = "dev"
@@ -55,14 +57,14 @@ def find_files(place: str, split: str, languages: tuple[str, str]) -> ParallelFi
 def _with_prefix(prefix: Path, languages: tuple[str, str], name: str) -> ParallelFiles:
     source, target = (_of_language(prefix, language) for language in languages)
     named = (prefix.with_name(prefix.name + suffix) for suffix in DOCUMENT_SUFFIXES)
-    return ParallelFiles(name, source, target, next(filter(Path.is_file, named), None))
+    return ParallelFiles(name, source, target, next(filter(os.path.isfile, named), None))
 
 
 def _of_language(prefix: Path, language: str) -> Path:
     """PREFIX.LANGUAGE, with or without markup."""
     wanted = prefix.with_name(f"{prefix.name}.{language}")
     for suffix in ("", *MARKUP_SUFFIXES):
-        if (file := wanted.with_name(wanted.name + suffix)).is_file():
+        if os.path.isfile(file := wanted.with_name(wanted.name + suffix)):
             return file
     raise InputError(
         f"{wanted} does not exist. Give text:PREFIX for PREFIX.{language} and its translation, "
@@ -71,6 +73,6 @@ def _of_language(prefix: Path, language: str) -> Path:
 
 
 def _existing(file: Path) -> Path:
-    if not file.is_file():
-        raise InputError(f"{file} does not exist.")
+    if not os.path.isfile(file):
+        raise InputError(f"{file} does not exist, or is no plain file.")
     return file

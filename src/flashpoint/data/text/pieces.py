@@ -8,6 +8,7 @@ SentencePiece writes spaces).
 
 import hashlib
 import io
+import os
 import re
 from collections.abc import Iterable, Sequence
 from functools import cached_property
@@ -17,10 +18,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from flashpoint.data.folder_walk import at_home
 from flashpoint.data.text.config import PiecesConfig
 from flashpoint.data.text.documents import Documents
 from flashpoint.errors import InputError, UnsupportedError
 from flashpoint.files import write_atomically
+from flashpoint.stored import read_bytes
 
 PAD, UNK, BOS, EOS, SEP = range(5)
 SPECIAL = ("<pad>", "<unk>", "<s>", "</s>", "<sep>")
@@ -105,10 +108,7 @@ class Pieces:
 
 def load_pieces(file: Path) -> Pieces:
     """A model from a file."""
-    try:
-        return Pieces(file.read_bytes(), str(file))
-    except OSError as error:
-        raise InputError(f"{file} cannot be read: {error.strerror}.") from error
+    return Pieces(read_bytes(file), str(file))
 
 
 def train_pieces(documents: Documents, config: PiecesConfig) -> Pieces:
@@ -142,12 +142,12 @@ def cached_pieces(documents: Documents, config: PiecesConfig, folder: Path) -> P
     What is trained is kept in the folder under a name that says what from.
     """
     if config.file:
-        return load_pieces(Path(config.file).expanduser())
+        return load_pieces(at_home(config.file))
     digest = hashlib.sha256()
     for text in documents.texts():
         digest.update(text.encode() + b"\n")
     name = f"pieces-{config.kind}-{config.vocabulary_size}-{digest.hexdigest()[:16]}.model"
-    if (folder / name).is_file():
+    if os.path.isfile(folder / name):
         return load_pieces(folder / name)
     pieces = train_pieces(documents, config)
     try:

@@ -1,22 +1,30 @@
 """Folders that ``flashpoint data prepare`` wrote: one .jsonl file a split, and a summary."""
 
 import json
+import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from flashpoint.data.source import pick_split
 from flashpoint.data.text.documents import Document, Documents
 from flashpoint.data.text.json_lines import read_json_lines
-from flashpoint.errors import InputError
+from flashpoint.errors import InputError, show_names
 from flashpoint.files import write_atomically
+from flashpoint.stored import read_json
 
 SUMMARY = "summary.json"
 
 
+class _Summary(TypedDict):
+    """What is read of the summary."""
+
+    languages: tuple[str, str]
+
+
 def is_prepared(folder: Path) -> bool:
     """Whether documents were prepared there."""
-    return (folder / SUMMARY).is_file()
+    return os.path.isfile(folder / SUMMARY)
 
 
 def open_prepared(folder: Path, split: str, languages: tuple[str, str]) -> Documents:
@@ -24,7 +32,8 @@ def open_prepared(folder: Path, split: str, languages: tuple[str, str]) -> Docum
     name = f"documents:{folder}"
     found = _languages(folder, name)
     if set(found) != set(languages):
-        raise InputError(f"{name} holds {'-'.join(found)}, not {'-'.join(languages)}.")
+        held = "-".join(show_names([language]) for language in found)
+        raise InputError(f"{name} holds {held}, not {'-'.join(languages)}.")
     chosen = pick_split([file.stem for file in folder.glob("*.jsonl")], split, name)
     documents = read_json_lines(folder / f"{chosen}.jsonl", found, f"{name}:{chosen}")
     return documents if found == languages else reverse(documents)
@@ -37,12 +46,7 @@ def _languages(folder: Path, name: str) -> tuple[str, str]:
             f"{name} has no {SUMMARY}: nothing was prepared there, or not to the end. Run "
             f"`flashpoint data prepare en-de-docs --to {folder}`."
         )
-    try:
-        summary: Any = json.loads((folder / SUMMARY).read_bytes())
-        source, target = summary["languages"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{folder / SUMMARY} is damaged: {error!r}. Prepare it again.") from error
-    return source, target
+    return read_json(folder / SUMMARY, _Summary, "Prepare it again.")["languages"]
 
 
 def reverse(documents: Documents) -> Documents:

@@ -16,18 +16,19 @@ from dataclasses import dataclass
 import numpy as np
 
 from flashpoint.data.text.documents import Document, Documents
-from flashpoint.errors import InputError
+from flashpoint.errors import InputError, describe
 
 NUM_KEYS = 128
 VALUES = "ABCDEFGH"
 NUM_TRAINING = 100_000
+MAX_TRAINING = 10_000_000
 NUM_HELD_OUT = 1_000
 NUM_PIECES = 256 + 5 + 1 + NUM_KEYS * len(VALUES) + NUM_KEYS + len(VALUES)
 """Bytes, special pieces, the space in front of a text, and the characters."""
 
 FIRST_PAIR = 0x4E00  # of the Chinese characters
 FIRST_QUERY = 0xAC00  # of the Korean ones
-_PLACE = re.compile(r"(\d+)(?:-(\d+))?(?:,(\d+))?")
+_PLACE = re.compile(r"(\d{1,40})(?:-(\d{1,40}))?(?:,(\d{1,40}))?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +50,11 @@ class Recall:
                 f"recall:{self.fewest}-{self.most} must name numbers of pairs that rise from 1 to "
                 f"{NUM_KEYS}, the keys there are."
             )
-        if self.num_training < 1:
-            raise InputError(f"recall must have samples to train on, not {self.num_training}.")
+        if not 1 <= self.num_training <= MAX_TRAINING:
+            raise InputError(
+                f"recall must have 1 to {MAX_TRAINING} samples to train on, not "
+                f"{describe(self.num_training)}."
+            )
 
     @classmethod
     def parse(cls, text: str) -> "Recall":

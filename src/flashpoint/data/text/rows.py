@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from flashpoint.data.text.collecting import Collector
-from flashpoint.errors import InputError, describe
+from flashpoint.errors import InputError, describe, show_names
 
 DOCUMENT_FIELDS = ("document", "doc", "doc_id", "docid", "document_id", "talk_id", "name")
 TRANSLATION = "translation"
@@ -30,7 +30,7 @@ def find_fields(
         if set(pair) <= set(names):
             return *pair, document
     raise InputError(
-        f"{where} has the fields {', '.join(sorted(names)) or 'none'}; needed are "
+        f"{where} has the fields {show_names(names)}; needed are "
         f"{languages[0]} and {languages[1]}, or source and target (or a field {TRANSLATION} with "
         f"these), and for documents one of {', '.join(DOCUMENT_FIELDS)}."
     )

@@ -1,7 +1,9 @@
 """From a text in a config or on the command line to documents."""
 
+import os
 from pathlib import Path
 
+from flashpoint.data.folder_walk import at_home
 from flashpoint.data.text.config import DocumentConfig
 from flashpoint.data.text.documents import Documents
 from flashpoint.data.text.huggingface import holds_text, open_huggingface
@@ -44,7 +46,7 @@ def open_documents(where: str, split: str, languages: tuple[str, str] = ("en", "
     if kind == "text":
         return open_parallel(rest, split, languages)
     if kind == "jsonl":
-        return open_json_lines(Path(rest).expanduser(), split, languages)
+        return open_json_lines(at_home(rest), split, languages)
     if kind == "recall":
         return open_recall(rest, split, languages)
     return open_huggingface(*_folder_and_split(rest, split, where), languages)
@@ -66,18 +68,18 @@ def names_documents(where: str) -> bool:
     """Whether a text names documents, not images."""
     kind, _, rest = where.partition(":")
     if kind == "hf":
-        folders = (Path(place).expanduser() for place in (rest, rest.rpartition(":")[0]) if place)
-        return any(folder.is_dir() and holds_text(folder) for folder in folders)
-    return kind in KINDS or is_prepared(Path(where).expanduser())
+        folders = (at_home(place) for place in (rest, rest.rpartition(":")[0]) if place)
+        return any(os.path.isdir(folder) and holds_text(folder) for folder in folders)
+    return kind in KINDS or is_prepared(at_home(where))
 
 
 def _folder_and_split(place: str, split: str, where: str) -> tuple[Path, str]:
     """A folder, and the split that may stand behind it."""
     before, colon, after = place.rpartition(":")
-    if colon and not Path(place).expanduser().exists():
+    if colon and not os.path.exists(at_home(place)):
         place, split = before, after
-    folder = Path(place).expanduser()
-    if not folder.is_dir():
+    folder = at_home(place)
+    if not os.path.isdir(folder):
         kind = where.partition(":")[0]
         near = "" if kind in KINDS else hint(kind, KINDS)
         raise InputError(

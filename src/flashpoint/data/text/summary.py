@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from flashpoint.data.source import open_splits
 from flashpoint.data.text.documents import Document, Documents, Segment
 from flashpoint.data.text.sources import open_documents
-from flashpoint.errors import InputError
 
 SPLITS = ("train", "validation", "test")
 
@@ -35,23 +35,18 @@ class Summary:
 
 def summarise(
     where: str, split: str | None = None, languages: tuple[str, str] = ("en", "de")
-) -> list[Summary]:
-    """One split of what a text names, or all that it has."""
+) -> tuple[list[Summary], dict[str, str]]:
+    """One split of what a text names, or all that it has.
+
+    The second part is why splits that are there cannot be opened, by their names.
+    """
     if split is not None:
-        return [_summary(split, open_documents(where, split, languages))]
-    found: dict[str, Documents] = {}
-    refused: InputError | None = None
-    for name in SPLITS:
-        try:
-            found[name] = open_documents(where, name, languages)
-        except InputError as error:
-            refused = refused or error
-    if not found and refused is not None:
-        raise refused
+        return [_summary(split, open_documents(where, split, languages))], {}
+    found, broken = open_splits(SPLITS, lambda name: open_documents(where, name, languages))
     different = {documents.name: split for split, documents in reversed(found.items())}
     if len(different) == 1 and len(found) > 1:
-        return [_summary("all", next(iter(found.values())))]
-    return [_summary(s, d) for s, d in found.items() if different[d.name] == s]
+        return [_summary("all", next(iter(found.values())))], broken
+    return [_summary(s, d) for s, d in found.items() if different[d.name] == s], broken
 
 
 def _summary(split: str, documents: Documents) -> Summary:

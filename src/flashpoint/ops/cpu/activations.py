@@ -88,6 +88,10 @@ def _softplus_gradient_(s: Tensor, dw: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _sigmoid_gradient_(s: Tensor, dw: Tensor) -> tuple[Tensor, Tensor]:
+    if s.dtype == torch.bfloat16:  # too coarse near 1 to take the slope w (1 - w) from w
+        rest = s.neg().sigmoid_()
+        w = s.sigmoid_()
+        return w, dw.mul_(w).mul_(rest)
     w = s.sigmoid_()
     return w, aten.sigmoid_backward.grad_input(dw, w, grad_input=dw)
 

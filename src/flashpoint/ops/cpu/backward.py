@@ -11,7 +11,7 @@ memory, and the fifth yields dq transposed, which is turned once at the end.
 import torch
 from torch import Tensor
 
-from flashpoint.ops.cpu.scores import ScoreTiles, hide_, product_into
+from flashpoint.ops.cpu.scores import ScoreTiles, hide_, product_into, scaled_product
 from flashpoint.ops.cpu.tiling import Group, Tile
 from flashpoint.ops.spec import Terms
 
@@ -106,7 +106,7 @@ class _Backward:
             (self.dv, group.kv_heads, w, g_rows, factor),
         ):
             out = grad[group.batch, heads].view(group.size, a.shape[1], b.shape[2])
-            torch.baddbmm(out, a, b, beta=0, alpha=scale, out=out)
+            scaled_product(a, b, scale, out)
 
     def _run_keys(
         self, group: Group, j0: int, j1: int, normalizer: float | Tensor, dq: dict[int, Tensor]

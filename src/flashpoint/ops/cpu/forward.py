@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from flashpoint.ops.cpu.activations import on_tiles
-from flashpoint.ops.cpu.scores import ScoreTiles
+from flashpoint.ops.cpu.scores import ScoreTiles, scaled_product
 from flashpoint.ops.cpu.tiling import Group
 from flashpoint.ops.spec import Terms, length_power
 
@@ -69,7 +69,7 @@ def _attend_rows(
         k_rows, v_rows = (tiles.keys(x, group, tile.j0, tile.j1) for x in (k, v))
         w = tiles.weights(q_rows, k_rows, group, tile)
         if out is not None:
-            return torch.baddbmm(out, w, v_rows, beta=0, alpha=factor, out=out)
+            return scaled_product(w, v_rows, factor, out)
         total = tiles.accumulate(total, w, v_rows)
     if total is not None:
         return total

@@ -9,6 +9,7 @@ from flashpoint.ops.cpu.activations import SMOOTH_IN_BF16, on_tiles
 from flashpoint.ops.cpu.tiling import Group, Plan, Tile
 from flashpoint.ops.spec import Terms, length_power
 
+SMALLEST_INSIDE, LARGEST_INSIDE = 2.0**-30, 2.0**30  # factors that products take with them
 _BITS = {
     torch.bfloat16: torch.int16,
     torch.float32: torch.int32,
@@ -130,10 +131,20 @@ def product_into(
     buffer: Tensor, shape: tuple[int, int, int], a: Tensor, b: Tensor, factor: float = 1.0
 ) -> Tensor:
     """factor * a @ b, written to the buffer's first elements."""
-    out = buffer[: math.prod(shape)].view(shape)
+    return scaled_product(a, b, factor, buffer[: math.prod(shape)].view(shape))
+
+
+def scaled_product(a: Tensor, b: Tensor, factor: float, out: Tensor) -> Tensor:
+    """factor * a @ b, written to ``out``, whatever stood there.
+
+    PyTorch's product with a factor inside leaves ``out`` as it was in bf16 when the factor is 0,
+    refuses one that fp32 cannot hold, and may multiply a by a large one until it overflows.
+    """
     if factor == 1.0:
         return torch.bmm(a, b, out=out)
-    return torch.baddbmm(out, a, b, beta=0, alpha=factor, out=out)
+    if SMALLEST_INSIDE <= abs(factor) <= LARGEST_INSIDE:
+        return torch.baddbmm(out, a, b, beta=0, alpha=factor, out=out)
+    return torch.bmm(a, b, out=out).mul_(factor)
 
 
 def hide_(x: Tensor, visible: Tensor) -> None:

@@ -9,6 +9,7 @@ import torch
 import triton
 import triton.language as tl
 
+from flashpoint.errors import UnsupportedError
 from flashpoint.ops.implementations import INTERPRETED
 from flashpoint.ops.spec import registered
 
@@ -166,9 +167,13 @@ def in_kernels(key: str) -> tuple[Any, Any]:
         return _BY_TWOS[key], _PAIRS[key][1]
     if key in _PAIRS:
         return _PAIRS[key]
-    pair = registered(key).triton
-    assert pair is not None  # ``implementations.choose`` has looked
-    return pair
+    activation = registered(key)
+    if activation.triton is None:  # an exported program's; others ``choose`` has refused
+        raise UnsupportedError(
+            f"activation {activation.name!r} has no kernels in this process. Make it with "
+            "Activation(..., triton=(h, derivative)), or move the tensors to the CPU."
+        )
+    return activation.triton
 
 
 def is_builtin(key: str) -> bool:

@@ -17,18 +17,19 @@ import torch
 import triton.testing
 
 from flashpoint.ops.triton import tile_store
+from flashpoint.ops.triton.gpu import Gpu, gpu_of
 from flashpoint.ops.triton.problem import Problem
-from flashpoint.ops.triton.replay import Recorder
+from flashpoint.ops.triton.replay import Recorder, run_once
 from flashpoint.ops.triton.tuning import (
-    Gpu,
     Kind,
     Tiles,
+    avoid_trap,
     fits,
-    gpu_of,
     launch_arguments,
     table_tiles,
     usual_tiles,
 )
+from flashpoint.ops.triton.versions import launcher_form
 
 Launch = Callable[[Recorder, dict[str, Any]], None]
 Timer = Callable[[Callable[[], None]], float]
@@ -113,8 +114,9 @@ def candidates(kind: Kind, gpu: Gpu) -> list[Tiles]:
     others = _FP32_CANDIDATES if is_fp32 else _CANDIDATES[kind.kernel]
     if kind.kernel == "decode":
         others = tuple(tiles._replace(block_m=kind.num_queries) for tiles in others)
-    first = (usual_tiles(kind, gpu), table_tiles(kind, gpu))
-    return list(dict.fromkeys([*first, *(x for x in others if fits(kind, x, gpu))]))
+    found = (usual_tiles(kind, gpu), table_tiles(kind, gpu))
+    found += tuple(x for x in others if fits(kind, x, gpu))
+    return list(dict.fromkeys(avoid_trap(kind, tiles, gpu) for tiles in found))
 
 
 def autotuned(kernel: str, problem: Problem, launch: Launch) -> dict[str, Any] | None:
@@ -184,9 +186,9 @@ class Rehearsal(Recorder):
 
     def launch(self, kernel: Any, num_programs: int, arguments: dict[str, Any]) -> None:
         """Run a kernel, and keep how to run it again."""
-        compiled = kernel[(num_programs,)](**arguments)
-        if compiled is None:  # interpreted
-            self.steps.append(functools.partial(kernel[(num_programs,)], **arguments))
+        compiled = run_once(kernel, num_programs, arguments)
+        if compiled is None or launcher_form() is None:  # interpreted, or not as we know it
+            self.steps.append(functools.partial(run_once, kernel, num_programs, arguments))
             return
         values = [arguments[name] for name in kernel.arg_names]
         self.steps.append(functools.partial(compiled[(num_programs, 1, 1)], *values))

@@ -5,6 +5,7 @@ import triton.language as tl
 
 from flashpoint.ops.triton.tiles import (
     add_product,
+    clear_between,
     finish_scores,
     gradient_of_scores,
     in_window,
@@ -83,7 +84,7 @@ def backward_dkdv_kernel(
     q, k, v, do, dk, dv,                           # pointers; the first four descriptors where TMA
     bias, mask, normalizers, lengths, cu_q, cu_k,  # pointers or None
     q_strides, k_strides, v_strides, do_strides, bias_strides, mask_strides, norm_strides,
-    Hq, Lq, Lk, left, right, scale, bias_number, gain, alpha, shrink, shrink_ds,
+    Hq, Lq, Lk, Tk, left, right, scale, bias_number, gain, alpha, shrink, shrink_ds,
     WEIGH: tl.constexpr, GRADIENT: tl.constexpr, IS_BUILTIN: tl.constexpr,
     GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     HAS_SCALE: tl.constexpr, HAS_BIAS_NUMBER: tl.constexpr, MASK: tl.constexpr, NORM: tl.constexpr,
@@ -98,15 +99,25 @@ def backward_dkdv_kernel(
     num_blocks = tl.cdiv(Lk, BLOCK_N)
     num_heads = Hq // GROUP
     pid = tl.program_id(0)
-    j0 = pid % num_blocks * BLOCK_N
+    block = pid % num_blocks
+    j0 = block * BLOCK_N
     kv_head = pid // num_blocks % num_heads
     b = pid // num_blocks // num_heads
     batch, q_start, k_start, num_queries, num_keys, existing = sequence(
         b, lengths, cu_q, cu_k, Lq, Lk
     )
+    packed: tl.constexpr = cu_q is not None
+    if packed:
+        clear_between(
+            dk, b, kv_head, block, num_blocks, cu_k, k_start, num_keys, Tk, num_heads,
+            D, BLOCK_N, BLOCK_D,
+        )
+        clear_between(
+            dv, b, kv_head, block, num_blocks, cu_k, k_start, num_keys, Tk, num_heads,
+            DV, BLOCK_N, BLOCK_DV,
+        )
     if j0 >= num_keys:
         return
-    packed: tl.constexpr = cu_q is not None
     shift, row, end = num_keys - num_queries, k_start + j0, k_start + num_keys
     seen_end = k_start + existing
     k_tile = load_rows(

@@ -5,6 +5,7 @@ import triton.language as tl
 
 from flashpoint.ops.triton.tiles import (
     add_product,
+    clear_between,
     finish_scores,
     gradient_of_scores,
     in_window,
@@ -65,7 +66,7 @@ def backward_dq_kernel(
     q, k, v, do, dq,                               # pointers; all but dq descriptors where TMA
     bias, mask, normalizers, lengths, cu_q, cu_k,  # pointers or None
     q_strides, k_strides, v_strides, do_strides, bias_strides, mask_strides, norm_strides,
-    Hq, Lq, Lk, left, right, scale, bias_number, gain, alpha, shrink_ds,
+    Hq, Lq, Lk, Tq, left, right, scale, bias_number, gain, alpha, shrink_ds,
     GRADIENT: tl.constexpr, IS_BUILTIN: tl.constexpr,
     GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     HAS_SCALE: tl.constexpr, HAS_BIAS_NUMBER: tl.constexpr, MASK: tl.constexpr, NORM: tl.constexpr,
@@ -83,6 +84,10 @@ def backward_dq_kernel(
         b, lengths, cu_q, cu_k, Lq, Lk
     )
     i0 = block * BLOCK_M
+    if cu_q is not None:
+        clear_between(
+            dq, b, h, block, num_blocks, cu_q, q_start, num_queries, Tq, Hq, D, BLOCK_M, BLOCK_D
+        )
     if i0 >= num_queries:
         return
     shift, row, end = num_keys - num_queries, q_start + i0, q_start + num_queries

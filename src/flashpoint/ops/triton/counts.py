@@ -8,6 +8,7 @@ import triton.language as tl
 from torch import Tensor
 
 from flashpoint.ops.triton.tiles import in_window, load_scored, sequence
+from flashpoint.ops.triton.versions import launch_options
 
 if TYPE_CHECKING:
     from flashpoint.ops.triton.problem import Problem
@@ -50,6 +51,6 @@ def launch_counts(problem: "Problem", mask: Tensor, mask_strides: tuple[int, ...
         counts, mask,
         problem.lengths, problem.cu_q, problem.cu_k, mask_strides,
         heads, problem.num_queries, problem.num_keys, *problem.window,
-        ROWS, KEYS,
+        ROWS, KEYS, **launch_options(),
     )
     return counts

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from flashpoint.ops.implementations import INTERPRETED
 from flashpoint.ops.triton.autotune import autotuned
+from flashpoint.ops.triton.gpu import HOPPER_FAMILY, gpu_of
 from flashpoint.ops.triton.problem import Problem
 from flashpoint.ops.triton.replay import Recorder, only
 from flashpoint.ops.triton.tiles import (
@@ -124,7 +125,7 @@ def suits(problem: Problem) -> bool:
 
 def launch_decode(problem: Problem, recorder: Recorder, o: Tensor) -> None:
     """Write the result to o."""
-    chained = not INTERPRETED and torch.cuda.get_device_capability(o.device)[0] >= 9
+    chained = not INTERPRETED and gpu_of(o.device).family >= HOPPER_FAMILY
     arguments = problem.arguments() | {"o": o, "B": problem.num_samples, "CHAINED": chained}
     programs = problem.k.shape[1] * problem.num_samples
     rows = o.shape[0] * o.shape[1] * o.shape[2]

@@ -14,6 +14,7 @@ from flashpoint.ops.triton.problem import Problem, prepare
 from flashpoint.ops.triton.replay import Recorder, only, run_recorded
 from flashpoint.ops.triton.tiles import (
     add_product,
+    clear_between,
     finish_scores,
     in_window,
     keys_of_block,
@@ -70,7 +71,7 @@ def forward_kernel(
     q, k, v, o,                                    # pointers; q, k, v descriptors where TMA
     bias, mask, normalizers, lengths, cu_q, cu_k,  # pointers or None
     q_strides, k_strides, v_strides, bias_strides, mask_strides, norm_strides,
-    Hq, Lq, Lk, left, right,                       # Lq, Lk: the longest sequence's where packed
+    Hq, Lq, Lk, Tq, left, right,                   # packed: the longest sequence's L, all Tq
     scale, bias_number, gain, alpha, shrink,
     WEIGH: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     HAS_SCALE: tl.constexpr, HAS_BIAS_NUMBER: tl.constexpr, MASK: tl.constexpr, NORM: tl.constexpr,
@@ -92,6 +93,10 @@ def forward_kernel(
         b, lengths, cu_q, cu_k, Lq, Lk
     )
     i0 = block * BLOCK_M
+    if cu_q is not None:
+        clear_between(
+            o, b, h, block, num_blocks, cu_q, q_start, num_queries, Tq, Hq, DV, BLOCK_M, BLOCK_DV
+        )
     if i0 >= num_queries:
         return
     shift, row, end = num_keys - num_queries, q_start + i0, q_start + num_queries

@@ -4,13 +4,13 @@ import functools
 from types import ModuleType
 
 import torch
-import triton
 from torch import Tensor
 
 from flashpoint.ops.implementations import INTERPRETED
+from flashpoint.ops.triton.gpu import HOPPER_FAMILY, gpu_of
 from flashpoint.ops.triton.problem import Problem, block_of
+from flashpoint.ops.triton.versions import has_known_gluon
 
-GLUON_VERSIONS = ("3.6.",)  # whose Gluon was tested; others take the portable kernels
 FORWARD_ROWS = 192  # queries that fill the large tiles of the forward kernel
 BACKWARD_ROWS = 192  # queries and keys that fill those of the backward kernel
 NORMED_DIM = 64  # BLOCK_D of calls with norms: registers hold x, dx and what comes of them
@@ -43,6 +43,5 @@ def takes_norms(problem: Problem) -> bool:
 @functools.cache
 def serves(device: torch.device) -> bool:
     """True where the device is a Hopper GPU and this Triton has the Gluon we know."""
-    if INTERPRETED or device.type != "cuda" or torch.cuda.get_device_capability(device)[0] != 9:
-        return False
-    return triton.__version__.startswith(GLUON_VERSIONS)
+    is_hopper = device.type == "cuda" and gpu_of(device).family == HOPPER_FAMILY
+    return is_hopper and not INTERPRETED and has_known_gluon()

@@ -11,7 +11,7 @@ from flashpoint.ops.triton.hopper_backward_producer import SLOTS, find_tile
 from flashpoint.ops.triton.hopper_blocks import take_head, take_head_by_signs
 from flashpoint.ops.triton.hopper_norm import add_pairs, normalise_gradient
 from flashpoint.ops.triton.hopper_signs import count_head_words, find_words
-from flashpoint.ops.triton.hopper_tiles import count_turns
+from flashpoint.ops.triton.hopper_tiles import count_turns, store_async
 from flashpoint.ops.triton.hopper_weights import find_blocks
 from flashpoint.ops.triton.tiles import over_power
 
@@ -24,7 +24,7 @@ def store_rows(values, buffer, rows, at):
     """Start the store of [ROWS, D] fp32 by its buffer; rows behind the tensor's are clipped."""
     buffer.reshape(values.shape).store(values.to(rows.dtype))
     fence_async_shared()
-    tma.async_copy_shared_to_global(rows, at, buffer)
+    store_async(rows, at, buffer)
 
 
 @gluon.jit

@@ -5,9 +5,9 @@ Names are those of that file.
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
-from flashpoint.ops.triton.hopper_tiles import count_turns, locate_tile
+from flashpoint.ops.triton.hopper_tiles import count_turns, load_async, locate_tile
 from flashpoint.ops.triton.hopper_weights import find_blocks
 
 SLOTS = gl.constexpr(2)  # tiles whose rows are in shared memory: this one's and the next one's
@@ -31,7 +31,7 @@ def find_tile(turn, sizes, CAUSAL: gl.constexpr, SIDE: gl.constexpr, LAUNCH: gl.
 def load_block(block, at, buffers, full, stage):
     """Producer: a block to a stage of a ring."""
     mbarrier.expect(full.index(stage), block.block_type.nbytes)
-    tma.async_copy_global_to_shared(block, at, full.index(stage), buffers.index(stage))
+    load_async(block, at, full.index(stage), buffers.index(stage))
 
 
 @gluon.jit
@@ -60,10 +60,10 @@ def load_tile(
         mbarrier.expect(full, a.block_type.nbytes * (1 + HAS_B + HAS_X))
         at = [batch, head, first_row + consumer * ROWS, 0]
         if HAS_X:
-            tma.async_copy_global_to_shared(x, at, full, x_buffers.index(slot))
-        tma.async_copy_global_to_shared(a, at, full, a_buffers.index(slot))
+            load_async(x, at, full, x_buffers.index(slot))
+        load_async(a, at, full, a_buffers.index(slot))
         if HAS_B:
-            tma.async_copy_global_to_shared(b, at, full, b_buffers.index(slot))
+            load_async(b, at, full, b_buffers.index(slot))
     last_row = first_row + BLOCK_ROWS - 1
     first, last, masked = find_blocks(first_row, last_row, sizes, BLOCK, SIDE, CAUSAL)
     column_head = head // group

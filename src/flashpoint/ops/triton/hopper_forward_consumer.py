@@ -32,7 +32,13 @@ from flashpoint.ops.triton.hopper_norm import (
     root_of,
     times_gain,
 )
-from flashpoint.ops.triton.hopper_tiles import count_turns, locate_tile, pass_turn, take_turn
+from flashpoint.ops.triton.hopper_tiles import (
+    count_turns,
+    locate_tile,
+    pass_turn,
+    store_async,
+    take_turn,
+)
 from flashpoint.ops.triton.tiles import over_power
 
 
@@ -287,5 +293,5 @@ def consume(
         o_buffer.reshape([ROWS, BLOCK_D]).store(acc.to(DTYPE))
         fence_async_shared()
         # rows from Lq on are clipped
-        tma.async_copy_shared_to_global(o_rows, [batch, head, first_row, 0], o_buffer)
+        store_async(o_rows, [batch, head, first_row, 0], o_buffer)
     tma.store_wait(0)

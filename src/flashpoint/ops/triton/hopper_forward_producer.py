@@ -5,10 +5,10 @@ Names are those of that file.
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
 from flashpoint.ops.triton.hopper_norm import normalise_buffer
-from flashpoint.ops.triton.hopper_tiles import count_turns, locate_tile
+from flashpoint.ops.triton.hopper_tiles import count_turns, load_async, locate_tile
 
 
 @gluon.jit
@@ -43,7 +43,7 @@ def produce(descriptors, buffers, barriers, sizes, CAUSAL: gl.constexpr):
             mbarrier.wait(q_empty.index(consumer), (turn & 1) ^ 1)
             mbarrier.expect(full, q.block_type.nbytes)
             at = [batch, head, first_row + consumer * ROWS, 0]
-            tma.async_copy_global_to_shared(q, at, full, q_buffers.index(consumer))
+            load_async(q, at, full, q_buffers.index(consumer))
         last_row = gl.minimum(first_row + BLOCK_ROWS, Lq) - 1
         for step in range(count_blocks(last_row, sizes, BLOCK_KEYS, CAUSAL)):
             stage = block % STAGES
@@ -51,10 +51,10 @@ def produce(descriptors, buffers, barriers, sizes, CAUSAL: gl.constexpr):
             at = [batch, head // group, step * BLOCK_KEYS, 0]
             mbarrier.wait(k_empty.index(stage), parity)
             mbarrier.expect(k_full.index(stage), k.block_type.nbytes)
-            tma.async_copy_global_to_shared(k, at, k_full.index(stage), k_buffers.index(stage))
+            load_async(k, at, k_full.index(stage), k_buffers.index(stage))
             mbarrier.wait(v_empty.index(stage), parity)
             mbarrier.expect(v_full.index(stage), v.block_type.nbytes)
-            tma.async_copy_global_to_shared(v, at, v_full.index(stage), v_buffers.index(stage))
+            load_async(v, at, v_full.index(stage), v_buffers.index(stage))
             block += 1
 
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import mbarrier
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from flashpoint.ops.triton.activations import is_builtin
@@ -30,6 +30,12 @@ REGISTERS_NORMED = {2: 200}  # the same beside a warpgroup that normalises
 NORM_REGISTERS = gl.constexpr(88)  # of that one's threads
 MOST_KEYS = 128  # in a block
 DTYPES = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16}
+
+# the copy engine's two ways; Triton renamed them in 3.8, and in 3.9 the old names raise
+if hasattr(tma, "async_load"):
+    load_async, store_async = tma.async_load, tma.async_store
+else:
+    load_async, store_async = tma.async_copy_global_to_shared, tma.async_copy_shared_to_global
 
 
 @gluon.jit

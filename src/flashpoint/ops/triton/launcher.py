@@ -4,19 +4,20 @@ Triton's way tells hooks that nobody has set, asks the driver about every pointe
 tensors to the copy engine anew: 32 us with four descriptors, of which the C launcher takes 8.
 """
 
+import copy
 import inspect
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-import triton
 from torch import Tensor
 from triton import knobs
 from triton.runtime import driver
 
-VERSIONS = ("3.6.",)  # of Triton, whose launcher was read; others go Triton's own way
+from flashpoint.ops.triton.versions import Form, launcher_form
+
 MOST_MAPS = 128  # of one argument; then all are forgotten
-STREAM = 3  # its place among the launcher's arguments
+STREAM = 3  # its place among the launcher's own arguments
 
 
 class Address(NamedTuple):
@@ -29,13 +30,15 @@ class Address(NamedTuple):
         return self.address
 
 
-class Described(NamedTuple):
-    """What a launch reads of a tensor descriptor."""
+def described(descriptor: Any, base: Tensor | Address | None) -> Any:
+    """A copy of Triton's own descriptor for another tensor of the same kind, or for none.
 
-    base: Tensor | Address
-    shape: list[int]
-    strides: list[int]
-    padding: str = "zero"
+    All that this version of Triton keeps in one comes along, whatever its name. Nothing is
+    checked anew: what a recording is found by has it that shapes, strides and alignment agree.
+    """
+    moved = copy.copy(descriptor)
+    moved.base = base
+    return moved
 
 
 class Maps(dict[int, Any]):
@@ -56,22 +59,34 @@ class Maps(dict[int, Any]):
 
 
 class Shortcut(NamedTuple):
-    """Triton's C launcher with all of its arguments but the stream and the addresses."""
+    """Triton's C launcher with all of its arguments but the stream and the addresses.
+
+    Attributes:
+        own: the launcher's arguments, but for the kernel's.
+        arguments: the kernel's, with a descriptor's several parts in its place.
+        form: how ``arguments`` follow ``own``.
+        pointers, maps: which arguments the tensors are, by their names.
+    """
 
     launch: Callable[..., None]
+    own: list[Any]
     arguments: list[Any]
+    form: Form
     pointers: list[tuple[int, str]]
     maps: list[tuple[int, str, Maps]]
 
     def run(self, addresses: dict[str, int], stream: int) -> None:
         """Launch on tensors of the same kind at other addresses."""
-        arguments = self.arguments.copy()
-        arguments[STREAM] = stream
+        own, arguments = self.own.copy(), self.arguments.copy()
+        own[STREAM] = stream
         for at, name in self.pointers:
             arguments[at] = addresses[name]
         for at, name, maps in self.maps:
             arguments[at] = maps[addresses[name]]
-        self.launch(*arguments)
+        if self.form == "flat":
+            self.launch(*own, *arguments)
+        else:
+            self.launch(*own, arguments)
 
 
 class Launch(NamedTuple):
@@ -81,7 +96,7 @@ class Launch(NamedTuple):
     grid: tuple[int, int, int]
     arguments: list[Any]
     tensors: list[tuple[int, str]]
-    described: list[tuple[int, str, list[int], list[int]]]
+    descriptors: list[tuple[int, str, Any]]
     shortcut: Shortcut | None
 
     @classmethod
@@ -89,26 +104,24 @@ class Launch(NamedTuple):
         cls, compiled: Any, grid: tuple[int, int, int], names: Sequence[str], values: Sequence[Any]
     ) -> "Launch":
         """A launch as it was made; the tensors in it are forgotten."""
-        arguments, tensors, described = list(values), [], []
+        arguments, tensors, descriptors = list(values), [], []
         for at, (name, value) in enumerate(zip(names, values, strict=True)):
             if isinstance(value, Tensor):
                 tensors.append((at, name))
                 arguments[at] = None
             elif _is_descriptor(value):
-                described.append((at, name, value.shape, value.strides))
+                descriptors.append((at, name, described(value, None)))
                 arguments[at] = None
         shortcut = find_shortcut(compiled, grid, names, values)
-        return cls(compiled, grid, arguments, tensors, described, shortcut)
+        return cls(compiled, grid, arguments, tensors, descriptors, shortcut)
 
     def run(self, tensors: dict[str, Tensor | None]) -> None:
         """Launch on other tensors of the same kind by Triton's own way."""
         arguments = self.arguments.copy()
         for at, name in self.tensors:
             arguments[at] = tensors[name]
-        for at, name, shape, strides in self.described:
-            base = tensors[name]
-            assert base is not None
-            arguments[at] = Described(base, shape, strides)
+        for at, name, descriptor in self.descriptors:
+            arguments[at] = described(descriptor, tensors[name])
         self.compiled[self.grid](*arguments)
 
 
@@ -116,46 +129,74 @@ def find_shortcut(
     compiled: Any, grid: tuple[int, int, int], names: Sequence[str], values: Sequence[Any]
 ) -> Shortcut | None:
     """The way past Triton, or None where it is not as we know it or has work of its own to do."""
-    if not triton.__version__.startswith(VERSIONS):
+    form = launcher_form()
+    if form is None:
         return None
     try:
         run = compiled.run
-        if run.global_scratch_size or run.profile_scratch_size:
+        instrumented = getattr(run, "gsan_enabled", False)  # from 3.8 on
+        if run.global_scratch_size or run.profile_scratch_size or instrumented:
             return None
-        modes = (run.launch_cooperative_grid, run.launch_pdl)
-        hooks = (None, None, None)  # what they are told, enter, exit
-        own = (*grid, 0, compiled.function, *modes, None, None, compiled.packed_metadata, *hooks)
-        return _fill_in(run.launch, list(own), names, values)
+        own = _own_arguments(compiled, grid, form)
+        return _fill_in(run.launch, own, form, names, values)
     except (AttributeError, KeyError, TypeError):
         return None
 
 
+def _own_arguments(compiled: Any, grid: tuple[int, int, int], form: Form) -> list[Any]:
+    """What the C launcher takes beside the kernel's arguments; scratch memory and hooks: none."""
+    run, metadata = compiled.run, compiled.packed_metadata
+    first = [*grid, 0, compiled.function, run.launch_cooperative_grid, run.launch_pdl]
+    hooks = [None, None, None]  # what they are told, enter, exit
+    scratch = [None, None]
+    if form == "flat":
+        return [*first, *scratch, metadata, *hooks]
+    return [*first, metadata, *hooks, *scratch, run.arg_annotations, run.kernel_signature]
+
+
 def _fill_in(
-    launch: Any, arguments: list[Any], names: Sequence[str], values: Sequence[Any]
+    launch: Any, own: list[Any], form: Form, names: Sequence[str], values: Sequence[Any]
 ) -> Shortcut | None:
-    """The kernel's arguments behind the launcher's own; a descriptor becomes several."""
-    descriptors = {at for at, value in enumerate(values) if _is_descriptor(value)}
-    describe, metas = None, iter(())
-    if descriptors:  # then the C launcher is inside a function that takes them apart
-        inside = inspect.getclosurevars(launch)
-        launch, metas = inside.nonlocals["launcher"], inside.nonlocals["tensordesc_meta"]
-        if inside.nonlocals["tensordesc_indices"] != descriptors or None in metas:
+    """The kernel's arguments; a descriptor becomes several."""
+    num_described = sum(map(_is_descriptor, values))
+    describers: list[Callable[[Any], list[Any]]] = []
+    if num_described:  # then the C launcher is inside a function that takes them apart
+        launch, describers = _take_apart(launch)
+        if len(describers) != num_described:
             return None
-        describe, metas = inside.globals["make_tensordesc_arg"], iter(metas)
+    arguments: list[Any] = []
     pointers: list[tuple[int, str]] = []
     maps: list[tuple[int, str, Maps]] = []
-    for at, (name, value) in enumerate(zip(names, values, strict=True)):
-        if at in descriptors:
-            meta = next(metas)
-            make = partial(_make_map, describe, meta, value.shape, value.strides)
+    for name, value in zip(names, values, strict=True):
+        if _is_descriptor(value):
+            describe = describers[len(maps)]
+            make = partial(_make_map, describe, described(value, None))
             maps.append((len(arguments), name, Maps(make)))
-            arguments += [None, *describe(value, meta)[1:]]
+            arguments += [None, *describe(value)[1:]]
         elif isinstance(value, Tensor):
             pointers.append((len(arguments), name))
             arguments.append(None)
         else:
             arguments.append(value)
-    return Shortcut(launch, arguments, pointers, maps)
+    return Shortcut(launch, own, arguments, form, pointers, maps)
+
+
+def _take_apart(launch: Any) -> tuple[Any, list[Callable[[Any], list[Any]]]]:
+    """The C launcher inside Triton's, and for each descriptor what turns it into arguments.
+
+    Empty where descriptors are no maps of the copy engine: then their pointers would have to move.
+    """
+    inside = inspect.getclosurevars(launch)
+    metas = inside.nonlocals["tensordesc_meta"]
+    if not metas or None in metas:
+        return None, []
+    describe = inside.nonlocals.get("make_tensordesc_arg")  # from 3.8 on, told the launcher's own
+    if describe is not None:
+        describers = [lambda value, meta=meta: describe(value, meta, ()) for meta in metas]
+    else:
+        describe = inside.globals["make_tensordesc_arg"]
+        describers = [lambda value, meta=meta: describe(value, meta) for meta in metas]
+    return inside.nonlocals["launcher"], describers
 
 
 def _is_descriptor(value: Any) -> bool:
@@ -163,10 +204,8 @@ def _is_descriptor(value: Any) -> bool:
     return hasattr(value, "block_shape")
 
 
-def _make_map(
-    describe: Any, meta: dict[str, Any], shape: list[int], strides: list[int], address: int
-) -> Any:
-    return describe(Described(Address(address), shape, strides), meta)[0]
+def _make_map(describe: Callable[[Any], list[Any]], descriptor: Any, address: int) -> Any:
+    return describe(described(descriptor, Address(address)))[0]
 
 
 def is_watched() -> bool:

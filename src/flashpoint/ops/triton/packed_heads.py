@@ -12,11 +12,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from flashpoint.ops.triton.gpu import gpu_of
 from flashpoint.ops.triton.packed_call import PackedCall
 from flashpoint.ops.triton.packed_norm import load_gain, normalise_gradient, unit_rows
 from flashpoint.ops.triton.problem import block_of
 from flashpoint.ops.triton.replay import Recorder, only
-from flashpoint.ops.triton.tuning import gpu_of
 
 TILE = 4096  # numbers of a program at a time
 PER_PROCESSOR = 8  # programs of the backward pass for each of q and k

@@ -1,6 +1,5 @@
 """One call as the kernels take it: tensors seen as [B, H, L, D], numbers, facts to compile in."""
 
-import functools
 import math
 from typing import Any, NamedTuple
 
@@ -12,6 +11,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from flashpoint.ops.spec import Terms, length_power, registered
 from flashpoint.ops.triton.activations import in_kernels, is_builtin
 from flashpoint.ops.triton.counts import launch_counts
+from flashpoint.ops.triton.gpu import gpu_of
 
 MOST_KEYS_BY_POINTERS = 256  # descriptors cost the host 25 us a launch, more than they save here
 FARTHEST = 2**30  # a window beyond any sequence, and within 32 bits with a position added
@@ -129,6 +129,11 @@ class Problem(NamedTuple):
         return all(map(is_regular, (self.q, self.k, self.v)))
 
     @property
+    def loads_wide(self) -> bool:
+        """True where pointers load q, k and v in vectors, which Triton then streams ahead."""
+        return all(map(_is_wide, (self.q, self.k, self.v)))
+
+    @property
     def hides_nothing(self) -> bool:
         """True where every query sees every key in memory, but for a mask."""
         window = self.terms.left is not None or self.terms.right is not None
@@ -205,8 +210,9 @@ class Problem(NamedTuple):
     def inputs(self, tiles: dict[str, int], do: Tensor | None = None) -> dict[str, Any]:
         """q, k, v and do as kernels load them: by descriptors, or by pointers and strides."""
         pointers = self.pointers(do)
-        pays = self.num_keys > MOST_KEYS_BY_POINTERS and _has_copy_engine(self.q.device)
-        tma = pays and self.is_regular and (do is None or is_regular(do))
+        pays = self.num_keys > MOST_KEYS_BY_POINTERS or not self.loads_wide
+        can = self.is_regular and (do is None or is_regular(do))
+        tma = pays and can and gpu_of(self.q.device).has_copy_engine
         if not tma:
             return pointers | {"TMA": False}
         rows = {"q": "BLOCK_M", "do": "BLOCK_M", "k": "BLOCK_N", "v": "BLOCK_N"}
@@ -237,6 +243,8 @@ class Problem(NamedTuple):
             "Hq": self.q_heads,
             "Lq": self.num_queries,
             "Lk": self.num_keys,
+            "Tq": self.q.shape[2] if self.is_packed else None,
+            "Tk": self.k.shape[2] if self.is_packed else None,
             "left": self.window[0],
             "right": self.window[1],
             "scale": self.scale,
@@ -278,21 +286,22 @@ def tma_strides(x: Tensor) -> list[int]:
     return [stride if size > 1 else 16 for size, stride in pairs] + [1]
 
 
-@functools.cache
-def _has_copy_engine(device: torch.device) -> bool:
-    """Hopper and later have it, and so has the interpreter; elsewhere descriptors only cost."""
-    return device.type != "cuda" or torch.cuda.get_device_capability(device)[0] >= 9
-
-
 def is_regular(x: Tensor) -> bool:
     """True where the copy engine can read it: whole 16 bytes, dense rows, nothing repeated."""
     pitch = 16 // x.element_size()
-    dense = x.stride(3) == 1 or x.shape[3] == 1
-    if not dense or x.shape[3] % pitch or x.data_ptr() % 16:
+    dense = x.stride(-1) == 1 or x.shape[-1] == 1
+    if not dense or x.shape[-1] % pitch or x.data_ptr() % 16:
         return False
     return all(
         size == 1 or (stride > 0 and stride % pitch == 0)
-        for size, stride in zip(x.shape[:3], x.stride()[:3], strict=True)
+        for size, stride in zip(x.shape[:-1], x.stride()[:-1], strict=True)
+    )
+
+
+def _is_wide(x: Tensor) -> bool:
+    """True where Triton knows that rows begin at 16 bytes: it asks numbers for a factor of 16."""
+    return x.stride(-1) == 1 and x.data_ptr() % 16 == 0 and not any(
+        stride % 16 for stride in x.stride()[:-1]
     )
 
 
@@ -321,5 +330,7 @@ def prepare(**tensors: Tensor | None) -> dict[str, Tensor | None]:
             x = x.resolve_neg()
         if x.dtype == torch.bool:
             x = x.view(torch.uint8)
+        if name == "do" and not is_regular(x):  # of a sum's gradient one number is repeated
+            x = x.contiguous()
         tensors[name] = x if x.dim() > 1 else x.contiguous()
     return tensors

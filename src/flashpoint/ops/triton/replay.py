@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from flashpoint.ops.implementations import INTERPRETED
+from flashpoint.ops.triton import versions
 from flashpoint.ops.triton.launcher import Launch, Shortcut, current_stream, is_watched
 
 MOST_RECORDINGS = 1024  # then all are forgotten: shapes that never come back
@@ -20,6 +21,12 @@ MOST_RECORDINGS = 1024  # then all are forgotten: shapes that never come back
 def only(kernel: Any, arguments: dict[str, Any]) -> dict[str, Any]:
     """Those of the arguments that a kernel takes."""
     return {name: arguments[name] for name in kernel.arg_names if name in arguments}
+
+
+def run_once(kernel: Any, num_programs: int, arguments: dict[str, Any]) -> Any:
+    """Launch a kernel by Triton's own way; gives what it compiled, None where it interprets."""
+    versions.warn_if_unread()
+    return kernel[(num_programs,)](**arguments, **versions.launch_options())
 
 
 class Recorder:
@@ -35,7 +42,8 @@ class Recorder:
         self.renamed: dict[str, str] = {}
         self.launches: list[Launch] = []
         self.shortcuts: list[Shortcut] = []
-        self.is_repeatable = like.is_cuda and not INTERPRETED
+        is_known = versions.launcher_form() is not None
+        self.is_repeatable = like.is_cuda and not INTERPRETED and is_known
 
     def empty(self, name: str, shape: Iterable[int], dtype: torch.dtype) -> Tensor:
         """A tensor that kernels write, made anew for every call."""
@@ -57,7 +65,7 @@ class Recorder:
 
     def launch(self, kernel: Any, num_programs: int, arguments: dict[str, Any]) -> None:
         """Run a kernel by Triton's own way."""
-        compiled = kernel[(num_programs,)](**arguments)
+        compiled = run_once(kernel, num_programs, arguments)
         if not self.is_repeatable:
             return
         if arguments.get("normalizers") is not None:  # computed from values that change

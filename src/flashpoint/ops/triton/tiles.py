@@ -74,6 +74,28 @@ def store_rows(
 
 
 @triton.jit
+def clear_between(
+    x, b, h, block, num_blocks, cu, start, num, T, H,
+    D: tl.constexpr, ROWS: tl.constexpr, BLOCK_D: tl.constexpr,
+):
+    """Zeros for rows of [T, H, D] that no sequence has: behind sequence b, and before the first.
+
+    The sequence begins at ``start`` and has ``num`` rows. The programs of one head share the work,
+    and mostly there is none.
+    """
+    step = num_blocks * ROWS
+    nothing = tl.zeros([ROWS, BLOCK_D], tl.float32)
+    if b == 0:
+        before = tl.minimum(start, T)
+        for row in tl.range(block * ROWS, before, step):
+            store_rows(x, nothing, 0, h, row, before, H, T, D, ROWS, BLOCK_D, 1)
+    is_last = b == tl.num_programs(0) // (num_blocks * H) - 1
+    end = tl.where(is_last, T, tl.minimum(tl.load(cu + b + 1).to(tl.int32), T))
+    for row in tl.range(start + tl.maximum(num, 0) + block * ROWS, end, step):
+        store_rows(x, nothing, 0, h, row, end, H, T, D, ROWS, BLOCK_D, 1)
+
+
+@triton.jit
 def load_scored(x, strides, b, h, queries, keys, Lq, Lk):
     """The tile of a bias or mask that broadcasts to [B, H, Lq, Lk]; queries and keys are 2-d."""
     at = x + tl.cast(b, tl.int64) * strides[0] + tl.cast(h, tl.int64) * strides[1]

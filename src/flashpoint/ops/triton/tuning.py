@@ -5,18 +5,20 @@ memory holds them. What ``flashpoint tune`` or ``FLASHPOINT_AUTOTUNE=1`` found a
 kind of call goes before both. Tiles never change a result beyond its rounding.
 """
 
-import functools
 from typing import Any, NamedTuple
 
 import torch
 import triton
 
 from flashpoint.ops.triton import tile_store
+from flashpoint.ops.triton.gpu import HOPPER_FAMILY, Gpu, gpu_of
 from flashpoint.ops.triton.problem import Problem, block_of
 
 LONG = 2048  # queries from which the largest tiles pay
 SMALLEST_BLOCK = 16  # that products take
 SLACK_BYTES = 2048  # barriers, alignment, a row of normalizers
+SWIZZLED = 64  # numbers of 16 bits in a row from which on all rows are swizzled alike
+SMALL_ROWS = 32  # of a tile: too few for Hopper's asynchronous products
 TENSOR_MEMORY = (10, 11)  # families with products in it: the large Blackwells
 MOST_SPLITS = 128
 SPLIT_KEYS = 256  # keys that a split has at least
@@ -47,15 +49,6 @@ class Tiles(NamedTuple):
         return f"{text} p{self.waves}" if kernel == "decode" else text
 
 
-class Gpu(NamedTuple):
-    """What tiles depend on: ``family`` is the major number of the compute capability."""
-
-    name: str
-    family: int
-    shared_bytes: int
-    processors: int
-
-
 class Kind(NamedTuple):
     """All of a call that its tiles are chosen by.
 
@@ -64,6 +57,7 @@ class Kind(NamedTuple):
         block_d, block_dv: powers of two that hold the head dims.
         has_window: causal, or another window.
         score_bytes: of bias and mask for one score.
+        streams: blocks are loaded ahead, which takes rows that begin at 16 bytes.
         num_queries: of the longest sequence; for decode the rows of its tile.
     """
 
@@ -75,6 +69,7 @@ class Kind(NamedTuple):
     score_bytes: int
     num_queries: int
     num_keys: int
+    streams: bool = True
 
     @classmethod
     def of(cls, kernel: str, problem: Problem) -> "Kind":
@@ -93,6 +88,7 @@ class Kind(NamedTuple):
             ),
             num_queries=rows,
             num_keys=problem.num_keys,
+            streams=problem.is_regular or problem.loads_wide,
         )
 
     def key(self, gpu: Gpu) -> str:
@@ -102,7 +98,7 @@ class Kind(NamedTuple):
             self.kernel, gpu.name, f"triton {triton.__version__}",
             str(self.dtype).removeprefix("torch."), f"D{self.block_d}x{self.block_dv}",
             "window" if self.has_window else "all keys", f"{self.score_bytes} score bytes",
-            "L" + "x".join(map(str, lengths)),
+            "L" + "x".join(map(str, lengths)), *(() if self.streams else ("odd rows",)),
         )
         return " | ".join(words)
 
@@ -145,19 +141,6 @@ TABLES: dict[int, Table] = {9: HOPPER}  # by the family of the GPU
 
 # fp32 has no tensor cores here: larger tiles spill, and take up to half a minute to compile.
 FP32 = {64: Tiles(32, 32, 4, 2), 128: Tiles(32, 32, 8, 2), 256: Tiles(16, 16, 8, 2)}
-
-INTERPRETER = Gpu("Triton's interpreter", 9, 227 * 1024, 132)
-
-
-@functools.cache
-def gpu_of(device: torch.device) -> Gpu:
-    """The GPU of a device; for the CPU one like a Hopper."""
-    if device.type != "cuda":
-        return INTERPRETER
-    found = torch.cuda.get_device_properties(device)
-    shared = found.shared_memory_per_block_optin
-    return Gpu(found.name, found.major, shared, found.multi_processor_count)
-
 
 def shared_bytes(kind: Kind, tiles: Tiles, gpu: Gpu) -> int:
     r"""At most what a kernel needs of shared memory, in bytes.
@@ -209,6 +192,25 @@ def fit(kind: Kind, tiles: Tiles, gpu: Gpu) -> Tiles:
             break
         tiles = smaller
     return tiles
+
+
+def avoid_trap(kind: Kind, tiles: Tiles, gpu: Gpu) -> Tiles:
+    """The tiles, with few rows where ptxas 12.8 would compile Hopper's products wrongly.
+
+    That is where k and v are not streamed, so that both lie in the same place of shared memory,
+    one after the other, and are swizzled differently there, one of their rows being short. Then
+    ptxas forgets to copy their address for v's products, which start from a register that nobody
+    has written. Tiles of fewer than 64 rows, or two warps, take products without such addresses.
+    """
+    is_streamed = kind.streams and tiles.num_stages > 1
+    widths = {min(block, SWIZZLED) for block in (kind.block_d, kind.block_dv)}
+    is_trap = gpu.family == HOPPER_FAMILY and not is_streamed and len(widths) > 1
+    if not is_trap or kind.dtype == torch.float32:
+        return tiles
+    if kind.kernel == "decode":  # its rows are given
+        return tiles._replace(num_warps=2)
+    rows = "block_n" if kind.kernel == "dkdv" else "block_m"
+    return tiles._replace(**{rows: min(getattr(tiles, rows), SMALL_ROWS)})
 
 
 def _halve(kind: Kind, tiles: Tiles, least: int) -> Tiles:
@@ -270,7 +272,7 @@ def _is_valid(tiles: Tiles) -> bool:
 
 def usual_tiles(kind: Kind, gpu: Gpu) -> Tiles:
     """What a call takes: stored tiles if there are any, else those that ship."""
-    return stored_tiles(kind, gpu) or table_tiles(kind, gpu)
+    return avoid_trap(kind, stored_tiles(kind, gpu) or table_tiles(kind, gpu), gpu)
 
 
 def launch_arguments(tiles: Tiles, kernel: str, problem: Problem) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from flashpoint.ops.triton.activations import is_builtin
+from flashpoint.ops.triton.gpu import gpu_of
 from flashpoint.ops.triton.packed_norm import NO_NORMS, normalise, normalise_gradient
 from flashpoint.ops.triton.problem import Problem
 from flashpoint.ops.triton.replay import Recorder, only
@@ -22,7 +23,7 @@ from flashpoint.ops.triton.tiles import (
     load_rows,
     store_rows,
 )
-from flashpoint.ops.triton.tuning import SMALLEST_BLOCK, gpu_of
+from flashpoint.ops.triton.tuning import SMALLEST_BLOCK
 
 MOST_TOKENS = 64
 LARGEST_DIM = 64

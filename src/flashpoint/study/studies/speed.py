@@ -64,7 +64,7 @@ def plan(settings: Settings) -> tuple[Trial, ...]:
     stored = Trial(
         name="kernels",
         factors={"measured": "kernels"},
-        work=Measurement(function="flashpoint.study.measures.stored_benchmarks:measure"),
+        work=Measurement(function="stored_benchmarks"),
     )
     return stored, *(
         _step(settings, tokens, changes, seed)

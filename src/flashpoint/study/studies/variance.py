@@ -47,7 +47,7 @@ def plan(settings: Settings) -> tuple[Trial, ...]:
             name=name_of({"seed": seed}),
             factors={"seed": seed, "width": options["width"]},
             work=Measurement(
-                function="flashpoint.study.measures.variance:measure",
+                function="variance",
                 options={**options, "seed": seed},
             ),
         )

@@ -2,18 +2,17 @@
 
 import gzip
 import io
-import lzma
 import re
 import shutil
 import subprocess
 import tarfile
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
-from flashpoint.data.packages import deb_data
-from flashpoint.errors import InputError, UnsupportedError
+from flashpoint.data.packages import NO_PACKAGE, deb_data, plain_members
+from flashpoint.errors import InputError, UnsupportedError, reason
+from flashpoint.stored import open_plain
 
 Read = Callable[[], bytes]
 
@@ -33,9 +32,9 @@ def read_pages(package: Path, patterns: Sequence[str]) -> list[dict[str, str]]:
                 if match := matcher.fullmatch(path):
                     content = gzip.decompress(read()) if path.endswith(".gz") else read()
                     pages[match["page"]] = content.decode()
-    except (OSError, EOFError, ValueError, tarfile.TarError, zlib.error, lzma.LZMAError) as error:
+    except (*NO_PACKAGE, subprocess.CalledProcessError) as error:
         raise InputError(
-            f"{package} cannot be read: {error}. Remove it and run the command again."
+            f"{package} cannot be read: {reason(error)}. Remove it and run the command again."
         ) from error
     return found
 
@@ -48,17 +47,16 @@ def _files(package: Path) -> Iterator[tuple[str, Read]]:
                 yield file.relative_to(package).as_posix(), file.read_bytes
         return
     with _open_tar(package) as archive:
-        for member in archive:
-            if member.isfile():
-                stream = archive.extractfile(member)
-                assert stream is not None
-                yield member.name.removeprefix("./"), stream.read
+        for member in plain_members(archive):
+            stream = archive.extractfile(member)
+            assert stream is not None
+            yield member.name.removeprefix("./"), stream.read
 
 
 def _open_tar(package: Path) -> tarfile.TarFile:
     """The files in a package; for what Python cannot unpack, dpkg-deb is asked."""
     try:
-        with package.open("rb") as opened:
+        with open_plain(package) as opened:
             data: IO[bytes] = deb_data(opened)
     except UnsupportedError:
         if shutil.which("dpkg-deb") is None:

@@ -1,0 +1,76 @@
+"""``.ci/run`` with stand-ins for what it calls: pages are tested in a browser, or it fails."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from report.conftest import find_chromium
+
+SCRIPT = Path(__file__).parents[1] / ".ci" / "run"
+CALLED = """#!/bin/bash
+echo "$(basename $0) $*, browser $FLASHPOINT_REQUIRE_BROWSER" >> {log}
+"""
+
+
+@pytest.fixture
+def ci(tmp_path):
+    """Run the script where only some commands exist; gives its errors and what it called."""
+    folder, log = tmp_path / "bin", tmp_path / "log"
+    folder.mkdir()
+    log.touch()
+    for name in ("bash", "dirname", "basename"):
+        (folder / name).symlink_to(shutil.which(name))
+
+    def run(*commands, user=0):
+        texts = {"id": f"#!/bin/bash\necho {user}\n"}
+        texts |= dict.fromkeys(("make", *commands), CALLED.format(log=log))
+        for name, text in texts.items():
+            (folder / name).write_text(text)
+            (folder / name).chmod(0o755)
+        done = subprocess.run(
+            [str(folder / "bash"), str(SCRIPT)],
+            env={"PATH": str(folder)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return done, log.read_text().splitlines()
+
+    return run
+
+
+@pytest.mark.parametrize("name", ["chromium", "chromium-browser"])
+def test_browser_that_is_there_is_required_of_the_tests(ci, name):
+    done, called = ci(name, "apt-get")
+    assert done.returncode == 0, done.stderr
+    assert "make --no-print-directory test, browser 1" in called
+    assert not [line for line in called if line.startswith("apt-get")]
+
+
+def test_missing_browser_is_installed_before_anything_else(ci):
+    done, called = ci("apt-get")
+    assert done.returncode == 0, done.stderr
+    first, second, third, *_ = called
+    assert first.startswith("apt-get -qq update")
+    assert second.startswith("apt-get -qq install -y --no-install-recommends chromium")
+    assert third.startswith("make ")
+
+
+@pytest.mark.parametrize(("commands", "user"), [((), 0), (("apt-get",), 1000)])
+def test_browser_that_cannot_be_installed_is_one_line(ci, commands, user):
+    done, called = ci(*commands, user=user)
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("error: no chromium is on the PATH; to install it takes root and")
+    assert called == []
+
+
+def test_missing_browser_fails_tests_where_one_is_required(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("FLASHPOINT_REQUIRE_BROWSER", raising=False)
+    with pytest.raises(pytest.skip.Exception):
+        find_chromium()
+    monkeypatch.setenv("FLASHPOINT_REQUIRE_BROWSER", "1")
+    with pytest.raises(pytest.fail.Exception, match="no chromium is on the PATH"):
+        find_chromium()
