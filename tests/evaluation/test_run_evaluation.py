@@ -12,7 +12,7 @@ from PIL import Image
 from flashpoint.data.sources import open_source
 from flashpoint.errors import InputError
 from flashpoint.evaluation.run_evaluation import class_names, evaluate_run
-from flashpoint.training.data_identity import settle_data
+from flashpoint.training.data_identity import write_data
 from flashpoint.training.run_folder import open_run
 
 
@@ -43,7 +43,7 @@ def named_run(run, tmp_path):
     """The run as if its classes had been those ids, in the order of the folder's."""
     path = tmp_path / "named"
     path.mkdir()
-    settle_data(path, {"classes": [f"n{label:08d}" for label in range(10)]})
+    write_data(path, {"classes": [f"n{label:08d}" for label in range(10)]})
     return replace(run, path=path)
 
 
