@@ -1,18 +1,36 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 STAMP := .venv/.installed
+# the oldest torch that is served, with the Triton it brings, and the newest Triton
+OLDEST := .versions/torch-2.9.0
+NEWEST := .versions/triton-3.9.0
+COMPILED := tests/ops/test_launcher.py tests/ops/test_portable_compiles.py tests/ops/test_hopper_compiles.py
+# tests of what PyTorch does not promise to keep
+INTERNALS := tests/ops/test_library.py tests/ops/test_packed_library.py tests/layers/test_pytorch.py \
+  tests/training/test_step.py tests/training/test_step_memory.py tests/training/test_optimizer.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench clean
+.PHONY: help demo test test-versions lint bench clean
 
 help: ## list the targets
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 10
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 15
 
 demo: $(STAMP) ## train twins with and without softmax and show them; DEMO=--fresh to start over
 	@$(BIN)/flashpoint demo $(DEMO)
 
 test: $(STAMP) ## run the tests and the doctests, a process per core
 	@OMP_NUM_THREADS=1 $(BIN)/pytest -q -n auto
+
+test-versions: $(STAMP) $(OLDEST)/.installed $(NEWEST)/.installed ## compile and replay with the oldest and newest Triton, and run an old torch (7 GB, once)
+	@for folder in $(OLDEST) $(NEWEST); do echo "with $$folder"; \
+	  PYTHONPATH=$(CURDIR)/$$folder OMP_NUM_THREADS=1 $(BIN)/pytest -q --every-case $(COMPILED) || exit 1; done
+	@echo "with $(OLDEST): what leans on torch"
+	@PYTHONPATH=$(CURDIR)/$(OLDEST) OMP_NUM_THREADS=1 $(BIN)/pytest -q -n auto $(INTERNALS)
+
+.versions/%/.installed:
+	rm -rf $(@D)
+	$(BIN)/python -m pip install --quiet --target $(@D) $(if $(findstring triton,$*),--no-deps) $(subst -,==,$*)
+	@touch $@
 
 lint: $(STAMP) ## check style, import directions and types
 	$(BIN)/ruff check
@@ -23,8 +41,8 @@ lint: $(STAMP) ## check style, import directions and types
 bench: $(STAMP) ## time the operator beside PyTorch's attention; BENCH=--quick for a short run
 	@$(BIN)/flashpoint bench --device cpu --threads 2 $(BENCH)
 
-clean: ## remove .venv, caches and build products
-	rm -rf .venv build dist .hypothesis .import_linter_cache .pytest_cache .ruff_cache
+clean: ## remove .venv, other versions, caches and build products
+	rm -rf .venv .versions build dist .hypothesis .import_linter_cache .pytest_cache .ruff_cache
 	find src tests -name __pycache__ -prune -exec rm -rf {} +
 
 $(STAMP): pyproject.toml constraints.txt

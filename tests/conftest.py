@@ -57,6 +57,8 @@ def _patch_language_once():
     import triton.language as tl
     from triton.runtime import interpreter
 
+    if not hasattr(interpreter, "_LangPatchScope"):  # Triton 3.5
+        return
     patch = interpreter._patch_lang
 
     def patch_once(function):

@@ -118,3 +118,20 @@ def test_broken_implementation_is_reported_not_raised(monkeypatch):
     result = run_doctor()
     assert result.exit_code == 1
     assert "failed: RuntimeError: no compiler" in result.output
+
+
+@pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
+@pytest.mark.parametrize(
+    ("version", "said"), [("3.9.1", "is known"), ("3.42.0", "is not known (3.5 to 3.9 are)")]
+)
+def test_gpus_say_whether_triton_is_known(monkeypatch, version, said):
+    import torch
+    import triton
+
+    from flashpoint.cli.doctor import _describe_kernels
+    from flashpoint.ops.triton import hopper
+
+    monkeypatch.setattr(hopper, "serves", lambda _: False)
+    monkeypatch.setattr(triton, "__version__", version)
+    words = _describe_kernels(torch.device("cuda", 0))
+    assert words.startswith(f"portable; Triton {version} {said}")

@@ -1,6 +1,7 @@
 """Cases in this process and in several: all of them, each once, and none after the time."""
 
 import os
+import time
 
 import torch
 
@@ -68,6 +69,26 @@ def die_at_two(request, job, deadline, first, writer):
             os._exit(7)
         writer.send(Outcome(index, f"case {index}", 0.5))
     writer.send("done")
+
+
+def sleep_at_two(request, job, deadline, first, writer):
+    """A worker whose compiler does not come back from case 2."""
+    for index in request.indices(job, first):
+        writer.send(index)
+        time.sleep(60 * (index == 2))
+        writer.send(Outcome(index, f"case {index}", 0.5))
+    writer.send("done")
+
+
+def test_case_without_end_is_given_up_soon_after_the_limit(monkeypatch):
+    """The verdict on all others comes in time."""
+    monkeypatch.setattr(session, "_work", sleep_at_two)
+    monkeypatch.setattr(session, "get_context", lambda kind: get_forking())
+    monkeypatch.setattr(session, "GRACE_S", 1.0)
+    tally, _ = run(cases=6, jobs=2, time_limit=1.0)
+    assert tally.seconds < 20
+    assert tally.judged == 4  # 0, and 1, 3, 5 of the other process
+    assert tally.cut == "1 cases were not done 1 s after the limit"
 
 
 def test_process_that_dies_is_a_miss_and_replaced(monkeypatch):

@@ -217,13 +217,18 @@ def _find_gpus() -> list[Gpu]:
 
 def _describe_kernels(device: "torch.device") -> str:
     """Which of our kernels a GPU gets."""
+    import torch
+
     from flashpoint.ops.implementations import HAS_TRITON
 
     if not HAS_TRITON:
         return "none"
-    from flashpoint.ops.triton import hopper
+    if torch.version.hip is not None:
+        return "none: AMD's GPUs take impl='reference'"
+    from flashpoint.ops.triton import hopper, versions
 
-    return "for Hopper, and portable" if hopper.serves(device) else "portable"
+    kernels = "for Hopper, and portable" if hopper.serves(device) else "portable"
+    return f"{kernels}; {versions.describe()}"
 
 
 def _find_driver() -> str:

@@ -16,6 +16,9 @@ import torch
 from flashpoint.selfcheck.draws import Scope, draw_case
 from flashpoint.selfcheck.run import Outcome, run_case
 
+GRACE_S = 10.0
+LONGEST_WAIT_S = 3600.0
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Request:
@@ -86,7 +89,7 @@ def check(request: Request, on_outcome: Callable[[Tally], None]) -> Tally:
     outcomes = (
         _in_this_process(request, deadline, tally)
         if request.jobs == 1
-        else _in_processes(request, deadline)
+        else _in_processes(request, deadline, tally)
     )
     try:
         for outcome in outcomes:
@@ -138,12 +141,21 @@ def _is_usable(device: torch.device) -> bool:
     return True
 
 
-def _in_processes(request: Request, deadline: float) -> Generator[Outcome, None, None]:
-    """All processes' outcomes as they come; one that dies is replaced, its case is a miss."""
+def _in_processes(
+    request: Request, deadline: float, tally: Tally
+) -> Generator[Outcome, None, None]:
+    """All processes' outcomes as they come; one that dies is replaced, its case is a miss.
+
+    Cases that a compiler holds up are given GRACE_S after the deadline, and then up.
+    """
     workers = {w.reader: w for w in (_Worker(request, j, deadline) for j in range(request.jobs))}
     try:
         while workers:
-            for reader in wait(list(workers)):
+            left = min(deadline + GRACE_S - time.time(), LONGEST_WAIT_S)
+            if left <= 0:
+                tally.cut = f"{len(workers)} cases were not done {GRACE_S:.0f} s after the limit"
+                return
+            for reader in wait(list(workers), left):
                 worker = workers[reader]  # pyright: ignore[reportArgumentType]
                 outcome = worker.receive()
                 if outcome is not None:

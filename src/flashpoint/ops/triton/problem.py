@@ -8,6 +8,7 @@ import triton
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from flashpoint.ops.implementations import INTERPRETED
 from flashpoint.ops.spec import Terms, length_power, registered
 from flashpoint.ops.triton.activations import in_kernels, is_builtin
 from flashpoint.ops.triton.counts import launch_counts
@@ -210,7 +211,7 @@ class Problem(NamedTuple):
     def inputs(self, tiles: dict[str, int], do: Tensor | None = None) -> dict[str, Any]:
         """q, k, v and do as kernels load them: by descriptors, or by pointers and strides."""
         pointers = self.pointers(do)
-        pays = self.num_keys > MOST_KEYS_BY_POINTERS or not self.loads_wide
+        pays = self.num_keys > MOST_KEYS_BY_POINTERS or not (self.loads_wide or INTERPRETED)
         can = self.is_regular and (do is None or is_regular(do))
         tma = pays and can and gpu_of(self.q.device).has_copy_engine
         if not tma:
