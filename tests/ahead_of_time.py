@@ -144,9 +144,13 @@ def _loops(code: dict[int, str]) -> list[frozenset[int]]:
         is_conditional = code[at].startswith("@") or (jump is not None and jump[1])
         if is_conditional or not (jump or code[at].startswith("EXIT")):
             graph.add_edge(at, following)
-    before = networkx.immediate_dominators(graph, places[0])
+    entries = [
+        at for at, ways in graph.in_degree if ways == 0
+    ]  # partitions are jumped to by table
+    graph.add_edges_from(("start", at) for at in {places[0], *entries})
+    before = networkx.immediate_dominators(graph, "start")
     loops: dict[int, set[int]] = {}
-    for end, start in graph.edges:
+    for end, start in list(graph.edges):
         if end in before and _dominates(start, end, before):
             inside = graph.subgraph(set(graph) - {start}) if end != start else graph
             body = {start, end} | (networkx.ancestors(inside, end) if end != start else set())
