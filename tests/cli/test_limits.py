@@ -9,6 +9,7 @@ from typer.models import OptionInfo, ParameterInfo
 
 from flashpoint.cli import main
 from flashpoint.cli.bench import bench
+from flashpoint.cli.data import prepare, show
 from flashpoint.cli.demo import demo
 from flashpoint.cli.evaluate import evaluate
 from flashpoint.cli.inspect import inspect
@@ -20,6 +21,8 @@ from flashpoint.cli.translate import translate
 from flashpoint.cli.tune import tune
 
 VERBS = (train, evaluate, translate, probe, inspect, models, bench, tune, demo, report)
+VERBS += (prepare, show)
+WORDS = {"prepare": ("data", "prepare"), "show": ("data", "show")}
 ABSURD = ("0x10", "nan", "inf", "-inf", "1e400", "9" * 30, "9" * 5000, "-" + "9" * 30, "", "x")
 
 
@@ -66,9 +69,10 @@ def test_every_number_has_limits_and_absurd_ones_are_refused(
     assert math.isfinite(info.min)
     assert math.isfinite(info.max)
     option = option_of(name, info)
-    places = ["somewhere"] * (verb in ("train", "evaluate", "translate", "probe", "inspect"))
+    placeless = ("models", "bench", "tune", "demo", "report")
+    places = ["somewhere"] * (verb not in placeless)
     for text in (*ABSURD, str(info.max + 1), str(info.min - 1)):
-        said = refusal(monkeypatch, capsys, verb, *places, option, text)
+        said = refusal(monkeypatch, capsys, *WORDS.get(verb, (verb,)), *places, option, text)
         assert f"invalid value for '{option}'" in said
 
 
@@ -78,8 +82,8 @@ def test_empty_path_is_refused(verb, name, info, monkeypatch, capsys, tmp_path):
     has_place = verb not in ("bench", "demo") and name not in ("run", "runs")
     places = ["somewhere"] * has_place
     options = [option_of(name, info)] if isinstance(info, OptionInfo) else []
-    said = refusal(monkeypatch, capsys, verb, *places, *options, "")
-    assert "the name of a file or folder is empty" in said
+    said = refusal(monkeypatch, capsys, *WORDS.get(verb, (verb,)), *places, *options, "")
+    assert "it is empty and names no file or folder" in said
     assert list(tmp_path.iterdir()) == []
 
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from flashpoint.cli.run_arguments import STDOUT, JsonFile, read_path, require_writable
+from flashpoint.cli.paths import path_of
+from flashpoint.cli.run_arguments import STDOUT, JsonFile, require_writable
 from flashpoint.errors import InputError
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ Quick: TypeAlias = Annotated[
 PlotFile: TypeAlias = Annotated[
     Path | None,
     typer.Option(
-        "--plot", metavar="FILE", help="Draw the rates: png, svg or pdf.", parser=read_path
+        "--plot", metavar="FILE", help="Draw the rates: png, svg or pdf.", parser=path_of
     ),
 ]
 FromFile: TypeAlias = Annotated[
@@ -108,7 +109,7 @@ FromFile: TypeAlias = Annotated[
         "--from",
         metavar="FILE",
         help="Show this result of --json, measure nothing.",
-        parser=read_path,
+        parser=path_of,
     ),
 ]
 Check: TypeAlias = Annotated[

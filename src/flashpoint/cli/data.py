@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from flashpoint.cli.paths import path_of
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -28,12 +30,14 @@ def prepare(
         Path | None,
         typer.Option(
             "--from",
+            parser=path_of,
             help="The package (.tgz, .deb), or a folder it was extracted to. For en-de-docs a "
             "folder with the .deb files; without it, apt downloads them.",
         ),
     ] = None,
     to: Annotated[
-        Path | None, typer.Option(help="Where to write.", show_default="data/NAME")
+        Path | None,
+        typer.Option(help="Where to write.", show_default="data/NAME", parser=path_of),
     ] = None,
 ) -> None:
     """Check a set that comes as packages and write it in the form that training reads."""
@@ -127,13 +131,19 @@ def show(
     ] = None,
     labels: Annotated[
         Path | None,
-        typer.Option(help="Images: a file with one class a line, in the labels' order."),
+        typer.Option(
+            help="Images: a file with one class a line, in the labels' order.", parser=path_of
+        ),
     ] = None,
     png: Annotated[
-        Path | None, typer.Option(help="Images: draw some of each class to this file.")
+        Path | None,
+        typer.Option(help="Images: draw some of each class to this file.", parser=path_of),
     ] = None,
     pairs: Annotated[
-        int, typer.Option(help="Text: print so many segments with their translations.", min=0)
+        int,
+        typer.Option(
+            help="Text: print so many segments with their translations.", min=0, max=1_000_000
+        ),
     ] = 0,
     languages: Annotated[str, typer.Option(help="Text: source and target.")] = "en-de",
 ) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flashpoint.cli.run_arguments import read_path
+from flashpoint.cli.paths import path_of
 from flashpoint.errors import InputError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ CONFIG = Path("configs", "digits.yaml")
 
 def demo(
     out: Annotated[
-        Path, typer.Option(metavar="DIR", help="Folder of the runs.", parser=read_path)
+        Path, typer.Option(metavar="DIR", help="Folder of the runs.", parser=path_of)
     ] = Path("runs", "demo"),
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Remove the runs of an earlier demo first.")

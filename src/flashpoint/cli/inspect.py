@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from flashpoint.cli.run_arguments import Checkpoint, Device, JsonFile, RunFolder, read_path
+from flashpoint.cli.paths import path_of
+from flashpoint.cli.run_arguments import Checkpoint, Device, JsonFile, RunFolder
 from flashpoint.errors import InputError
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ Layers: TypeAlias = Annotated[
 Out: TypeAlias = Annotated[
     Path | None,
     typer.Option(
-        metavar="DIR", help="Where files go.", show_default="RUN/attention", parser=read_path
+        metavar="DIR", help="Where files go.", show_default="RUN/attention", parser=path_of
     ),
 ]
 

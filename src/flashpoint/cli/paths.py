@@ -12,6 +12,6 @@ def path_of(word: str) -> Path:
         >>> path_of("runs/demo").name
         'demo'
     """
-    if not word:
+    if not word.strip():
         raise typer.BadParameter("it is empty and names no file or folder")
     return Path(word)

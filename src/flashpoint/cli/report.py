@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from flashpoint.cli.run_arguments import read_path
+from flashpoint.cli.paths import path_of
 
 TITLE = "Flashpoint: runs"
 
@@ -15,7 +15,7 @@ def report(
     runs: Annotated[
         list[Path],
         typer.Argument(
-            metavar="RUN...", help="Run folders, or folders of studies.", parser=read_path
+            metavar="RUN...", help="Run folders, or folders of studies.", parser=path_of
         ),
     ],
     out: Annotated[
@@ -24,7 +24,7 @@ def report(
             metavar="FILE",
             help="The page.",
             show_default="report.html in the runs' folder",
-            parser=read_path,
+            parser=path_of,
         ),
     ] = None,
     title: Annotated[

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 
+from flashpoint.cli.paths import path_of
 from flashpoint.errors import InputError, describe, hint
 from flashpoint.files import json_text
 
@@ -29,15 +30,8 @@ IMAGES_AT_MOST = 65_536
 """In a batch: more than any GPU wants at a time."""
 
 
-def read_path(text: str) -> Path:
-    """A file or folder of the command line; no text would mean the working folder."""
-    if not text.strip():
-        raise typer.BadParameter("the name of a file or folder is empty.")
-    return Path(text)
-
-
 RunFolder: TypeAlias = Annotated[
-    Path, typer.Argument(metavar="RUN", help="The run's folder.", parser=read_path)
+    Path, typer.Argument(metavar="RUN", help="The run's folder.", parser=path_of)
 ]
 Checkpoint: TypeAlias = Annotated[
     str, typer.Option(metavar="best|last|N", help="Which: best by validation, last, or a step.")
@@ -48,7 +42,7 @@ ClassList: TypeAlias = Annotated[
     typer.Option(
         "--classes",
         metavar="FILE",
-        parser=read_path,
+        parser=path_of,
         help="The data's classes, one a line in the order of their labels, if the data have them "
         "in other words or splits have them in another order.",
     ),
@@ -58,9 +52,7 @@ BatchSize: TypeAlias = Annotated[
 ]
 JsonFile: TypeAlias = Annotated[
     Path | None,
-    typer.Option(
-        "--json", metavar="FILE", help="Write the result; - is stdout.", parser=read_path
-    ),
+    typer.Option("--json", metavar="FILE", help="Write the result; - is stdout.", parser=path_of),
 ]
 Progress: TypeAlias = Callable[[int, int], None]
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flashpoint.cli.run_arguments import read_path
+from flashpoint.cli.paths import path_of
 from flashpoint.errors import FlashpointError, InputError, hint
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def train(
     out: Annotated[
         Path | None,
         typer.Option(
-            metavar="DIR", help="Folder of the run.", show_default="runs/NAME", parser=read_path
+            metavar="DIR", help="Folder of the run.", show_default="runs/NAME", parser=path_of
         ),
     ] = None,
     weights: Annotated[

@@ -9,7 +9,8 @@ from typing import IO, TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from flashpoint.cli.run_arguments import Checkpoint, Device, RunFolder, read_path
+from flashpoint.cli.paths import path_of
+from flashpoint.cli.run_arguments import Checkpoint, Device, RunFolder
 from flashpoint.errors import InputError
 from flashpoint.evaluation import search
 
@@ -41,7 +42,7 @@ def translate(
     run: RunFolder,
     file: Annotated[
         Path | None,
-        typer.Argument(metavar="FILE", help="Text; without it, standard input.", parser=read_path),
+        typer.Argument(metavar="FILE", help="Text; without it, standard input.", parser=path_of),
     ] = None,
     beam: Beam = 5,
     length_penalty: LengthPenalty = 1.0,
