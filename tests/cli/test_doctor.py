@@ -122,9 +122,10 @@ def test_broken_implementation_is_reported_not_raised(monkeypatch):
 
 @pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
 @pytest.mark.parametrize(
-    ("version", "said"), [("3.9.1", "is known"), ("3.42.0", "is not known (3.5 to 3.9 are)")]
+    ("version", "said"),
+    [("3.9.1", "is supported"), ("3.42.0", "is not supported yet (3.5 to 3.9 are)")],
 )
-def test_gpus_say_whether_triton_is_known(monkeypatch, version, said):
+def test_gpus_say_whether_triton_is_supported(monkeypatch, version, said):
     import torch
     import triton
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from flashpoint.ops.implementations import INTERPRETED
 from flashpoint.ops.triton.gpu import HOPPER_FAMILY, gpu_of
 from flashpoint.ops.triton.problem import Problem, block_of
-from flashpoint.ops.triton.versions import has_known_gluon
+from flashpoint.ops.triton.versions import has_supported_gluon
 
 FORWARD_ROWS = 192  # queries that fill the large tiles of the forward kernel
 BACKWARD_ROWS = 192  # queries and keys that fill those of the backward kernel
@@ -44,4 +44,4 @@ def takes_norms(problem: Problem) -> bool:
 def serves(device: torch.device) -> bool:
     """True where the device is a Hopper GPU and this Triton has the Gluon we know."""
     is_hopper = device.type == "cuda" and gpu_of(device).family == HOPPER_FAMILY
-    return is_hopper and not INTERPRETED and has_known_gluon()
+    return is_hopper and not INTERPRETED and has_supported_gluon()

@@ -25,7 +25,7 @@ def only(kernel: Any, arguments: dict[str, Any]) -> dict[str, Any]:
 
 def run_once(kernel: Any, num_programs: int, arguments: dict[str, Any]) -> Any:
     """Launch a kernel by Triton's own way; gives what it compiled, None where it interprets."""
-    versions.warn_if_unread()
+    versions.warn_if_unsupported()
     return kernel[(num_programs,)](**arguments, **versions.launch_options())
 
 
@@ -96,8 +96,13 @@ class Recorder:
             for number, part in enumerate(parts):
                 addresses[part] = addresses[name] + number * step
         stream = current_stream(device.index)
-        for shortcut in self.shortcuts:
-            shortcut.run(addresses, stream)
+        try:
+            for shortcut in self.shortcuts:
+                shortcut.run(addresses, stream)
+        except TypeError:  # of the C launcher, before it launches: it takes other arguments
+            self.shortcuts.clear()
+            versions.warn_of_launcher()
+            self._replay_by_triton(tensors)
         return tensors
 
     def _replay_by_triton(self, tensors: dict[str, Tensor | None]) -> None:
