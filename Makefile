@@ -29,7 +29,7 @@ test-versions: $(STAMP) $(OLDEST)/.installed $(NEWEST)/.installed ## compile and
 
 .versions/%/.installed:
 	rm -rf $(@D)
-	$(BIN)/python -m pip install --quiet --target $(@D) $(if $(findstring triton,$*),--no-deps) $(subst -,==,$*)
+	$(BIN)/python -m pip install --quiet --no-warn-conflicts --target $(@D) $(if $(findstring triton,$*),--no-deps) $(subst -,==,$*)
 	@touch $@
 
 lint: $(STAMP) ## check style, import directions and types
