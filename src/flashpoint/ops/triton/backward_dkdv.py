@@ -132,10 +132,14 @@ def backward_dkdv_kernel(
     begin, full_begin, full_end, stop = queries_of_block(
         j0, j1, shift, num_queries, left, right, BLOCK_M
     )
-    if j0 >= existing:  # nobody sees these keys
-        begin, full_begin, full_end, stop = 0, 0, 0, 0
-    elif j1 > existing:  # some do not exist: mask everywhere
-        full_begin, full_end = begin, begin
+    # Where some keys do not exist all is masked, and nothing is done where none does. No branches:
+    # Triton 3.5 fails to compile a loop whose bounds come out of nested ones.
+    full_begin = tl.where(j1 > existing, begin, full_begin)
+    full_end = tl.where(j1 > existing, begin, full_end)
+    begin, full_begin, full_end, stop = (
+        tl.where(j0 >= existing, 0, begin), tl.where(j0 >= existing, 0, full_begin),
+        tl.where(j0 >= existing, 0, full_end), tl.where(j0 >= existing, 0, stop),
+    )
     if ONE_RANGE:
         full_end = stop
     for member in range(GROUP):
