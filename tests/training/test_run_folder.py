@@ -18,6 +18,7 @@ from training.runs import (
     tiny_config,
     train_quietly,
 )
+from training.text_runs import text_config, write_corpus
 
 from flashpoint.errors import InputError
 from flashpoint.training import loop
@@ -117,8 +118,8 @@ def test_folder_that_is_no_run_is_refused(tmp_path):
         open_run(tmp_path)
 
 
-def train_anew(out):
-    return loop.train(tiny_config(), out, console=Console(quiet=True), fresh=True)
+def train_anew(out, config=None):
+    return loop.train(config or tiny_config(), out, console=Console(quiet=True), fresh=True)
 
 
 MINE = {
@@ -179,6 +180,14 @@ def test_fresh_replaces_a_broken_config_of_a_run(run, tmp_path, kept):
     (shutil.copytree if kept == "checkpoints" else shutil.copy)(run / kept, out / kept)
     train_anew(out)
     assert_same_run(run, out)
+
+
+def test_fresh_leaves_pieces_that_the_config_names(tmp_path):
+    corpus, out = write_corpus(tmp_path), tmp_path / "run"
+    train_quietly(text_config(corpus, "steps=2"), out)
+    pieces = (out / "pieces.model").read_bytes()
+    train_anew(out, text_config(corpus, "steps=2", f"data.pieces.file={out}/pieces.model"))
+    assert (out / "pieces.model").read_bytes() == pieces
 
 
 def test_fresh_begins_beside_files_that_no_run_writes(run, tmp_path):
