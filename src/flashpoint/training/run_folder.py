@@ -190,12 +190,16 @@ def settle(
         _clear(path, config)
     _require_same_config(path, config)
     data_identity.require_same_data(path, identity)
-    if Record.read(path) is None:
+    is_finished = Record.read(path) is not None
+    if not is_finished:
         _require_checkpoints(path)
     for name, origin in config.files().items():
         _keep(path / name, origin.read_bytes())
     checkpoint.replace_file(path / CONFIG, config_file.dump(config).encode())
     data_identity.write_data(path, identity)
+    if not is_finished:
+        with checkpoint.writing(path / CHECKPOINTS):
+            (path / CHECKPOINTS).mkdir(exist_ok=True)
 
 
 def _clear(path: Path, config: "TrainConfig") -> None:
@@ -240,12 +244,16 @@ def _wrote_config(path: Path) -> bool:
 
 
 def _require_checkpoints(path: Path) -> None:
-    """Refuse a run whose curve is longer than a run without a checkpoint can be."""
+    """Refuse a run whose curve is longer than a run without a checkpoint can be.
+
+    Their folder is there before the curve: where it is gone, a stopped run may have saved early.
+    """
     lines = read_metrics(path)
     if not lines or checkpoint.saved_steps(path / CHECKPOINTS):
         return
     config = config_file.load(path / CONFIG)
-    first = min(config.checkpoint_every, config.evaluate_every)
+    is_there = exists(path / CHECKPOINTS)
+    first = min(config.checkpoint_every, config.evaluate_every) if is_there else 0
     saved = [
         line["step"] for line in lines if line["kind"] == "validation" or line["step"] > first
     ]
