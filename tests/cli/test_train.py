@@ -134,7 +134,7 @@ def test_named_model_trains_on_few_images_with_a_batch_that_suits_them(run, tmp_
     assert open_run(tmp_path / "runs" / "vit_ti16").config.batch_size == 32
 
 
-def test_batch_of_an_earlier_start_is_kept(run, tmp_path, monkeypatch):
+def test_batch_of_an_earlier_start_is_kept_unless_it_begins_anew(run, tmp_path, monkeypatch):
     """Also where another device or other memory would have another one now."""
     monkeypatch.setattr("flashpoint.training.default_batch.CPU_OPERATIONS", 1e9)
     arguments = ("vit_ti16", "--data", photographs(tmp_path), *NEW_USER)
@@ -146,6 +146,23 @@ def test_batch_of_an_earlier_start_is_kept(run, tmp_path, monkeypatch):
     result = run(*arguments)
     assert result.exit_code == 0, result.output
     assert "nothing to do" in result.stderr
+    shown = run(*arguments, "--fresh", "--dry-run")
+    assert "batch_size: 32" in shown.stdout.splitlines()
+    result = run(*arguments, "--fresh")
+    assert "no batch size was given: taking 32, " in result.stderr
+    assert open_run(tmp_path / "runs" / "vit_ti16").config.batch_size == 32
+
+
+def test_fresh_replaces_a_broken_config_of_a_named_model(run, tmp_path):
+    arguments = ("vit_ti16", "--data", photographs(tmp_path), *NEW_USER)
+    assert run(*arguments).exit_code == 0
+    file = tmp_path / "runs" / "vit_ti16" / "config.yaml"
+    file.write_text(file.read_text()[:100])
+    with pytest.raises(InputError, match=r"config\.yaml"):
+        raise run(*arguments).exception
+    result = run(*arguments, "--fresh")
+    assert result.exit_code == 0, result.output
+    assert open_run(file.parent).record.steps == 2
 
 
 def test_batch_that_is_named_is_kept(run, tmp_path):

@@ -149,6 +149,21 @@ def test_run_without_its_checkpoints_asks_for_the_flag(run, whole, is_emptied):
     assert_same_run(whole, run)
 
 
+def test_run_without_the_checkpoint_of_an_early_stop_asks_for_the_flag(tmp_path, monkeypatch):
+    """It was saved before any was due."""
+    out, config = tmp_path / "run", tiny_config("checkpoint_every=11", "evaluate_every=11")
+    with monkeypatch.context() as patch:
+        interrupt_at(6, patch)
+        with pytest.raises(Preempted):
+            train_quietly(config, out)
+    assert checkpoint.saved_steps(out / "checkpoints") == [6]
+    shutil.rmtree(out / "checkpoints")
+    before = contents(out)
+    with pytest.raises(LostError, match=r"but metrics\.jsonl reaches step 5: they were removed"):
+        train_quietly(config, out)
+    assert contents(out) == before
+
+
 def test_finished_run_needs_no_checkpoints(whole, tmp_path):
     out = shutil.copytree(whole, tmp_path / "run")
     shutil.rmtree(out / "checkpoints")

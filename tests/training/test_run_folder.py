@@ -9,9 +9,19 @@ import time
 
 import pytest
 import torch
-from training.runs import environment, final, tiny_config, train_quietly
+from rich.console import Console
+from training.runs import (
+    assert_same_run,
+    contents,
+    environment,
+    final,
+    tiny_config,
+    train_quietly,
+)
+from training.text_runs import text_config, write_corpus
 
 from flashpoint.errors import InputError
+from flashpoint.training import loop
 from flashpoint.training.failure import RunError
 from flashpoint.training.ranks import Ranks
 from flashpoint.training.run_folder import claim, open_run
@@ -106,6 +116,85 @@ def test_damaged_weights_are_refused(run, tmp_path):
 def test_folder_that_is_no_run_is_refused(tmp_path):
     with pytest.raises(InputError, match=r"is not a run's folder: it has no config\.yaml"):
         open_run(tmp_path)
+
+
+def train_anew(out, config=None):
+    return loop.train(config or tiny_config(), out, console=Console(quiet=True), fresh=True)
+
+
+MINE = {
+    "config.yaml": "my: config\n",
+    "data.json": '{"my": "data"}\n',
+    "metrics.jsonl": '{"step": 1, "my": "numbers"}\n',
+    "record.json": "{}",
+    "weights.json": "{}",
+    "events.out.tfevents.1": "of another program",
+    "checkpoints/step_7/other.pt": "weights",
+    "checkpoints/damaged_step_7/other.pt": "weights",
+}
+
+
+def put(folder, files):
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+
+
+@pytest.mark.parametrize("names", [*([name] for name in MINE), list(MINE)], ids=str)
+def test_fresh_refuses_a_folder_whose_files_no_run_wrote(tmp_path, names):
+    put(tmp_path, {**{name: MINE[name] for name in names}, "checkpoints/other.pt": "mine"})
+    before = contents(tmp_path)
+    with pytest.raises(InputError) as error:
+        train_anew(tmp_path)
+    assert str(error.value).startswith(f"{tmp_path} is not a run's folder: no run wrote what is")
+    assert "\n" not in str(error.value)
+    assert contents(tmp_path) == before
+
+
+def test_fresh_refuses_a_config_that_was_written_by_hand(run, tmp_path):
+    """As where a config's own folder is given as --out."""
+    text = "# the best so far\n" + (run / "config.yaml").read_text()
+    put(tmp_path, {"config.yaml": text})
+    with pytest.raises(InputError, match=r"no run wrote what is there \(config\.yaml\)"):
+        train_anew(tmp_path)
+    assert (tmp_path / "config.yaml").read_text() == text
+
+
+def test_fresh_leaves_what_is_not_a_run_s_in_its_folder(run, tmp_path):
+    out = shutil.copytree(run, tmp_path / "run")
+    mine = {"checkpoints/other.pt": "mine", "notes/config.yaml": "mine", "events.csv": "mine"}
+    put(out, mine)
+    put(out, {"checkpoints/damaged_step_3/a": "old", "checkpoints/.unfinished_step_5/a": "old"})
+    (out / "checkpoints" / "step_8").rename(out / "checkpoints" / "step_99")
+    train_anew(out)
+    assert_same_run(run, out)
+    names = {path.name for path in (out / "checkpoints").iterdir()}
+    assert names == {path.name for path in (run / "checkpoints").iterdir()} | {"other.pt"}
+    assert {name: (out / name).read_text() for name in mine} == mine
+
+
+@pytest.mark.parametrize("kept", ["metrics.jsonl", "checkpoints"])
+def test_fresh_replaces_a_broken_config_of_a_run(run, tmp_path, kept):
+    out = tmp_path / "run"
+    put(out, {"config.yaml": "model: [vit"})
+    (shutil.copytree if kept == "checkpoints" else shutil.copy)(run / kept, out / kept)
+    train_anew(out)
+    assert_same_run(run, out)
+
+
+def test_fresh_leaves_pieces_that_the_config_names(tmp_path):
+    corpus, out = write_corpus(tmp_path), tmp_path / "run"
+    train_quietly(text_config(corpus, "steps=2"), out)
+    pieces = (out / "pieces.model").read_bytes()
+    train_anew(out, text_config(corpus, "steps=2", f"data.pieces.file={out}/pieces.model"))
+    assert (out / "pieces.model").read_bytes() == pieces
+
+
+def test_fresh_begins_beside_files_that_no_run_writes(run, tmp_path):
+    put(tmp_path, {"notes.txt": "mine", "checkpoints/other.pt": "mine"})
+    train_anew(tmp_path)
+    assert_same_run(run, tmp_path)
+    assert (tmp_path / "checkpoints" / "other.pt").read_text() == "mine"
 
 
 @pytest.mark.parametrize("inner", ["", "model.safetensors"])

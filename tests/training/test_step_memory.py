@@ -1,5 +1,7 @@
 """Memory of an update: what is estimated beforehand against what is taken."""
 
+import shutil
+
 import pytest
 import torch
 from implementations import needs_gpu
@@ -185,10 +187,38 @@ def test_impossible_batch_is_refused_before_anything_is_written(tmp_path, free):
     assert not (tmp_path / "run").exists()
 
 
-def test_finished_run_is_not_asked_for_memory(tmp_path, free):
+@pytest.mark.parametrize("compiled", ["default", "graphs", "graphs_only"])
+def test_estimate_of_what_is_compiled_is_a_warning(free, compiled):
+    """The compiler recomputes what a plain step keeps, and graphs keep memory for every shape."""
+    config = tiny_config(f"compile={compiled}")
+    task, lines = task_class(config)(config, Ranks()), []
+    free(10**9)
+    memory_check.check_memory(task, Ranks(), lines.append)
+    assert not lines
+    free(10_000)
+    memory_check.check_memory(task, Ranks(), lines.append)
+    (line,) = lines
+    assert line.startswith("a step with batch_size=16 needs about 0.0")
+    assert "; cpu has 1e-05 GB free. " in line
+    assert line.endswith(f" With compile={compiled} it may need less or more. Trying it.")
+    assert f"With compile={compiled} it" in memory_check.describe_memory(task, Ranks())
+
+
+def test_compiled_run_that_seems_too_large_is_tried(tmp_path, free, monkeypatch):
+    monkeypatch.setattr(torch, "compile", lambda model, **_: model)
+    free(10_000)
+    record, text = train_quietly(tiny_config("steps=2", "compile=default"), tmp_path / "run")
+    assert record.steps == 2
+    assert text.count("it may need less or more. Trying it.\n") == 1
+
+
+@pytest.mark.parametrize("has_checkpoints", [True, False])
+def test_finished_run_is_not_asked_for_memory(tmp_path, free, has_checkpoints):
     config = tiny_config("steps=2")
     free(None)
     train_quietly(config, tmp_path / "run")
+    if not has_checkpoints:
+        shutil.rmtree(tmp_path / "run" / "checkpoints")
     free(0)
     assert "nothing to do" in train_quietly(config, tmp_path / "run")[1]
 

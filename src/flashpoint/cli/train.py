@@ -82,7 +82,7 @@ def train(
         config = _config(what, data, weights, changes or [])
         said = ""
         if not (_is_file(what) or _names_batch(changes or [])):
-            config, said = _choose_batch(config, folder)
+            config, said = _choose_batch(config, None if fresh else folder)
         if dry_run:
             _show(config, said)
             return
@@ -137,8 +137,13 @@ def _names_batch(changes: list[str]) -> bool:
     return any(change.partition("=")[0].strip() == "batch_size" for change in changes)
 
 
-def _choose_batch(config: "TrainConfig", folder: Path) -> "tuple[TrainConfig, str]":
-    """The batch that an earlier start of this run chose, or one for these data and this device."""
+def _choose_batch(config: "TrainConfig", folder: Path | None) -> "tuple[TrainConfig, str]":
+    """The batch that an earlier start of this run chose, or one for these data and this device.
+
+    Args:
+        config: of the run.
+        folder: where it may have begun; None begins anew.
+    """
     from dataclasses import replace
 
     from flashpoint.training import config_file
@@ -146,7 +151,7 @@ def _choose_batch(config: "TrainConfig", folder: Path) -> "tuple[TrainConfig, st
     from flashpoint.training.ranks import choose_device
     from flashpoint.training.run_folder import CONFIG
 
-    if (folder / CONFIG).is_file():
+    if folder is not None and (folder / CONFIG).is_file():
         return replace(config, batch_size=config_file.load(folder / CONFIG).batch_size), ""
     device = choose_device("auto").type if config.device == "auto" else config.device
     return choose_batch(config, device, int(os.environ.get("WORLD_SIZE", "1")))

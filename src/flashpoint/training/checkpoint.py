@@ -27,6 +27,7 @@ from flashpoint.training.failure import RunError
 Tensors = Mapping[str, Tensor]
 
 TEMPORARY = ".unfinished_"
+DAMAGED = "damaged_"
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -199,6 +200,21 @@ def step_folder(folder: Path, step: int) -> Path:
     return folder / f"step_{step}"
 
 
+def is_written(folder: Path, step: int) -> bool:
+    """Whether ``save`` wrote the checkpoint of a step, by its state.json."""
+    try:
+        read_state(folder, step)
+    except DamagedError:
+        return False
+    return True
+
+
+def leftovers(folder: Path) -> list[Path]:
+    """All that runs leave in ``folder``: checkpoints, unfinished and damaged ones."""
+    steps = [step_folder(folder, step) for step in saved_steps(folder)]
+    return [*steps, *folder.glob(f"{TEMPORARY}*"), *folder.glob(f"{DAMAGED}step_*")]
+
+
 def prune(folder: Path, keep: Collection[int]) -> None:
     """Remove all checkpoints but these, and what a killed process left unfinished."""
     for step in saved_steps(folder):
@@ -220,7 +236,7 @@ def remove(path: Path) -> None:
 def set_aside(path: Path) -> Path:
     """Give a damaged checkpoint a name that is free and counts as none; gives its new path."""
     ends = itertools.chain([""], (f"_{number}" for number in itertools.count(2)))
-    names = (path.with_name(f"damaged_{path.name}{end}") for end in ends)
+    names = (path.with_name(f"{DAMAGED}{path.name}{end}") for end in ends)
     aside = next(name for name in names if not os.path.lexists(name))
     with writing(aside):
         return path.rename(aside)

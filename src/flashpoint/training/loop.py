@@ -15,7 +15,7 @@ import torch
 from rich.console import Console
 
 from flashpoint.run_metrics import FILE as METRICS
-from flashpoint.stored import parse_json
+from flashpoint.stored import exists, parse_json
 from flashpoint.training import checkpoint
 from flashpoint.training.checkpoint import Checkpoint
 from flashpoint.training.config import TrainConfig
@@ -28,6 +28,7 @@ from flashpoint.training.metrics import Metrics
 from flashpoint.training.optimizer import make_optimizer
 from flashpoint.training.progress import Progress, describe_numbers
 from flashpoint.training.ranks import Ranks, join
+from flashpoint.training.record import FILE as RECORD
 from flashpoint.training.record import Record, describe_environment, numbers_of
 from flashpoint.training.run_folder import CHECKPOINTS, best_of, claim, settle
 from flashpoint.training.schedule import Warmup, learning_rate, warmup_steps
@@ -71,21 +72,19 @@ def train(
         warmup = warmup_steps(config.schedule, total)
         with torch.device("meta"):
             task.build_model()  # what cannot be is refused before a folder is made
-        has_begun = not fresh and bool(checkpoint.saved_steps(out / CHECKPOINTS))
+        progress = Progress(
+            console, name=out.name, unit=task.unit, total=total, is_shown=ranks.is_first
+        )
+        has_begun = not fresh and (
+            exists(out / RECORD) or bool(checkpoint.saved_steps(out / CHECKPOINTS))
+        )
         goes_on = ranks.any(has_begun)
         if not goes_on:
-            check_memory(task, ranks)
+            check_memory(task, ranks, progress.say)
         start = {} if goes_on else task.begin()
         ranks.on_first(lambda: stack.enter_context(claim(out)))
         ranks.on_first(lambda: settle(out, task.config, task.identity, fresh=fresh))
         ranks.on_first(lambda: write_start(out, start))
-        progress = Progress(
-            console,
-            name=out.name,
-            unit=task.unit,
-            total=total,
-            is_shown=ranks.is_first,
-        )
         record = _share(ranks, Record.read(out) if ranks.is_first else None)
         if record:
             result = describe_numbers(record.validation)

@@ -1,5 +1,7 @@
 """Whether an update fits into memory, asked before anything is written."""
 
+from collections.abc import Callable
+
 import torch
 
 from flashpoint.errors import InputError
@@ -20,14 +22,22 @@ ADVISED_SHARE = 0.9
 _TRIES = 4
 
 
-def check_memory(task: Task, ranks: Ranks) -> None:
-    """Refuse a batch that no process could get through, with the largest one that would fit."""
+def check_memory(task: Task, ranks: Ranks, say: Callable[[str], None]) -> None:
+    """Refuse a batch that no process could get through, with the largest one that would fit.
+
+    What is compiled or captured needs another amount than the estimate, which knows neither: of
+    such a step ``say`` only gets the numbers.
+    """
     free = free_memory(ranks)
     if free is None or most_needed(task) < SMALL_SHARE * free:
         return
     needed = estimate(task, ranks)
-    if needed.total > free:
-        raise InputError(f"{_compare(task, needed, ranks, free)} {_advice(task, ranks, free)}")
+    if needed.total <= free:
+        return
+    numbers = _compare(task, needed, ranks, free)
+    if task.config.compile == "none":
+        raise InputError(f"{numbers} {_advice(task, ranks, free)}")
+    say(f"{numbers} Trying it.")
 
 
 def describe_memory(task: Task, ranks: Ranks) -> str:
@@ -47,10 +57,12 @@ def free_memory(ranks: Ranks) -> int | None:
 def _compare(task: Task, needed: StepMemory, ranks: Ranks, free: int | None) -> str:
     """The numbers of an update beside what there is."""
     there = "an unknown amount" if free is None else f"{gigabytes(free)} GB"
+    compiled = task.config.compile
+    unsure = "" if compiled == "none" else f" With compile={compiled} it may need less or more."
     whose = "a step" if ranks.size == 1 else "a step of each process"
     return (
         f"{whose} with batch_size={task.config.batch_size} needs {needed}; "
-        f"{ranks.device.type} has {there} free."
+        f"{ranks.device.type} has {there} free.{unsure}"
     )
 
 

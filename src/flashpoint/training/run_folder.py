@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import shutil
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,12 +9,13 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from torch import nn
 
+from flashpoint.convert.weights import listed
 from flashpoint.errors import InputError, describe
 from flashpoint.files import InUse, locked
 from flashpoint.run_metrics import FILE as METRICS
 from flashpoint.run_metrics import read_metrics
 from flashpoint.schema import plain
-from flashpoint.stored import exists
+from flashpoint.stored import exists, read_text
 from flashpoint.training import checkpoint, config_file, data_identity, record
 from flashpoint.training.failure import RunError
 from flashpoint.training.record import Record
@@ -29,6 +29,7 @@ CHECKPOINTS = "checkpoints"
 MODEL = "model.safetensors"
 WEIGHTS = "weights.json"
 LOCK = ".lock"
+EVENTS = "events.out.tfevents.*"
 MAY_CHANGE = (
     *("accumulate", "checkpoint_every", "compile", "data.pieces.file", "data.workers"),
     *("data.max_broken_share", "device"),
@@ -183,37 +184,76 @@ def settle(
         path: the folder, held by ``claim``.
         config: of the run that is to go on or to begin there; an old run's must be the same.
         identity: of its data, likewise.
-        fresh: remove what an earlier run left.
+        fresh: remove what an earlier run left; refused where files there are not a run's.
     """
     if fresh:
         _clear(path, config)
     _require_same_config(path, config)
     data_identity.require_same_data(path, identity)
-    if Record.read(path) is None:
+    is_finished = Record.read(path) is not None
+    if not is_finished:
         _require_checkpoints(path)
     for name, origin in config.files().items():
         _keep(path / name, origin.read_bytes())
     checkpoint.replace_file(path / CONFIG, config_file.dump(config).encode())
     data_identity.write_data(path, identity)
+    if not is_finished:
+        with checkpoint.writing(path / CHECKPOINTS):
+            (path / CHECKPOINTS).mkdir(exist_ok=True)
 
 
 def _clear(path: Path, config: "TrainConfig") -> None:
-    """Remove what ``train`` writes, and nothing else."""
+    """Remove what an earlier run wrote, and nothing else; refused where no run wrote it."""
+    names = (record.FILE, METRICS, WEIGHTS, data_identity.FILE, *config.files(), CONFIG)
+    needed = [origin.resolve() for origin in config.files().values()]
+    files = [
+        file
+        for file in (*sorted(path.glob(EVENTS)), *(path / name for name in names))
+        if os.path.lexists(file) and file.resolve() not in needed
+    ]
+    folders = checkpoint.leftovers(path / CHECKPOINTS)
+    if (files or folders) and not _is_run(path):
+        found = listed([str(found.relative_to(path)) for found in (*files, *folders)])
+        raise InputError(
+            f"{path} is not a run's folder: no run wrote what is there ({found}), so --fresh "
+            "removes nothing. Pass another --out, or remove them yourself."
+        )
     with checkpoint.writing(path):
-        if os.path.lexists(path / CHECKPOINTS):
-            shutil.rmtree(path / CHECKPOINTS)
-        files = (CONFIG, METRICS, WEIGHTS, record.FILE, data_identity.FILE, *config.files())
-        for file in (*(path / name for name in files), *path.glob("events.*")):
-            file.unlink(missing_ok=True)
+        for folder in folders:
+            checkpoint.remove(folder)
+        for file in files:  # the config last: whoever is killed meanwhile leaves a run's folder
+            file.unlink()
+
+
+def _is_run(path: Path) -> bool:
+    """Whether ``train`` wrote into a folder: its config, its curve or a checkpoint.
+
+    One of them is enough: to begin anew is a way out where another is broken.
+    """
+    for found in (_wrote_config, read_metrics):
+        with contextlib.suppress(InputError):
+            if found(path):
+                return True
+    folder = path / CHECKPOINTS
+    return any(checkpoint.is_written(folder, step) for step in checkpoint.saved_steps(folder))
+
+
+def _wrote_config(path: Path) -> bool:
+    """Whether a folder's config is complete and in the form that ``settle`` gives it."""
+    return config_file.dump(config_file.load(path / CONFIG)) == read_text(path / CONFIG)
 
 
 def _require_checkpoints(path: Path) -> None:
-    """Refuse a run whose curve is longer than a run without a checkpoint can be."""
+    """Refuse a run whose curve is longer than a run without a checkpoint can be.
+
+    Their folder is there before the curve: where it is gone, a stopped run may have saved early.
+    """
     lines = read_metrics(path)
     if not lines or checkpoint.saved_steps(path / CHECKPOINTS):
         return
     config = config_file.load(path / CONFIG)
-    first = min(config.checkpoint_every, config.evaluate_every)
+    is_there = exists(path / CHECKPOINTS)
+    first = min(config.checkpoint_every, config.evaluate_every) if is_there else 0
     saved = [
         line["step"] for line in lines if line["kind"] == "validation" or line["step"] > first
     ]
