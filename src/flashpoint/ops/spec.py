@@ -216,7 +216,7 @@ def _explain_missing(key: str) -> str:
     name, _, digest = key.rpartition("#")
     if digest.startswith(HERE_ONLY):
         advice = (
-            "Its function holds tensors, modules or other objects, so that only the process that "
+            "Its function holds objects, has attributes or looks names up: only the process that "
             "made it knows it. Use a function of numbers, or impl='reference'."
         )
     elif any(known.startswith(f"{name}#") for known in ACTIVATIONS):
