@@ -4,7 +4,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 import typer
-from implementations import IN_PYTHON
+from implementations import HAS_TRITON, IN_PYTHON
+from torch import nn
 from training.runs import tiny_config
 from typer.testing import CliRunner
 
@@ -18,10 +19,39 @@ from flashpoint.ops.spec import ACTIVATIONS, BUILTIN, NAMED
 from flashpoint.training import config_file
 
 
+class Kernel:
+    """In the place of what @triton.jit makes, which some machines cannot."""
+
+    def __init__(self, fn):
+        self.fn = fn
+
+
+def double(scores):
+    return 2 * scores
+
+
+def triple(scores):
+    return 3 * scores
+
+
+TANH = nn.Tanh()
+OTHERS = {
+    "method": lambda: Activation("method", TANH.forward),
+    "module": lambda: Activation("module", TANH),
+    "double": lambda: Activation("double", double, degree=1),
+    "triple": lambda: Activation("triple", triple),
+    "sine": lambda: Activation(
+        "sine", torch.sin, torch.cos, triton=(Kernel(triple), Kernel(double))
+    ),
+}
+
+
 @pytest.fixture
 def named(monkeypatch):
-    """A function to register, under a name that is gone after the test."""
+    """A function to register, under a name that is gone after the test; with some others."""
     monkeypatch.setattr(spec, "NAMED", dict(NAMED))
+    for make in OTHERS.values():
+        register_activation(make())
     return register_activation(Activation("swish2", lambda s: s * torch.sigmoid(2 * s)))
 
 
@@ -66,12 +96,58 @@ def test_same_function_may_be_registered_again(named):
     assert register_activation(named) is named
 
 
+@pytest.mark.parametrize("name", OTHERS)
+def test_all_that_an_activation_has_may_be_registered_again(named, name):
+    again = OTHERS[name]()
+    assert register_activation(again) is spec.NAMED[name] is not again
+
+
+SOURCE = """
+import triton.language as tl
+
+def kernel(scores):
+    return tl.sin(scores) * SCALE
+"""
+
+
+@pytest.mark.skipif(not HAS_TRITON, reason="triton is not installed")
+def test_module_with_kernels_may_be_loaded_twice(named):
+    first, again, other = ({"SCALE": scale} for scale in (2.0, 2.0, 3.0))
+    for scope in (first, again, other):
+        exec(SOURCE, scope)
+    pairs = [(Kernel(scope["kernel"]), Kernel(double)) for scope in (first, again, other)]
+    mine = register_activation(Activation("mine", torch.sin, triton=pairs[0]))
+    assert register_activation(Activation("mine", torch.sin, triton=pairs[1])) is mine
+    with pytest.raises(InputError, match="with other triton kernels"):
+        register_activation(Activation("mine", torch.sin, triton=pairs[2]))
+
+
 REFUSED = {
     "other function": (lambda: Activation("swish2", torch.sin), "registered already, as another"),
     "other derivative": (
         lambda: Activation("swish2", lambda s: s * torch.sigmoid(2 * s), torch.ones_like),
-        "registered already, as another",
+        "registered already, with another derivative",
     ),
+    "no derivative": (lambda: Activation("sine", torch.sin), "with another derivative"),
+    "degree": (
+        lambda: Activation("triple", triple, degree=1),
+        "'triple' is registered already, with degree=None, not 1.",
+    ),
+    "no degree": (
+        lambda: Activation("double", double),
+        "'double' is registered already, with degree=1, not None.",
+    ),
+    "new kernels": (
+        lambda: Activation("triple", triple, triton=(Kernel(triple), Kernel(double))),
+        "'triple' is registered already, with other triton kernels.",
+    ),
+    "no kernels": (lambda: Activation("sine", torch.sin, torch.cos), "with other triton kernels"),
+    "other kernels": (
+        lambda: Activation("sine", torch.sin, torch.cos, None, (Kernel(triple), Kernel(triple))),
+        "with other triton kernels",
+    ),
+    "other module": (lambda: Activation("module", nn.Tanh()), "as another function"),
+    "other method": (lambda: Activation("method", nn.Tanh().forward), "as another function"),
     "builtin": (lambda: Activation("relu", F.relu), "'relu' is a builtin"),
     "softmax": (lambda: Activation("softmax", torch.exp), "not 'softmax'"),
     "spaces": (lambda: Activation("my relu", F.relu), "as 'my relu'"),

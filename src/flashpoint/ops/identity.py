@@ -24,7 +24,9 @@ import numpy as np
 import torch
 
 # whose functions are the same wherever their names are
-KNOWN_PACKAGES = frozenset(("builtins", "functools", "math", "numpy", "operator", "torch"))
+KNOWN_PACKAGES = frozenset(
+    ("builtins", "functools", "math", "numpy", "operator", "torch", "triton")
+)
 DIGITS = 16  # of the hash: 64 bits
 # exactly these types: a subclass may have methods, and write itself as it likes
 _VALUES = frozenset(
