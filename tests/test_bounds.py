@@ -2,23 +2,28 @@
 
 import dataclasses
 import math
+import re
 import resource
 import time
 import typing
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from training import runs, text_runs
 
+from flashpoint import HeadNorm
 from flashpoint.bounds import Bounds, bounded_fields
-from flashpoint.errors import InputError
+from flashpoint.errors import InputError, describe
 from flashpoint.evaluation.search import Search
+from flashpoint.models.registry import create_model
 from flashpoint.models.reluformer import ReLUFormerConfig
 from flashpoint.models.vit import ViTConfig
 from flashpoint.training import config_file
+from flashpoint.training.config import OptimizerConfig
 from flashpoint.training.memory_check import describe_memory
 from flashpoint.training.ranks import Ranks
 from flashpoint.training.sharing import check_sharing
@@ -126,6 +131,48 @@ def test_sizes_that_cannot_be_are_named_with_their_limits(change, message):
     with pytest.raises(InputError) as error:
         runs.tiny_config(change)
     assert str(error.value).startswith(message)
+
+
+SIZES = {"depth": 1, "num_heads": 2}
+REAL = (np.float16, np.float32, np.float64, np.longdouble)
+WHOLE = (np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int64, np.uint64)
+
+
+@pytest.mark.parametrize("kind", [*REAL, *WHOLE])
+def test_numbers_of_numpy_are_kept_as_python_numbers(kind):
+    betas = OptimizerConfig(betas=(kind(0), kind(0.5))).betas
+    assert betas == (0, kind(0.5))
+    assert {type(beta) for beta in betas} == {float if kind in REAL else int}
+    assert OptimizerConfig(lr=kind(3)).lr == 3
+    if kind in WHOLE:
+        width = create_model("vit", width=kind(64), **SIZES).config.width
+        assert (type(width), width) == (int, 64)
+        assert create_model("vit", width=kind(64), **SIZES).config.mlp_dim == 256
+    else:
+        config = create_model("vit", width=16, norm_eps=kind(1e-3), **SIZES).config
+        assert (type(config.norm_eps), config.norm_eps) == (float, float(kind(1e-3)))
+
+
+NO_NUMBERS = (True, np.bool_(True), np.complex64(0.5), np.timedelta64(1), np.array(0.5), "1")
+
+
+@pytest.mark.parametrize("value", NO_NUMBERS, ids=repr)
+def test_what_is_no_number_is_none_in_configs_and_in_calls(value):
+    shown = re.escape(describe(value))
+    with pytest.raises(InputError, match=f"^norm_eps={shown} must be a number above 0, at most 1"):
+        create_model("vit", width=16, norm_eps=value, **SIZES)
+    with pytest.raises(InputError, match=rf"^eps must be a number\. Got {shown}\.$"):
+        HeadNorm("rms", None, value)
+
+
+@pytest.mark.parametrize("kind", REAL)
+def test_scalar_of_numpy_is_shown_by_its_value(kind):
+    assert "2.5" in describe(kind(2.5))
+    assert describe(np.ones(3)) == "a ndarray of shape [3]"
+    with pytest.raises(InputError, match=r"^width=\S*2\.5\S* must be a whole number from 1"):
+        create_model("vit", width=kind(2.5), **SIZES)
+    with pytest.raises(InputError, match=r"^norm_eps=\S*2\.5\S* must be a number above 0"):
+        create_model("vit", width=16, norm_eps=kind(2.5), **SIZES)
 
 
 @pytest.mark.parametrize("epochs", ["1e30", "1e7", ".nan"])

@@ -48,7 +48,8 @@ class Bounds:
 def check_bounds(record: object, path: str = "") -> None:
     """Refuse numbers of a dataclass that are out of the bounds in its fields' types.
 
-    Null and words are passed over where the type allows them beside numbers.
+    Null and words are passed over where the type allows them beside numbers. NumPy's numbers
+    become Python's, so that the record can be written to a file.
 
     Args:
         record: made of fields, of which those with ``Bounds`` are checked.
@@ -63,16 +64,38 @@ def check_bounds(record: object, path: str = "") -> None:
         numbers = {name: value}
         if isinstance(value, tuple):
             numbers = {f"{name}[{place}]": item for place, item in enumerate(value)}
-        for where, number in numbers.items():
-            check_number(f"{path}{where}", number, bounds, is_whole=int in kinds)
+        plain = tuple(
+            check_within(f"{path}{where}", number, bounds, is_whole=int in kinds)
+            for where, number in numbers.items()
+        )
+        object.__setattr__(record, name, plain if isinstance(value, tuple) else plain[0])
 
 
-def check_number(name: str, value: Any, bounds: Bounds, *, is_whole: bool = False) -> None:
-    """Refuse what is no number, or not within the bounds."""
-    allowed = int if is_whole else (int, float)
-    if isinstance(value, bool) or not isinstance(value, allowed) or value not in bounds:
+def check_within(name: str, value: Any, bounds: Bounds, *, is_whole: bool = False) -> int | float:
+    """A number within the bounds, as Python's."""
+    number = plain_number(value)
+    if number is None or (is_whole and not isinstance(number, int)) or number not in bounds:
         kind = "a whole number" if is_whole else "a number"
         raise InputError(f"{name}={describe(value)} must be {kind} {bounds}.")
+    return number
+
+
+def plain_number(value: Any) -> int | float | None:
+    """A real number of Python or NumPy, as Python's; None for all else, True and False too.
+
+    Example:
+        >>> import numpy as np
+        >>> plain_number(np.float32(0.5)), plain_number(np.int64(3)), plain_number(True)
+        (0.5, 3, None)
+    """
+    if type(value) in (int, float):
+        return value
+    import numpy as np  # here, because `flashpoint --help` answers sooner without it
+
+    if isinstance(value, np.generic):
+        kind = value.dtype.kind
+        return int(value) if kind in "iu" else float(value) if kind == "f" else None
+    return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 
 @cache

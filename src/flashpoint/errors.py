@@ -41,12 +41,14 @@ def hint(name: object, known: Iterable[str]) -> str:
 def describe(value: object) -> str:
     """A wrong argument in a few words: one line, however large the value.
 
+    Tensors and arrays are their shapes, NumPy's scalars their values.
+
     Example:
         >>> describe(list(range(1000)))
         '[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13... (list)'
     """
     shape = getattr(value, "shape", None)
-    if isinstance(shape, tuple):
+    if isinstance(shape, tuple) and (shape or type(value).__module__ != "numpy"):
         return f"a {type(value).__name__.lower()} of shape {list(shape)}"
     try:
         text = " ".join(repr(value).split())

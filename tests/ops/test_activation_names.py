@@ -1,27 +1,21 @@
-"""Activations by name: keys that find one function in any process, and names that users add."""
+"""Keys of activations: they find one function in any process, or none."""
 
+import enum
 import functools
+import operator
 import subprocess
 import sys
+from typing import NamedTuple
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-import typer
-from implementations import IN_PYTHON
 from torch import nn
-from training.runs import tiny_config
-from typer.testing import CliRunner
 
-from flashpoint import Activation, AttentionSpec, InputError, attention, register_activation
-from flashpoint.cli.models import models
-from flashpoint.layers.attention import Attention
-from flashpoint.layers.memory import KeyValueMemory
-from flashpoint.models.registry import create_model
-from flashpoint.ops import spec
+from flashpoint import Activation
 from flashpoint.ops.identity import digest_of
-from flashpoint.ops.spec import ACTIVATIONS, BUILTIN, NAMED, registered
-from flashpoint.training import config_file
+from flashpoint.ops.spec import registered
 
 SLOPE = 0.25
 
@@ -54,6 +48,76 @@ def importing(scores):
     return flashpoint and scores
 
 
+class Number(int):
+    def __mul__(self, other):
+        return other * SLOPE
+
+    __pow__ = __mul__
+
+
+class Word(str):
+    __slots__ = ()
+
+
+class Real(float):
+    def __repr__(self):
+        return "2.0"
+
+
+class Array(np.float64):
+    pass
+
+
+class Choice(enum.IntEnum):
+    TWO = 2
+
+
+class Pair(NamedTuple):
+    first: float
+    second: float
+
+    def apply(self, scores):
+        return self.first * scores
+
+
+class Set(frozenset):
+    pass
+
+
+class Partial(functools.partial):
+    def __call__(self, scores):
+        return scores * SLOPE
+
+
+def attributed(scores):
+    return scores * attributed.factor
+
+
+attributed.factor = 2.0
+partial_with_attribute = functools.partial(F.leaky_relu, negative_slope=0.1)
+partial_with_attribute.factor = 2.0
+find, import_module = eval, __import__
+
+# objects that a function may hold whose class decides what they do
+HELD = (Number(2), Word("a"), Real(2), Array(2), Choice.TWO, Pair(2.0, 3.0), Set((2,)))
+# functions that read a value of which their code has no name
+LOOKING_UP = {
+    "globals": lambda s: s * globals()["SLOPE"],
+    "eval": lambda s: s * eval("SLOPE"),
+    "exec": lambda s: exec("SLOPE") or s,
+    "locals": lambda s: s * len(locals()),
+    "vars": lambda s: s * vars()["s"],
+    "getattr": lambda s: s * getattr(F, "relu")(s),  # noqa: B009
+    "attribute of functions": lambda s: s * leaky.__globals__["SLOPE"],
+    "dict of modules": lambda s: torch.__dict__["sin"](s),
+    "import by call": lambda s: s * __import__("implementations").SLOPE,
+    "other name": lambda s: s * find("SLOPE"),
+    "other import": lambda s: s * import_module("implementations").SLOPE,
+    "partial of eval": functools.partial(eval, "SLOPE"),
+    "partial of getattr": functools.partial(getattr, F),
+    "attrgetter": lambda s: operator.attrgetter("sin")(torch)(s),
+    "inside": lambda s: (lambda x: x * eval("SLOPE"))(s),
+}
 # functions that are told from one another by their code, values, closures, defaults and globals
 FUNCTIONS = {
     "torch": torch.sin,
@@ -77,7 +141,9 @@ FUNCTIONS = {
     "keyword": lambda s, *, c=2.0: s * c,
     "recursive": calling(torch.sin),
     "other recursive": calling(torch.cos),
-    "wrapper": functools.wraps(F.relu)(lambda s: s + 1),
+    "value of numpy": scaled(np.float32(2)),
+    "other value of numpy": scaled(np.float64(2)),
+    "tuple": scaled((2.0, 3)),
     "inner": lambda s: (lambda x: x + 1)(s),
     "other inner": lambda s: (lambda x: x + 2)(s),
 }
@@ -89,6 +155,14 @@ OPAQUE = {
     "bound method": Slope().__call__,
     "method of a tensor": torch.ones(3).add,
     "import": importing,
+    "attribute": attributed,
+    "attribute inside": calling(attributed),
+    "attribute of a partial": partial_with_attribute,
+    "own partial": Partial(F.relu),
+    "wrapper": functools.wraps(F.relu)(lambda s: s + 1),
+    **{f"own {type(value).__name__}": scaled(value) for value in HELD},
+    **{f"own {type(value).__name__} in a tuple": scaled((value,)) for value in HELD},
+    **LOOKING_UP,
     "other module": lambda s: subprocess.list2cmdline([]) or s,
 }
 
@@ -144,10 +218,14 @@ from flashpoint import Activation, attention
 SLOPE = 0.25
 def h(scores):
     return F.leaky_relu(scores, SLOPE)
+def owning(scores):
+    return scores * owning.factor
+owning.factor = 2
 made = {
     "mine": Activation("mine", h),
     "second": (Activation("second", h), Activation("second", h))[1],
     "held": Activation("held", torch.nn.ELU()),
+    "owning": Activation("owning", owning),
 }
 class Block(torch.nn.Module):
     def __init__(self, activation):
@@ -166,7 +244,7 @@ LOAD = """
 import sys, torch
 import torch.nn.functional as F
 from flashpoint import Activation, InputError, attention
-names = ("mine", "second", "held")
+names = ("mine", "second", "held", "owning")
 programs = {n: torch.export.load(f"{sys.argv[1]}/{n}.pt2").module() for n in names}
 q = torch.linspace(-1, 1, 48).view(1, 2, 3, 8)
 def attempt(name):
@@ -191,6 +269,11 @@ Activation("second", build(0.25))
 attempt("second")
 Activation("held", torch.nn.ELU())
 attempt("held")
+def owning(scores):
+    return scores * owning.factor
+owning.factor = 3
+Activation("owning", owning)
+attempt("owning")
 """
 
 
@@ -203,107 +286,12 @@ def run(code, folder):
 
 def test_exported_program_finds_that_very_function_or_says_which_is_missing(tmp_path):
     run(EXPORT, tmp_path)
-    missing, other, closer, found, second, held = run(LOAD, tmp_path)
+    missing, other, closer, found, second, held, owning = run(LOAD, tmp_path)
     assert missing.startswith("this program needs Activation 'mine' (mine#")
     assert missing.endswith("Make it first, of the same functions: flashpoint.Activation(...).")
     for line in (other, closer):
         assert "Its own is another function" in line
     assert (found, second) == ("same", "same")
-    assert "holds tensors, modules or other objects" in held
-    assert all(len(line) <= 250 for line in (missing, other, held))
-
-
-# Names that users add
-
-
-@pytest.fixture
-def named(monkeypatch):
-    """A function to register, under a name that is gone after the test."""
-    monkeypatch.setattr(spec, "NAMED", dict(NAMED))
-    return register_activation(Activation("swish2", lambda s: s * torch.sigmoid(2 * s)))
-
-
-@pytest.mark.parametrize("impl", IN_PYTHON)
-def test_registered_name_is_a_word_for_it(named, impl):
-    q = torch.linspace(-1, 1, 48).view(1, 2, 3, 8)
-    got = attention(q, q, q, activation="swish2", impl=impl)
-    assert torch.equal(got, attention(q, q, q, activation=named, impl=impl))
-
-
-def test_registered_name_serves_specs_layers_and_models(named):
-    assert AttentionSpec.parse("swish2").activation == "swish2"
-    x = torch.linspace(-1, 1, 160).view(1, 10, 16)
-    layer = Attention(16, 2, "swish2")
-    q, k, v = layer.project(x)
-    expected = attention(q, k, v, activation=named).transpose(1, 2).flatten(2)
-    torch.testing.assert_close(layer(x), layer.proj(expected))
-    weights = layer.weights(q, k)
-    scores = q @ k.mT / 8**0.5
-    torch.testing.assert_close(weights, named.weights_of(scores) / 10)
-    memory = KeyValueMemory(16, 8, "swish2")
-    torch.testing.assert_close(memory.weights(x), named.weights_of(memory.fc1(x)))
-    sizes = {"width": 16, "num_heads": 2}
-    create_model("reluformer_tiny", attention="swish2", memory_activation="swish2", **sizes)
-    vit = create_model("vit", depth=1, mlp_dim=16, attention={"activation": "swish2"}, **sizes)
-    assert vit.config.attention.to_dict()["activation"] == "swish2"
-
-
-def test_registered_name_serves_configs_and_the_command_line(named):
-    config = tiny_config("model.attention=swish2", "model.attention.alpha=0.5")
-    assert config.model.settings["attention"] == {"activation": "swish2", "alpha": 0.5}
-    assert "swish2" in config_file.dump(config)
-    app = typer.Typer()
-    app.command()(models)
-    shown = CliRunner().invoke(app, ["s16", "--attention", "swish2"])
-    assert "swish2 attention" in shown.output
-
-
-def test_same_function_may_be_registered_again(named):
-    again = Activation("swish2", lambda s: s * torch.sigmoid(2 * s))
-    assert register_activation(again) is named
-    assert register_activation(named) is named
-
-
-REFUSED = {
-    "other function": (lambda: Activation("swish2", torch.sin), "registered already, as another"),
-    "other derivative": (
-        lambda: Activation("swish2", lambda s: s * torch.sigmoid(2 * s), torch.ones_like),
-        "registered already, as another",
-    ),
-    "builtin": (lambda: Activation("relu", F.relu), "'relu' is a builtin"),
-    "softmax": (lambda: Activation("softmax", torch.exp), "not 'softmax'"),
-    "spaces": (lambda: Activation("my relu", F.relu), "as 'my relu'"),
-    "slash": (lambda: Activation("relu4/sum", F.relu), "as 'relu4/sum'"),
-    "nothing": (lambda: Activation("", F.relu), "as ''"),
-    "number": (lambda: Activation(3, F.relu), "as 3"),
-    "function": (lambda: F.relu, "must be a flashpoint.Activation"),
-    "word": (lambda: "relu", "must be a flashpoint.Activation. Got 'relu'"),
-}
-
-
-@pytest.mark.parametrize(("make", "message"), REFUSED.values(), ids=REFUSED)
-def test_wrong_registration_is_refused(named, make, message):
-    before = dict(spec.NAMED)
-    with pytest.raises(InputError) as caught:
-        register_activation(make())
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)
-    assert before == spec.NAMED
-
-
-def test_unknown_name_lists_the_registered_ones_too(named):
-    q = torch.ones(1, 1, 2, 4)
-    for refuse in (
-        lambda: attention(q, q, q, activation="swish"),
-        lambda: Attention(16, 2, "swish"),
-    ):
-        with pytest.raises(InputError, match="Did you mean 'swish2'"):
-            refuse()
-
-
-def test_builtins_are_named_and_nothing_else_is_by_itself():
-    assert tuple(NAMED)[: len(BUILTIN)] == BUILTIN
-    assert all(NAMED[name] is ACTIVATIONS[name] for name in BUILTIN)
-    Activation("unregistered", torch.sin)
-    with pytest.raises(InputError, match="'unregistered' is unknown"):
-        attention(*[torch.ones(1, 1, 2, 4)] * 3, activation="unregistered")
+    for line in (held, owning):
+        assert "only the process that made it knows it" in line
+    assert all(len(line) <= 250 for line in (missing, other, held, owning))

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from flashpoint.bounds import Bounds, check_number
+from flashpoint.bounds import Bounds, check_within
 from flashpoint.errors import InputError, describe, hint
 
 Mode: TypeAlias = Literal["forward", "backward", "training", "recording"]
@@ -154,7 +154,7 @@ def parse_shape(text: str) -> Shape:
             "1,32/8,1:4096,128."
         )
     for name, axis in zip("bhld", ("B", "H", "L", "D"), strict=True):
-        check_number(f"shape {text!r}: {axis}", int(found[name]), MAX_SIZE, is_whole=True)
+        check_within(f"shape {text!r}: {axis}", int(found[name]), MAX_SIZE, is_whole=True)
     batch, heads, length, dim = (int(found[name]) for name in "bhld")
     kv_heads, queries = (int(found[name]) if found[name] else None for name in "kq")
     if kv_heads and heads % kv_heads:

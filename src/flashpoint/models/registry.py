@@ -5,6 +5,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from flashpoint.bounds import plain_number
 from flashpoint.errors import InputError, describe, hint
 from flashpoint.models.reluformer import ReLUFormer, ReLUFormerConfig
 from flashpoint.models.vit import ViT, ViTConfig
@@ -179,5 +180,5 @@ def _complete(name: str, fields: dict[str, Any], needed: tuple[str, ...]) -> Non
     missing = [field for field in needed if field not in fields]
     if missing:
         raise InputError(f"model {name!r} has no sizes of its own. Give {', '.join(missing)}.")
-    width = fields["width"]
-    fields.setdefault("mlp_dim", 4 * width if isinstance(width, int) else width)
+    width = plain_number(fields["width"])
+    fields.setdefault("mlp_dim", fields["width"] if width is None else 4 * width)

@@ -5,12 +5,12 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.compiler import is_compiling
 from torch.nn import Parameter
 
+from flashpoint.bounds import plain_number
 from flashpoint.errors import InputError, describe
 
 Axes = tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]
@@ -136,10 +136,11 @@ def _explain_shapes(q: Sequence[int], k: Sequence[int], v: Sequence[int], axes: 
 
 def check_number(name: str, value: Any, advice: str = "") -> float:
     """A finite real number, as a float."""
-    if isinstance(value, bool) or not isinstance(value, (int, float, np.floating, np.integer)):
+    plain = plain_number(value)
+    if plain is None:
         raise InputError(f"{name} must be a number. Got {describe(value)}.{advice}")
     try:
-        number = float(value)
+        number = float(plain)
     except OverflowError:
         number = math.inf
     if not -math.inf < number < math.inf:  # torch.compile cannot trace math.isfinite

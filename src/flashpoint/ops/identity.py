@@ -24,12 +24,27 @@ import numpy as np
 import torch
 
 # whose functions are the same wherever their names are
-KNOWN_PACKAGES = frozenset(("builtins", "functools", "math", "numpy", "operator", "torch"))
+KNOWN_PACKAGES = frozenset(
+    ("builtins", "functools", "math", "numpy", "operator", "torch", "triton")
+)
 DIGITS = 16  # of the hash: 64 bits
-_VALUES = (type(None), bool, int, float, complex, str, bytes, type(...), np.generic)
-_TORCH_VALUES = (torch.dtype, torch.device, torch.memory_format)
+# exactly these types: a subclass may have methods, and write itself as it likes
+_VALUES = frozenset(
+    (
+        *(type(None), bool, int, float, complex, str, bytes, type(...)),
+        *(torch.dtype, torch.device, torch.memory_format),
+        *np.sctypeDict.values(),
+    )
+) - {np.void, np.object_}
 _IN_C = (BuiltinFunctionType, MethodDescriptorType, WrapperDescriptorType)
 _READS_GLOBAL = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
+# what finds values that the code does not name
+_LOOKS_UP = frozenset(
+    (
+        *("eval", "exec", "getattr", "attrgetter", "globals", "locals", "vars"),
+        *("__import__", "__builtins__", "__globals__", "__dict__"),
+    )
+)
 
 
 class _UnknownError(Exception):
@@ -40,8 +55,9 @@ def digest_of(*functions: object) -> str | None:
     """A hash of functions; None where it could not tell them from others.
 
     A function written in Python is its code, its defaults, what its closure holds and the globals
-    that it reads. Tensors, modules of torch.nn, lists and other objects may change, and modules
-    outside of torch may have another content elsewhere: nothing can stand for them.
+    that it reads. Tensors, modules of torch.nn, lists, other objects and attributes of functions
+    may change, and modules outside of torch may have another content elsewhere: nothing can stand
+    for them, nor for what code looks up by ``eval``, ``globals``, ``getattr`` and the like.
 
     Example:
         >>> digest_of(torch.sin) == digest_of(torch.cos)
@@ -58,21 +74,22 @@ def digest_of(*functions: object) -> str | None:
 
 def _tell(x: Any, seen: dict[int, int]) -> Iterator[str]:
     """Something part by part; ``seen`` numbers functions, which may call themselves."""
-    if isinstance(x, (*_VALUES, *_TORCH_VALUES)):
-        yield f"{type(x).__name__} {x!r};"
-    elif isinstance(x, tuple):
+    kind: type = type(x)
+    if kind in _VALUES:
+        yield f"{kind.__name__} {x!r};"
+    elif kind is tuple:
         yield f"{len(x)}("
         for part in x:
             yield from _tell(part, seen)
-    elif isinstance(x, frozenset):
+    elif kind is frozenset:
         yield from _tell(tuple(sorted("".join(_tell(part, seen)) for part in x)), seen)
     elif isinstance(x, CodeType):
         yield from _tell_code(x, seen)
-    elif isinstance(x, functools.partial):
+    elif kind is functools.partial and not x.__dict__:
         yield from _tell(("partial", x.func, x.args, tuple(sorted(x.keywords.items()))), seen)
     elif (name := _known_name(x)) is not None:
-        yield f"{type(x).__name__} {name};"
-    elif isinstance(x, FunctionType):
+        yield f"{kind.__name__} {name};"
+    elif isinstance(x, FunctionType) and not x.__dict__:
         yield from _tell_function(x, seen)
     else:
         raise _UnknownError
@@ -80,6 +97,8 @@ def _tell(x: Any, seen: dict[int, int]) -> Iterator[str]:
 
 def _known_name(x: Any) -> str | None:
     """What a package that everybody has calls it: a module, class or function of its own."""
+    if getattr(x, "__name__", None) in _LOOKS_UP:
+        return None
     if isinstance(x, ModuleType):
         return x.__name__ if _is_known(x.__name__) else None
     if isinstance(x, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
@@ -129,6 +148,8 @@ def _pairs(values: dict[str, Any] | None) -> tuple[tuple[str, Any], ...]:
 
 def _tell_code(code: CodeType, seen: dict[int, int]) -> Iterator[str]:
     """What runs; not where it was written, nor how its variables are called."""
+    if not _LOOKS_UP.isdisjoint(code.co_names):
+        raise _UnknownError
     counts = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags)
     yield from _tell((counts, code.co_code, code.co_exceptiontable, code.co_names), seen)
     yield from _tell(code.co_consts, seen)

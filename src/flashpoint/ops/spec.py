@@ -10,6 +10,7 @@ import re
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from types import MethodType
 from typing import Any, NamedTuple
 
 import torch
@@ -216,7 +217,7 @@ def _explain_missing(key: str) -> str:
     name, _, digest = key.rpartition("#")
     if digest.startswith(HERE_ONLY):
         advice = (
-            "Its function holds tensors, modules or other objects, so that only the process that "
+            "Its function holds objects, has attributes or looks names up: only the process that "
             "made it knows it. Use a function of numbers, or impl='reference'."
         )
     elif any(known.startswith(f"{name}#") for known in ACTIVATIONS):
@@ -231,7 +232,8 @@ def _explain_missing(key: str) -> str:
 def register_activation(activation: Activation) -> Activation:
     """Make an activation's name a word for it, as a builtin's is: in calls, specs and configs.
 
-    The same function may be registered again, as by a module that is loaded twice.
+    The same function may be registered again, as by a module that is loaded twice: with the same
+    derivative, degree and kernels.
 
     Returns:
         The activation that the name stands for.
@@ -254,10 +256,31 @@ def register_activation(activation: Activation) -> Activation:
             f"digits, '_', '-' and '.' that starts with a letter and is not {RESERVED[0]!r}."
         )
     known = NAMED.setdefault(name, activation)
-    if _function_of(known.key) != _function_of(activation.key):
-        whose = "a builtin" if name in BUILTIN else "registered already, as another function"
+    if other := _difference(known, activation):
+        whose = "a builtin" if name in BUILTIN else f"registered already, {other}"
         raise InputError(f"activation {name!r} is {whose}. Give this one another name.")
     return known
+
+
+def _difference(known: Activation, activation: Activation) -> str:
+    """How two activations of one name differ, with the values; empty where they do not."""
+    if not _is_same(known.forward, activation.forward):
+        return "as another function"
+    if not _is_same(known.derivative, activation.derivative):
+        return "with another derivative"
+    if known.degree != activation.degree:
+        return f"with degree={known.degree}, not {activation.degree}"
+    kernels = [tuple(kernel.fn for kernel in a.triton or ()) for a in (known, activation)]
+    same = len(kernels[0]) == len(kernels[1]) and all(map(_is_same, *kernels))
+    return "" if same else "with other triton kernels"
+
+
+def _is_same(one: object, other: object) -> bool:
+    """The very same function (a method is a new object each time), or of the same values."""
+    if one is other or (isinstance(one, MethodType) and one == other):
+        return True
+    digest = digest_of(one)
+    return digest is not None and digest == digest_of(other)
 
 
 def known_activations() -> tuple[str, ...]:
