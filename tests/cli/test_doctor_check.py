@@ -100,6 +100,16 @@ def test_refused_cases_are_counted_apart(monkeypatch):
     assert "1 case on cpu (cpu), 3 more refused: all" in run_check("--cases", "4").stdout
 
 
+def test_check_that_judges_nothing_fails(monkeypatch):
+    def refuse(case, device):
+        return session.Outcome(case.index, "", is_refused=True)
+
+    monkeypatch.setattr(session, "run_case", refuse)
+    result = run_check("--cases", "4")
+    assert result.exit_code == 1
+    assert result.stdout == "No case was judged on cpu (cpu), 4 refused.\n"
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -82,7 +82,7 @@ def check_machine(
     jobs: int | None,
     as_json: bool,
 ) -> None:
-    """Run cases, show the verdict, and exit with 1 if one of them missed its budget."""
+    """Run cases, show the verdict; exit with 1 if one missed its budget or none was judged."""
     from flashpoint.selfcheck.session import Request
 
     if case is not None and (cases is not None or first is not None):
@@ -102,7 +102,7 @@ def check_machine(
     _show(request, tally, repeat, is_alone=case is not None, to_stderr=as_json)
     if as_json:
         write_json(_record(request, tally, repeat), STDOUT)
-    if tally.misses or not tally.judged + tally.refused:
+    if tally.misses or not tally.judged:
         raise typer.Exit(1)
 
 
@@ -196,7 +196,8 @@ def _show(
 def _verdict(request: "Request", tally: "Tally", repeat: Callable[[int], str]) -> str:
     """How it went, in one line."""
     where = f"on {request.scope.device} ({', '.join(request.scope.impls)})"
-    extra = f", {tally.refused} more refused" if tally.refused else ""
+    more = "more " if tally.judged else ""
+    extra = f", {tally.refused} {more}refused" if tally.refused else ""
     extra += f", {tally.cut}" if tally.cut else ""
     if tally.worst is None:
         return f"No case was judged {where}{extra}."
