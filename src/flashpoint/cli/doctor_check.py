@@ -18,28 +18,37 @@ if TYPE_CHECKING:
 SECONDS = 60.0
 MOST_LINES = 10
 """Of misses; the record has them all."""
+MOST_CASES = 1_000_000_000
+MOST_JOBS = 64
+MOST_SECONDS = 30 * 86_400
 
 Check: TypeAlias = Annotated[
     bool,
     typer.Option("--check", help="Run random calls and judge them against float64 instead."),
 ]
 Seed: TypeAlias = Annotated[
-    int | None, typer.Option(min=0, help="Of the random cases.", show_default="0")
+    int | None,
+    typer.Option(min=0, max=2**63 - 1, help="Of the random cases.", show_default="0"),
 ]
 Cases: TypeAlias = Annotated[
     int | None,
-    typer.Option(min=1, help="How many.", show_default="as many as the time allows"),
+    typer.Option(
+        min=1, max=MOST_CASES, help="How many.", show_default="as many as the time allows"
+    ),
 ]
 First: TypeAlias = Annotated[
-    int | None, typer.Option(min=0, help="Number of the first case.", show_default="0")
+    int | None,
+    typer.Option(min=0, max=MOST_CASES, help="Number of the first case.", show_default="0"),
 ]
 OneCase: TypeAlias = Annotated[
-    int | None, typer.Option("--case", min=0, metavar="N", help="Run case N alone.")
+    int | None,
+    typer.Option("--case", min=0, max=2 * MOST_CASES, metavar="N", help="Run case N alone."),
 ]
 TimeLimit: TypeAlias = Annotated[
     float | None,
     typer.Option(
         min=0,
+        max=MOST_SECONDS,
         metavar="SECONDS",
         help="Begin no case after this time.",
         show_default="60; none with --cases or --case",
@@ -57,7 +66,10 @@ ImplName: TypeAlias = Annotated[
 Jobs: TypeAlias = Annotated[
     int | None,
     typer.Option(
-        min=1, help="Processes; on a GPU kernels then compile side by side.", show_default="1"
+        min=1,
+        max=MOST_JOBS,
+        help="Processes; on a GPU kernels then compile side by side.",
+        show_default="1",
     ),
 ]
 
