@@ -88,6 +88,19 @@ def test_empty_path_is_refused(verb, name, info, monkeypatch, capsys, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    "words",
+    [("data", "show"), ("train", "vit_ti16", "--data"), ("train", "reluformer_base", "--data")],
+)
+def test_empty_data_are_not_the_current_folder(words, monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    for name in ("a/0.png", "b/0.png", "train.jsonl", "summary.json"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    for empty in ("", " "):
+        assert "the place of data is empty" in refusal(monkeypatch, capsys, *words, empty)
+
+
 @pytest.mark.parametrize("which", ["9" * 30, "9" * 5000])
 def test_step_beyond_counting_is_refused(which):
     from flashpoint.cli.run_arguments import _parse_checkpoint

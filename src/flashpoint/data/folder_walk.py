@@ -14,7 +14,16 @@ from flashpoint.errors import InputError
 
 
 def at_home(text: str) -> Path:
-    """A place as a user writes it; the ~ of a user who is unknown stays as it is."""
+    """A place as a user writes it; the ~ of a user who is unknown stays as it is.
+
+    Raises:
+        InputError: it is empty, which would be the current folder.
+    """
+    if not text.strip():
+        raise InputError(
+            f"the place of data is empty: {text!r}. Name a folder or a file; '.' is the current "
+            "folder."
+        )
     return Path(os.path.expanduser(text))
 
 
