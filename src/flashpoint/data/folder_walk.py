@@ -78,8 +78,11 @@ class FolderWalk:
         before = self._met.setdefault(real, place)
         if before is place and not self._root.startswith(os.path.join(real, "")):
             return
+        link, other = place, before
+        if before.is_symlink() and not place.is_symlink():
+            link, other = before, place
         raise InputError(
-            f"{place} leads to {real}, which "
-            + ("holds the whole set" if before is place else f"is also reached as {before}")
+            f"{link} leads to {real}, which "
+            + ("holds the whole set" if before is place else f"is also reached as {other}")
             + ": its images would count twice. Remove the link, or link to single files."
         )
