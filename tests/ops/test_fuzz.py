@@ -1,7 +1,7 @@
 """Random calls over all options, as ``flashpoint doctor --check`` makes them, within budget.
 
-A miss prints its line; its number repeats it: ``flashpoint doctor --check --seed 0 --case N``,
-with ``--impl`` where the test names one.
+A miss prints its line, which begins with number N and implementation I of the case. On the test's
+device D ``flashpoint doctor --check --seed 0 --device D --impl I --case N`` repeats it.
 """
 
 import pytest

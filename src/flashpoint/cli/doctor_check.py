@@ -109,7 +109,7 @@ def check_machine(
         time_limit=time_limit,
         jobs=jobs or 1,
     )
-    repeat = _repeating(request, device, impl)
+    repeat = _repeating(request)
     tally = _run(request)
     _show(request, tally, repeat, is_alone=case is not None, to_stderr=as_json)
     if as_json:
@@ -139,15 +139,20 @@ def _find_scope(device: str | None, impl: str | None) -> "Scope":
     return Scope(device, (impl,))
 
 
-def _repeating(request: "Request", device: str | None, impl: str | None) -> Callable[[int], str]:
-    """The command that runs a case again, by its number."""
+def _repeating(request: "Request") -> Callable[[int], str]:
+    """The command that runs a case again, by its number, wherever its implementation works."""
     from flashpoint.ops.implementations import INTERPRETED
+    from flashpoint.selfcheck.draws import draw_case
 
-    words = ["flashpoint", "doctor", "--check", "--seed", str(request.seed)]
-    words += ["--device", device] if device else []
-    words += ["--impl", impl] if impl else []
     start = "TRITON_INTERPRET=1 " if INTERPRETED else ""
-    return lambda index: f"{start}{shlex.join([*words, '--case', str(index)])}"
+    words = ("flashpoint", "doctor", "--check", "--seed", str(request.seed))
+
+    def command(index: int) -> str:
+        impl = draw_case(request.seed, index, request.scope).impl
+        where = ("--device", request.scope.device, "--impl", impl)
+        return start + shlex.join([*words, *where, "--case", str(index)])
+
+    return command
 
 
 def _run(request: "Request") -> "Tally":
