@@ -2,14 +2,20 @@
 
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
+import broken_files
 import pytest
 from bench.samples import ENVIRONMENT, make_gpu_result, make_row
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from limits import answer
 
 from flashpoint.bench.result import Result
 from flashpoint.bench.result_file import from_json, read, to_json
 from flashpoint.errors import InputError
+from flashpoint.study.measures import stored_benchmarks
 
 STORED = Path(__file__).parents[2] / "benchmarks" / "results"
 
@@ -52,10 +58,11 @@ def test_stored_results_are_read(file):
     ("text", "message"),
     [
         ("{}", "the file's format is None"),
-        ("[1]", "the file's format is None"),
-        ('{"format": 2}', "is not a result of `flashpoint bench --json FILE`: KeyError"),
-        ("nothing", "is not a result of `flashpoint bench --json FILE`"),
-        ('{"format": 2, "environment": {}, "rows": []}', "holds no rows"),
+        ("[1]", "must hold a section"),
+        ('{"format": 2}', r"environment is missing\. Measure again with `flashpoint bench --json"),
+        ("nothing", "cannot be read: Expecting value in line 1, column 1"),
+        (to_json(make_result()), "holds no rows"),
+        ("[" * broken_files.DEEP, "is nested more than 50 deep"),
     ],
 )
 def test_other_files_are_refused_in_one_line(tmp_path, text, message):
@@ -68,5 +75,26 @@ def test_other_files_are_refused_in_one_line(tmp_path, text, message):
 
 
 def test_missing_file_is_refused(tmp_path):
-    with pytest.raises(InputError, match=r"cannot read .*: No such file or directory"):
+    with pytest.raises(InputError, match=r"cannot be read: No such file or directory"):
         read(tmp_path / "nothing.json")
+
+
+RESULTS = [json.loads(to_json(result)) for result in (make_result(make_row()), make_gpu_result())]
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.sampled_from(RESULTS).flatmap(broken_files.broken))
+def test_broken_file_is_read_or_one_line(tmp_path, content):
+    file = tmp_path / "file.json"
+    file.write_bytes(content)
+    result, said = answer(partial(read, file))
+    assert said.startswith(str(file)) if result is None else isinstance(result, Result)
+
+
+@pytest.mark.parametrize("put", broken_files.NO_FILES, ids=lambda put: put.__name__)
+def test_what_is_no_plain_file_is_one_line(tmp_path, put):
+    file = tmp_path / "file.json"
+    file.touch()
+    put(file)
+    assert str(file) in answer(partial(read, file))[1]
+    assert str(file) in answer(partial(stored_benchmarks.measure, {"folder": str(tmp_path)}))[1]

@@ -224,6 +224,13 @@ def test_stored_result_takes_no_word_about_measuring(run, tmp_path, option):
     assert f"measures nothing, but {option[0]} is given" in err
 
 
+def test_stored_result_nested_without_end_is_one_line(run, tmp_path):
+    file = tmp_path / "result.json"
+    file.write_text("[" * 100_000)
+    status, _, err = run("--from", str(file), device=())
+    assert (status, err) == (2, f"error: {file} is nested more than 50 deep.\n")
+
+
 def test_stored_result_without_limits_cannot_be_checked(run, tmp_path):
     result = make_gpu_result("decode")
     rows = tuple(replace(row, limits=Limits()) for row in result.rows)

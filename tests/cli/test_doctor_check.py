@@ -57,6 +57,20 @@ def test_miss_fails_and_its_command_repeats_it(monkeypatch):
     assert CliRunner().invoke(app, words).exit_code == 0
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_command_repeats_the_case_where_other_implementations_are_missing(seed, monkeypatch):
+    arguments = ["doctor", "--check", "--cases", "3", "--seed", str(seed), "--json"]
+    record = json.loads(CliRunner().invoke(app, arguments).stdout)
+    words = shlex.split(record["repeat"].removeprefix("TRITON_INTERPRET=1 "))[1:]
+    assert words[words.index("--device") + 1] == record["device"]
+    own = words[words.index("--impl") + 1]
+    elsewhere = [(name, name == own, "") for name in ("reference", "cpu", "triton")]
+    monkeypatch.setattr("flashpoint.ops.implementations.survey", lambda: elsewhere)
+    again = json.loads(CliRunner().invoke(app, [*words, "--json"]).stdout)
+    assert again["impls"] == [own]
+    assert again["worst"] == record["worst"]
+
+
 def test_exception_in_a_case_is_a_miss(monkeypatch):
     def fail(*arguments, **options):
         raise RuntimeError("no memory\nsecond line")
@@ -98,6 +112,16 @@ def test_refused_cases_are_counted_apart(monkeypatch):
 
     monkeypatch.setattr(session, "run_case", refuse_some)
     assert "1 case on cpu (cpu), 3 more refused: all" in run_check("--cases", "4").stdout
+
+
+def test_check_that_judges_nothing_fails(monkeypatch):
+    def refuse(case, device):
+        return session.Outcome(case.index, "", is_refused=True)
+
+    monkeypatch.setattr(session, "run_case", refuse)
+    result = run_check("--cases", "4")
+    assert result.exit_code == 1
+    assert result.stdout == "No case was judged on cpu (cpu), 4 refused.\n"
 
 
 @pytest.mark.parametrize(

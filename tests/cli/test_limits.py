@@ -11,6 +11,7 @@ from flashpoint.cli import main
 from flashpoint.cli.bench import bench
 from flashpoint.cli.data import prepare, show
 from flashpoint.cli.demo import demo
+from flashpoint.cli.doctor import doctor
 from flashpoint.cli.evaluate import evaluate
 from flashpoint.cli.inspect import inspect
 from flashpoint.cli.models import models
@@ -21,7 +22,7 @@ from flashpoint.cli.translate import translate
 from flashpoint.cli.tune import tune
 
 VERBS = (train, evaluate, translate, probe, inspect, models, bench, tune, demo, report)
-VERBS += (prepare, show)
+VERBS += (prepare, show, doctor)
 WORDS = {"prepare": ("data", "prepare"), "show": ("data", "show")}
 ABSURD = ("0x10", "nan", "inf", "-inf", "1e400", "9" * 30, "9" * 5000, "-" + "9" * 30, "", "x")
 
@@ -69,7 +70,7 @@ def test_every_number_has_limits_and_absurd_ones_are_refused(
     assert math.isfinite(info.min)
     assert math.isfinite(info.max)
     option = option_of(name, info)
-    placeless = ("models", "bench", "tune", "demo", "report")
+    placeless = ("models", "bench", "tune", "demo", "report", "doctor")
     places = ["somewhere"] * (verb not in placeless)
     for text in (*ABSURD, str(info.max + 1), str(info.min - 1)):
         said = refusal(monkeypatch, capsys, *WORDS.get(verb, (verb,)), *places, option, text)
@@ -85,6 +86,19 @@ def test_empty_path_is_refused(verb, name, info, monkeypatch, capsys, tmp_path):
     said = refusal(monkeypatch, capsys, *WORDS.get(verb, (verb,)), *places, *options, "")
     assert "it is empty and names no file or folder" in said
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("data", "show"), ("train", "vit_ti16", "--data"), ("train", "reluformer_base", "--data")],
+)
+def test_empty_data_are_not_the_current_folder(words, monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    for name in ("a/0.png", "b/0.png", "train.jsonl", "summary.json"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    for empty in ("", " "):
+        assert "the place of data is empty" in refusal(monkeypatch, capsys, *words, empty)
 
 
 @pytest.mark.parametrize("which", ["9" * 30, "9" * 5000])

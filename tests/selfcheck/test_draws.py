@@ -32,6 +32,13 @@ def test_case_depends_on_seed_and_number_alone(scope):
     assert str(draw_case(4, 0, scope)) != drawn[0]
 
 
+@pytest.mark.parametrize("scope", [*SCOPES, Scope("cpu", ("cpu", "triton", "reference"))])
+def test_case_is_the_same_for_its_own_implementation_alone(scope):
+    for index in range(0, 2000, 8):
+        case = draw_case(3, index, scope)
+        assert draw_case(3, index, Scope(scope.device, (case.impl,))) == case
+
+
 def test_line_of_a_case_is_known():
     """It is what users send, so that it must not change unnoticed with Python or torch."""
     assert str(draw_case(0, 1, CPU)) == LINE

@@ -4,16 +4,17 @@ import json
 import math
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NotRequired, TypedDict
 
-from flashpoint.bench.cases import Case, Shape
+from flashpoint.bench.cases import Case
 from flashpoint.bench.environment import Environment
 from flashpoint.bench.limits import Limits, SpeedLimit
 from flashpoint.bench.memory import Peak
 from flashpoint.bench.model_cases import ModelCase
 from flashpoint.bench.result import Measurement, ModelMeasurement, ModelRow, Result, Row
 from flashpoint.bench.timing import Timing
-from flashpoint.errors import InputError
+from flashpoint.errors import InputError, describe
+from flashpoint.stored import check, parse_json, read_text
 
 FORMAT = 2
 """Number of the layout of the file. 1 had one limit, on the ratio of our time to SDPA's."""
@@ -21,6 +22,7 @@ FORMAT = 2
 _EARLIER_BOUNDS = {"bf16": 3e-2, "fp16": 4e-3, "fp32": 1e-4}
 """Of files without bounds. Their errors with norms are against norms that were not rounded."""
 
+_ADVICE = "Measure again with `flashpoint bench --json FILE`."
 _DERIVED = ("tflops_per_s", "gbytes_per_s", "matrix_share")
 
 
@@ -38,37 +40,84 @@ def to_json(result: Result) -> str:
     return json.dumps({"format": FORMAT, **_finite(data)}, indent=2) + "\n"
 
 
-def from_json(text: str) -> Result:
-    """Read what ``to_json`` has written, in this format or the one before."""
-    data = json.loads(text)
-    number = data.get("format") if isinstance(data, dict) else None
+class _Measurement(TypedDict):
+    """As in a file, like all of these: with keys that are written for others."""
+
+    provider: str
+    timing: Timing | None
+    skipped: NotRequired[str | None]
+    relative_error: float | Literal["inf", "-inf", "nan"] | None
+    peak: Peak | None
+    kept_bytes: NotRequired[int | None]
+
+
+class _Limits(TypedDict):
+    ratio: NotRequired[float | None]
+    speed: NotRequired[tuple[SpeedLimit, ...]]
+    memory_slack_bytes: NotRequired[int | None]
+    kept_share: NotRequired[float | None]
+
+
+class _Row(TypedDict):
+    case: Case
+    limits: _Limits
+    error_bound: NotRequired[float]
+    is_overhead: bool
+    measurements: list[_Measurement]
+
+
+class _ModelMeasurement(TypedDict):
+    attention: str
+    timing: Timing | None
+    skipped: str | None
+    peak: Peak | None
+
+
+class _ModelRow(TypedDict):
+    case: ModelCase
+    limit: SpeedLimit | None
+    measurements: list[_ModelMeasurement]
+
+
+class _File(TypedDict):
+    environment: Environment
+    rows: list[_Row]
+    models: NotRequired[list[_ModelRow]]
+    matrix_flops_per_s: NotRequired[dict[str, float]]
+
+
+def from_json(text: str, where: str = "the result") -> Result:
+    """Read what ``to_json`` has written, in this format or the one before.
+
+    Args:
+        text: of the file.
+        where: it is from; begins the message of an error.
+
+    Raises:
+        InputError: it is no JSON, or none of ours.
+    """
+    data = parse_json(text, dict[str, Any], where)
+    number = data.get("format")
     if number not in (1, FORMAT):
         raise InputError(
-            f"the file's format is {number!r}, this version reads 1 and {FORMAT}. "
-            "Measure again with `flashpoint bench --json FILE`."
+            f"{where}: the file's format is {describe(number)}, this version reads 1 and "
+            f"{FORMAT}. {_ADVICE}"
         )
-    if not data["rows"] and not data.get("models"):
-        raise InputError("it holds no rows, so there is nothing to show.")
+    file = check(data, _File, where, _ADVICE)
+    models = file.get("models", [])
+    if not file["rows"] and not models:
+        raise InputError(f"{where}: it holds no rows, so there is nothing to show.")
     return Result(
-        environment=Environment(**data["environment"]),
-        rows=tuple(_row(row) for row in data["rows"]),
-        models=tuple(_model_row(row) for row in data.get("models", ())),
-        matrix_flops_per_s=data.get("matrix_flops_per_s", {}),
+        environment=file["environment"],
+        rows=tuple(_row(row, where) for row in file["rows"]),
+        models=tuple(_model_row(row) for row in models),
+        matrix_flops_per_s=file.get("matrix_flops_per_s", {}),
     )
 
 
 def read(file: Path) -> Result:
     """Read a file, or say in one line why it is none of ours."""
-    try:
-        return from_json(file.read_text())
-    except OSError as error:
-        raise InputError(f"cannot read {file}: {error.strerror}.") from error
-    except InputError as error:
-        raise InputError(f"{file}: {error}") from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise InputError(
-            f"{file} is not a result of `flashpoint bench --json FILE`: {error!r}."
-        ) from error
+    return from_json(read_text(file), str(file))
 
 
 def _derived(result: Result, row: Row, provider: str) -> dict[str, float | None]:
@@ -90,56 +139,56 @@ def _finite(value: Any) -> Any:
     return value
 
 
-def _row(data: dict[str, Any]) -> Row:
+def _row(data: _Row, where: str) -> Row:
     """A row out of its JSON object."""
-    case = dict(data["case"])
-    shape = Shape(**case.pop("shape"))
+    case = data["case"]
+    if case.dtype not in _EARLIER_BOUNDS:
+        raise InputError(f"{where}: dtype {describe(case.dtype)} is unknown. {_ADVICE}")
     return Row(
-        case=Case(shape=shape, **case),
-        limits=_limits(dict(data["limits"])),
-        error_bound=data.get("error_bound", _EARLIER_BOUNDS[case["dtype"]]),
+        case=case,
+        limits=_limits(data["limits"]),
+        error_bound=data.get("error_bound", _EARLIER_BOUNDS[case.dtype]),
         is_overhead=data["is_overhead"],
-        measurements=tuple(_measurement(found) for found in data["measurements"]),
+        measurements=tuple(map(_measurement, data["measurements"])),
     )
 
 
-def _model_row(data: dict[str, Any]) -> ModelRow:
+def _model_row(data: _ModelRow) -> ModelRow:
     """A row of a whole model out of its JSON object."""
     return ModelRow(
-        case=ModelCase(**data["case"]),
-        limit=_speed_limit(data["limit"]) if data["limit"] else None,
+        case=data["case"],
+        limit=data["limit"],
         measurements=tuple(
             ModelMeasurement(
                 attention=found["attention"],
-                timing=Timing(**found["timing"]) if found["timing"] else None,
+                timing=found["timing"],
                 skipped=found["skipped"],
-                peak=Peak(**found["peak"]) if found["peak"] else None,
+                peak=found["peak"],
             )
             for found in data["measurements"]
         ),
     )
 
 
-def _limits(data: dict[str, Any]) -> Limits:
+def _limits(data: _Limits) -> Limits:
     """Limits out of their JSON object; a ratio of format 1 is a speed-up over SDPA."""
-    ratio = data.pop("ratio", None)
-    speed = [SpeedLimit(rivals=("sdpa",), must=1 / ratio)] if ratio else []
-    speed += map(_speed_limit, data.pop("speed", ()))
-    return Limits(speed=tuple(speed), **data)
+    ratio = data.get("ratio")
+    earlier = (SpeedLimit(rivals=("sdpa",), must=1 / ratio),) if ratio else ()
+    return Limits(
+        speed=earlier + data.get("speed", ()),
+        memory_slack_bytes=data.get("memory_slack_bytes"),
+        kept_share=data.get("kept_share"),
+    )
 
 
-def _speed_limit(data: dict[str, Any]) -> SpeedLimit:
-    rivals = tuple(data["rivals"])
-    return SpeedLimit(rivals=rivals, must=data["must"], aim=data["aim"])
-
-
-def _measurement(data: dict[str, Any]) -> Measurement:
+def _measurement(data: _Measurement) -> Measurement:
     """A measurement out of its JSON object."""
-    rest = {name: value for name, value in data.items() if name not in _DERIVED}
-    timing, peak, error = (rest.pop(name) for name in ("timing", "peak", "relative_error"))
+    error = data["relative_error"]
     return Measurement(
+        provider=data["provider"],
+        timing=data["timing"],
+        skipped=data.get("skipped"),
         relative_error=None if error is None else float(error),
-        timing=Timing(**timing) if timing else None,
-        peak=Peak(**peak) if peak else None,
-        **rest,
+        peak=data["peak"],
+        kept_bytes=data.get("kept_bytes"),
     )

@@ -116,7 +116,8 @@ def doctor(
 
     With --check: does this machine compute right? Random calls over all options, shapes, dtypes
     and implementations are judged against the definition in float64. A verdict in one line ends
-    it, with the command that repeats the worst case; the exit status is 1 if one is wrong.
+    it, with the command that repeats the worst case; the exit status is 1 if one is wrong, or if
+    none could be judged.
     """
     if check:
         check_machine(

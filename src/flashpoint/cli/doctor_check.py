@@ -18,28 +18,37 @@ if TYPE_CHECKING:
 SECONDS = 60.0
 MOST_LINES = 10
 """Of misses; the record has them all."""
+MOST_CASES = 1_000_000_000
+MOST_JOBS = 64
+MOST_SECONDS = 30 * 86_400
 
 Check: TypeAlias = Annotated[
     bool,
     typer.Option("--check", help="Run random calls and judge them against float64 instead."),
 ]
 Seed: TypeAlias = Annotated[
-    int | None, typer.Option(min=0, help="Of the random cases.", show_default="0")
+    int | None,
+    typer.Option(min=0, max=2**63 - 1, help="Of the random cases.", show_default="0"),
 ]
 Cases: TypeAlias = Annotated[
     int | None,
-    typer.Option(min=1, help="How many.", show_default="as many as the time allows"),
+    typer.Option(
+        min=1, max=MOST_CASES, help="How many.", show_default="as many as the time allows"
+    ),
 ]
 First: TypeAlias = Annotated[
-    int | None, typer.Option(min=0, help="Number of the first case.", show_default="0")
+    int | None,
+    typer.Option(min=0, max=MOST_CASES, help="Number of the first case.", show_default="0"),
 ]
 OneCase: TypeAlias = Annotated[
-    int | None, typer.Option("--case", min=0, metavar="N", help="Run case N alone.")
+    int | None,
+    typer.Option("--case", min=0, max=2 * MOST_CASES, metavar="N", help="Run case N alone."),
 ]
 TimeLimit: TypeAlias = Annotated[
     float | None,
     typer.Option(
         min=0,
+        max=MOST_SECONDS,
         metavar="SECONDS",
         help="Begin no case after this time.",
         show_default="60; none with --cases or --case",
@@ -57,7 +66,10 @@ ImplName: TypeAlias = Annotated[
 Jobs: TypeAlias = Annotated[
     int | None,
     typer.Option(
-        min=1, help="Processes; on a GPU kernels then compile side by side.", show_default="1"
+        min=1,
+        max=MOST_JOBS,
+        help="Processes; on a GPU kernels then compile side by side.",
+        show_default="1",
     ),
 ]
 
@@ -82,7 +94,7 @@ def check_machine(
     jobs: int | None,
     as_json: bool,
 ) -> None:
-    """Run cases, show the verdict, and exit with 1 if one of them missed its budget."""
+    """Run cases, show the verdict; exit with 1 if one missed its budget or none was judged."""
     from flashpoint.selfcheck.session import Request
 
     if case is not None and (cases is not None or first is not None):
@@ -97,12 +109,12 @@ def check_machine(
         time_limit=time_limit,
         jobs=jobs or 1,
     )
-    repeat = _repeating(request, device, impl)
+    repeat = _repeating(request)
     tally = _run(request)
     _show(request, tally, repeat, is_alone=case is not None, to_stderr=as_json)
     if as_json:
         write_json(_record(request, tally, repeat), STDOUT)
-    if tally.misses or not tally.judged + tally.refused:
+    if tally.misses or not tally.judged:
         raise typer.Exit(1)
 
 
@@ -127,15 +139,20 @@ def _find_scope(device: str | None, impl: str | None) -> "Scope":
     return Scope(device, (impl,))
 
 
-def _repeating(request: "Request", device: str | None, impl: str | None) -> Callable[[int], str]:
-    """The command that runs a case again, by its number."""
+def _repeating(request: "Request") -> Callable[[int], str]:
+    """The command that runs a case again, by its number, wherever its implementation works."""
     from flashpoint.ops.implementations import INTERPRETED
+    from flashpoint.selfcheck.draws import draw_case
 
-    words = ["flashpoint", "doctor", "--check", "--seed", str(request.seed)]
-    words += ["--device", device] if device else []
-    words += ["--impl", impl] if impl else []
     start = "TRITON_INTERPRET=1 " if INTERPRETED else ""
-    return lambda index: f"{start}{shlex.join([*words, '--case', str(index)])}"
+    words = ("flashpoint", "doctor", "--check", "--seed", str(request.seed))
+
+    def command(index: int) -> str:
+        impl = draw_case(request.seed, index, request.scope).impl
+        where = ("--device", request.scope.device, "--impl", impl)
+        return start + shlex.join([*words, *where, "--case", str(index)])
+
+    return command
 
 
 def _run(request: "Request") -> "Tally":
@@ -196,7 +213,8 @@ def _show(
 def _verdict(request: "Request", tally: "Tally", repeat: Callable[[int], str]) -> str:
     """How it went, in one line."""
     where = f"on {request.scope.device} ({', '.join(request.scope.impls)})"
-    extra = f", {tally.refused} more refused" if tally.refused else ""
+    more = "more " if tally.judged else ""
+    extra = f", {tally.refused} {more}refused" if tally.refused else ""
     extra += f", {tally.cut}" if tally.cut else ""
     if tally.worst is None:
         return f"No case was judged {where}{extra}."

@@ -14,7 +14,16 @@ from flashpoint.errors import InputError
 
 
 def at_home(text: str) -> Path:
-    """A place as a user writes it; the ~ of a user who is unknown stays as it is."""
+    """A place as a user writes it; the ~ of a user who is unknown stays as it is.
+
+    Raises:
+        InputError: it is empty, which would be the current folder.
+    """
+    if not text.strip():
+        raise InputError(
+            f"the place of data is empty: {text!r}. Name a folder or a file; '.' is the current "
+            "folder."
+        )
     return Path(os.path.expanduser(text))
 
 
@@ -69,8 +78,11 @@ class FolderWalk:
         before = self._met.setdefault(real, place)
         if before is place and not self._root.startswith(os.path.join(real, "")):
             return
+        link, other = place, before
+        if before.is_symlink() and not place.is_symlink():
+            link, other = before, place
         raise InputError(
-            f"{place} leads to {real}, which "
-            + ("holds the whole set" if before is place else f"is also reached as {before}")
+            f"{link} leads to {real}, which "
+            + ("holds the whole set" if before is place else f"is also reached as {other}")
             + ": its images would count twice. Remove the link, or link to single files."
         )

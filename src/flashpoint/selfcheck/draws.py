@@ -93,14 +93,18 @@ class Kind:
 
 
 def draw_case(seed: int, index: int, scope: Scope) -> Case:
-    """The case: the same for the same arguments, on every machine."""
+    """The case: the same for the same arguments, on every machine.
+
+    Which implementation it is for depends on all of the scope's. With that one alone in the scope
+    the case is the same, so that it can be repeated where the others are not installed.
+    """
     kind = _draw_kind(random.Random(f"kind {seed} {index // scope.group}"), scope)
     return _Draw(random.Random(f"case {seed} {index}"), kind, scope).case(seed, index)
 
 
 def _draw_kind(rng: random.Random, scope: Scope) -> Kind:
     weights = [1 if impl == "reference" else 8 for impl in scope.impls]
-    impl = rng.choices(scope.impls, weights)[0]
+    impl = rng.choices(scope.impls, weights)[0]  # one random number, however many there are
     place = scope.place(impl)
     function: Function = rng.choices(("attention", "varlen", "qkvpacked"), (6, 2, 2))[0]
     pattern = rng.choices(("any", "bare", "few queries"), (6, 3, 1))[0]

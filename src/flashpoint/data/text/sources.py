@@ -65,12 +65,12 @@ def open_both(config: DocumentConfig) -> tuple[Documents, Documents]:
 
 
 def names_documents(where: str) -> bool:
-    """Whether a text names documents, not images."""
+    """Whether a text names documents, not images; an empty one names neither."""
     kind, _, rest = where.partition(":")
     if kind == "hf":
-        folders = (at_home(place) for place in (rest, rest.rpartition(":")[0]) if place)
+        folders = (at_home(place) for place in (rest, rest.rpartition(":")[0]) if place.strip())
         return any(os.path.isdir(folder) and holds_text(folder) for folder in folders)
-    return kind in KINDS or is_prepared(at_home(where))
+    return kind in KINDS or bool(where.strip() and is_prepared(at_home(where)))
 
 
 def _folder_and_split(place: str, split: str, where: str) -> tuple[Path, str]:
