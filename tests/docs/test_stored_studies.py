@@ -59,12 +59,12 @@ def test_equal_configs_gave_equal_curves_but_for_softmax_over_documents():
 
 
 @pytest.mark.parametrize("name", sorted(folder.name for folder in STUDIES.iterdir()))
-def test_stored_trials_are_those_that_today_s_plan_would_write(name):
+def test_stored_trials_are_those_of_today_s_plan(name):
     stored = store.read_study(STUDIES / name)
     plan = REGISTRY[name].plan(stored.settings)
     assert [trial.name for trial in plan] == [folder.name for folder in stored.trials]
     for trial, folder in zip(plan, stored.trials, strict=True):
-        assert read_mapping(folder / store.TRIAL) == store.plain_trial(trial), trial.name
+        assert store.plain_trial(store.read_trial(folder)) == store.plain_trial(trial), trial.name
 
 
 def test_verdicts_are_those_that_the_text_gives():
