@@ -188,4 +188,4 @@ def compile_in_processes(file: str, cases: list[str], count: int = 2) -> list[st
     said = [worker.communicate()[0] for worker in workers]
     for worker, text in zip(workers, said, strict=True):
         assert worker.returncode == 0, text[-4000:]
-    return "".join(said).splitlines()
+    return "\n".join(said).splitlines()  # what ends a process may lack its last newline
