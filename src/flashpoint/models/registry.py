@@ -7,7 +7,8 @@ from typing import Any
 
 from flashpoint.bounds import plain_number
 from flashpoint.errors import InputError, describe, hint
-from flashpoint.models.reluformer import ReLUFormer, ReLUFormerConfig
+from flashpoint.layers.spec import AttentionSpec
+from flashpoint.models.reluformer import ReLUFormer, ReLUFormerConfig, text_attention
 from flashpoint.models.vit import ViT, ViTConfig
 
 # width, depth, heads; an MLP has four times the width
@@ -105,6 +106,8 @@ def image_model_config(name: str, **overrides: Any) -> ViTConfig:
         )
     fields |= overrides
     _complete(name, fields, ("width", "depth", "num_heads"))
+    if "attention" in fields:
+        fields["attention"] = AttentionSpec.parse(fields["attention"])
     return ViTConfig(**fields)
 
 
@@ -119,6 +122,8 @@ def text_model_config(name: str, **overrides: Any) -> ReLUFormerConfig:
     _check_fields(name, overrides, ReLUFormerConfig)
     fields |= overrides
     _complete(name, fields, ("width", "encoder_depth", "decoder_depth", "num_heads"))
+    if "attention" in fields:
+        fields["attention"] = text_attention(fields["attention"])
     return ReLUFormerConfig(**fields)
 
 
