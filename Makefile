@@ -4,10 +4,10 @@ STAMP := .venv/.installed
 # the oldest torch that is served, with the Triton it brings, and the newest Triton
 OLDEST := .versions/torch-2.9.0
 NEWEST := .versions/triton-3.9.0
-COMPILED := tests/ops/test_launcher.py tests/ops/test_portable_compiles.py tests/ops/test_hopper_compiles.py
+COMPILED := tests/ops/gpu/test_launcher.py tests/ops/gpu/test_portable_compiles.py tests/ops/gpu/test_hopper_compiles.py
 # tests of what PyTorch does not promise to keep
 INTERNALS := tests/ops/test_library.py tests/ops/test_packed_library.py tests/layers/test_pytorch.py \
-  tests/training/test_step.py tests/training/test_step_memory.py tests/training/test_optimizer.py
+  tests/lab/training/test_step.py tests/lab/training/test_step_memory.py tests/lab/training/test_optimizer.py
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-versions lint bench clean

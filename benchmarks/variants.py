@@ -3,7 +3,7 @@
     python benchmarks/variants.py now "wide: packed.ON_CHIP = range(192, 1025)"
     python benchmarks/variants.py --check now "two: hopper_backward.BOTH_CONFIGS = {}"
 
-A variant is a name and, behind a colon, constants of modules in ``flashpoint.ops.triton``, with
+A variant is a name and, behind a colon, constants of modules in ``flashpoint.ops.gpu``, with
 ";" between them. Each is held against fp64 first, beside plain PyTorch in the same dtype; --check
 stops there, when all is compiled. Times are microseconds, medians, with cold caches.
 """
@@ -19,11 +19,11 @@ import typer
 from torch import Tensor
 
 from flashpoint import HeadNorm, attention_qkvpacked
-from flashpoint.bench.cuda_timing import CudaTimer
-from flashpoint.bench.timing import Budget, Call, interleave, start
 from flashpoint.errors import InputError
+from flashpoint.lab.bench.cuda_timing import CudaTimer
+from flashpoint.lab.bench.timing import Budget, Call, interleave, start
+from flashpoint.ops.gpu import replay
 from flashpoint.ops.implementations import Impl
-from flashpoint.ops.triton import replay
 
 T = TypeVar("T")
 
@@ -45,7 +45,7 @@ class Variant:
             place, _, value = (part.strip() for part in assignment.partition("="))
             module_name, _, attribute = place.rpartition(".")
             try:
-                module = import_module(f"flashpoint.ops.triton.{module_name}")
+                module = import_module(f"flashpoint.ops.gpu.{module_name}")
                 new = eval(value, dict(vars(module)))  # who calls this may run any code anyway
                 self._changes.append((module, attribute, getattr(module, attribute), new))
             except (ImportError, AttributeError, NameError, SyntaxError) as error:

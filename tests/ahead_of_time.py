@@ -22,7 +22,7 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import KernelInterface
 
-from flashpoint.ops.triton.gpu import Gpu
+from flashpoint.ops.gpu.device import Gpu
 
 # by architecture: bytes of shared memory that a program can have, and multiprocessors of one GPU
 GPUS = {
@@ -58,7 +58,9 @@ class Kernel(NamedTuple):
 @contextlib.contextmanager
 def compiling_for(arch: int) -> Generator[list[Kernel]]:
     """Inside, launches on CPU tensors only compile for the architecture; gives the kernels."""
-    from flashpoint.ops.triton import autotune, decode, packed_heads, problem, tuning, whole
+    from flashpoint.ops.gpu import call
+    from flashpoint.ops.gpu.portable import decode, qk_norm_passes, whole_heads
+    from flashpoint.ops.gpu.tiles import measured, table
 
     kernels: list[Kernel] = []
 
@@ -79,8 +81,8 @@ def compiling_for(arch: int) -> Generator[list[Kernel]]:
         get_current_target=lambda: target,
     )
     usual = KernelInterface.__getitem__
-    modules = (autotune, decode, packed_heads, problem, tuning, whole)
-    usual_gpu = tuning.gpu_of
+    modules = (measured, decode, qk_norm_passes, call, table, whole_heads)
+    usual_gpu = table.gpu_of
     driver.set_active(active)
     knobs.compilation.always_compile = knobs.nvidia.dump_ptxas_log = True
     try:

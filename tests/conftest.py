@@ -11,7 +11,7 @@ if not torch.cuda.is_available():
 
 from implementations import HAS_TRITON, is_left_out
 
-collect_ignore_glob = [] if HAS_TRITON else ["*/ops/triton/*"]
+collect_ignore_glob = [] if HAS_TRITON else ["*/ops/gpu/*"]
 
 
 def pytest_addoption(parser):

@@ -4,8 +4,8 @@ import resource
 import signal
 from contextlib import contextmanager
 
-from flashpoint.data.source import BrokenImageError
 from flashpoint.errors import InputError
+from flashpoint.lab.data.source import BrokenImageError
 
 TIME_S = 60
 MEMORY = 2**30

@@ -5,7 +5,7 @@ from implementations import device_of, widest_dtype
 from torch import Tensor
 
 import flashpoint
-from flashpoint.selfcheck.judge import Sample, Sums, share_of
+from flashpoint.lab.selfcheck.judge import Sample, Sums, share_of
 
 # B, Hq, Hkv, Lq, Lk, D, Dv: each kills a different careless kernel.
 SHAPES = {

@@ -8,7 +8,7 @@ from numerics import assert_judged
 from torch import Tensor
 
 from flashpoint import HeadNorm, attention_qkvpacked
-from flashpoint.selfcheck.judge import Sums
+from flashpoint.lab.selfcheck.judge import Sums
 
 Kinds = tuple[str | None, str | None]
 

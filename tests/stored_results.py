@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from flashpoint.study.verdict import bootstrap
+from flashpoint.lab.study.verdict import bootstrap
 
 ROOT = Path(__file__).parents[1]
 RUNS = ROOT / "benchmarks" / "results"

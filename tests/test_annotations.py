@@ -12,7 +12,7 @@ from jaxtyping import TypeCheckError, install_import_hook
 os.environ["TRITON_INTERPRET"] = "1"
 with install_import_hook("flashpoint.ops", "beartype.beartype"):
     from flashpoint.ops.api import attention, attention_qkvpacked, attention_varlen
-    from flashpoint.ops.head_norm import HeadNorm
+    from flashpoint.ops.qk_norm import HeadNorm
 import torch
 
 q = torch.randn(2, 4, 5, 8, requires_grad=True)

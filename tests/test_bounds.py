@@ -13,22 +13,22 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from training import runs, text_runs
+from lab.training import runs, text_runs
 
 from flashpoint import HeadNorm
 from flashpoint.bounds import Bounds, bounded_fields
 from flashpoint.errors import InputError, describe
-from flashpoint.evaluation.search import Search
+from flashpoint.lab.evaluation.search import Search
+from flashpoint.lab.training import config_file
+from flashpoint.lab.training.config import OptimizerConfig
+from flashpoint.lab.training.memory_check import describe_memory
+from flashpoint.lab.training.ranks import Ranks
+from flashpoint.lab.training.sharing import check_sharing
+from flashpoint.lab.training.text import TextConfig
+from flashpoint.lab.training.vision import VisionConfig, VisionTask
 from flashpoint.models.registry import create_model
 from flashpoint.models.reluformer import ReLUFormerConfig
 from flashpoint.models.vit import ViTConfig
-from flashpoint.training import config_file
-from flashpoint.training.config import OptimizerConfig
-from flashpoint.training.memory_check import describe_memory
-from flashpoint.training.ranks import Ranks
-from flashpoint.training.sharing import check_sharing
-from flashpoint.training.text import TextConfig
-from flashpoint.training.vision import VisionConfig, VisionTask
 
 SECONDS = 5.0  # a refusal takes none of them; a hang takes all
 LONGEST = 120.0  # of a step without values through hundreds of blocks

@@ -5,7 +5,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from report.conftest import find_chromium
+from lab.report.conftest import find_chromium
 
 SCRIPT = Path(__file__).parents[1] / ".ci" / "run"
 CALLED = """#!/bin/bash

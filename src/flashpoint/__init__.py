@@ -43,13 +43,13 @@ if TYPE_CHECKING:
     from flashpoint.layers.spec import AttentionSpec
     from flashpoint.models.registry import create_model
     from flashpoint.ops.api import attention, attention_qkvpacked, attention_varlen
-    from flashpoint.ops.head_norm import HeadNorm
+    from flashpoint.ops.qk_norm import HeadNorm
     from flashpoint.ops.spec import Activation, register_activation
 else:  # torch loads when one of these is first used, so the command line answers at once
     _HOMES = {
         "Activation": "flashpoint.ops.spec",
         "AttentionSpec": "flashpoint.layers.spec",
-        "HeadNorm": "flashpoint.ops.head_norm",
+        "HeadNorm": "flashpoint.ops.qk_norm",
         "attention": "flashpoint.ops.api",
         "attention_qkvpacked": "flashpoint.ops.api",
         "attention_varlen": "flashpoint.ops.api",

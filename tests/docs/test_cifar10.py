@@ -5,8 +5,8 @@ import pytest
 from stored_results import PAGE, ROOT, names_a_machine
 from stored_results import RUNS as ALL_RUNS
 
-from flashpoint.report.run_files import read_runs
-from flashpoint.study.verdict import bootstrap
+from flashpoint.lab.report.run_files import read_runs
+from flashpoint.lab.study.verdict import bootstrap
 
 RUNS = ALL_RUNS / "cifar10"
 TOKENS = {4: 64, 2: 256}

@@ -16,14 +16,14 @@ from stored_results import (
     top1_in,
 )
 
+from flashpoint.lab.report.run_files import read_runs
+from flashpoint.lab.study.reading import change
+from flashpoint.lab.study.registry import STUDIES as REGISTRY
+from flashpoint.lab.study.sections import read_section
+from flashpoint.lab.study.studies.gate import PAPER_COST
+from flashpoint.lab.study.verdict import bootstrap
 from flashpoint.models.cost import forward_flops, num_tokens
 from flashpoint.models.vit import ViTConfig
-from flashpoint.report.run_files import read_runs
-from flashpoint.study.reading import change
-from flashpoint.study.registry import STUDIES as REGISTRY
-from flashpoint.study.sections import read_section
-from flashpoint.study.studies.gate import PAPER_COST
-from flashpoint.study.verdict import bootstrap
 
 STUDY = "gate"
 ALPHAS = (0.0, 0.5, 1.0, 1.5)

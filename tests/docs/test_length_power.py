@@ -16,10 +16,10 @@ from stored_results import (
     top1_in,
 )
 
-from flashpoint.study.registry import STUDIES as REGISTRY
-from flashpoint.study.sections import read_section
-from flashpoint.study.studies.length_power import ACTIVATIONS, ALPHAS
-from flashpoint.study.verdict import bootstrap
+from flashpoint.lab.study.registry import STUDIES as REGISTRY
+from flashpoint.lab.study.sections import read_section
+from flashpoint.lab.study.studies.length_power import ACTIVATIONS, ALPHAS
+from flashpoint.lab.study.verdict import bootstrap
 
 STUDY = "length-power"
 

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from stored_results import STUDIES, TEXT, assert_row, difference, record_of, rounded
 
-from flashpoint.report.run_files import read_runs
-from flashpoint.study.registry import STUDIES as REGISTRY
-from flashpoint.study.sections import read_section
-from flashpoint.study.studies.memory_slots import MARGIN
-from flashpoint.study.verdict import bootstrap
+from flashpoint.lab.report.run_files import read_runs
+from flashpoint.lab.study.registry import STUDIES as REGISTRY
+from flashpoint.lab.study.sections import read_section
+from flashpoint.lab.study.studies.memory_slots import MARGIN
+from flashpoint.lab.study.verdict import bootstrap
 
 STUDY = "memory-slots"
 SLOTS = (32, 128, 512, 2048, 4096)

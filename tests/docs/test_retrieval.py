@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from stored_results import STUDIES, TEXT, assert_row, difference, record_of, rounded
 
-from flashpoint.data.text.recall import NUM_HELD_OUT, NUM_KEYS, VALUES, Recall, best_guess
-from flashpoint.report.run_files import read_runs
-from flashpoint.study.registry import STUDIES as REGISTRY
-from flashpoint.study.sections import read_section
-from flashpoint.study.verdict import bootstrap
+from flashpoint.lab.data.text.recall import NUM_HELD_OUT, NUM_KEYS, VALUES, Recall, best_guess
+from flashpoint.lab.report.run_files import read_runs
+from flashpoint.lab.study.registry import STUDIES as REGISTRY
+from flashpoint.lab.study.sections import read_section
+from flashpoint.lab.study.verdict import bootstrap
 
 STUDY = "retrieval"
 PAIRS = (4, 8, 16, 32, 64, 128)

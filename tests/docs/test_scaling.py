@@ -17,13 +17,13 @@ from stored_results import (
     top1_in,
 )
 
-from flashpoint.data.arrays import open_digits
-from flashpoint.report.run_files import read_runs
-from flashpoint.study.reading import change
-from flashpoint.study.registry import STUDIES as REGISTRY
-from flashpoint.study.sections import read_section
-from flashpoint.study.studies.scaling import MARGIN, TRANSFER
-from flashpoint.study.verdict import TAIL, Extreme, Means, bootstrap
+from flashpoint.lab.data.arrays import open_digits
+from flashpoint.lab.report.run_files import read_runs
+from flashpoint.lab.study.reading import change
+from flashpoint.lab.study.registry import STUDIES as REGISTRY
+from flashpoint.lab.study.sections import read_section
+from flashpoint.lab.study.studies.scaling import MARGIN, TRANSFER
+from flashpoint.lab.study.verdict import TAIL, Extreme, Means, bootstrap
 
 STUDY = "scaling"
 SIZES = ("128-8", "128-4", "192-4", "256-4")

@@ -14,9 +14,9 @@ from stored_results import (
     top1_in,
 )
 
-from flashpoint.report.run_files import read_runs
-from flashpoint.study.moments import ACTIVATIONS, mean_square, output_variance, variance_name
-from flashpoint.study.verdict import bootstrap
+from flashpoint.lab.report.run_files import read_runs
+from flashpoint.lab.study.moments import ACTIVATIONS, mean_square, output_variance, variance_name
+from flashpoint.lab.study.verdict import bootstrap
 
 RULES = (
     *("fixed at 1", "learned from 1", "learned per head from 1", "fixed at 0.5"),

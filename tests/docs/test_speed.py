@@ -15,9 +15,9 @@ from stored_results import (
     rounded,
 )
 
-from flashpoint.study.registry import STUDIES as REGISTRY
-from flashpoint.study.sections import read_section
-from flashpoint.study.verdict import bootstrap
+from flashpoint.lab.study.registry import STUDIES as REGISTRY
+from flashpoint.lab.study.sections import read_section
+from flashpoint.lab.study.verdict import bootstrap
 
 STUDY = "speed"
 BATCHES = {16: 1024, 64: 512, 256: 128, 1024: 32}

@@ -7,11 +7,11 @@ import pytest
 import torch
 from stored_results import PAGE, STUDIES, TEXT, record_of, rounded
 
-from flashpoint.evaluation.translation import SOURCE_SHARE
+from flashpoint.lab.evaluation.translation import SOURCE_SHARE
+from flashpoint.lab.report.run_files import read_runs
+from flashpoint.lab.study.reading import change
+from flashpoint.lab.study.verdict import bootstrap
 from flashpoint.models.registry import create_model
-from flashpoint.report.run_files import read_runs
-from flashpoint.study.reading import change
-from flashpoint.study.verdict import bootstrap
 
 ABLATION = {  # as the page names it, and its trials
     "softmax": "softmax",

@@ -28,12 +28,12 @@ def _quick_tiles(request, monkeypatch):
     """
     if request.node.get_closest_marker("usual_tiles"):
         return
-    from flashpoint.ops.triton import backward, forward, scored
+    from flashpoint.ops.gpu.portable import backward, backward_scored, forward
 
     size = 16 if HAS_GPU else 64
     quick = {"BLOCK_M": size, "BLOCK_N": size, "num_warps": 4, "num_stages": 1}
     places = {"forward_tiles": forward, "dkdv_tiles": backward, "dq_tiles": backward}
-    for name, module in (places | {"scored_tiles": scored}).items():
+    for name, module in (places | {"scored_tiles": backward_scored}).items():
         usual = getattr(module, name)
 
         def tiles(problem, usual=usual):
@@ -46,11 +46,12 @@ def _quick_tiles(request, monkeypatch):
 @pytest.fixture
 def store(monkeypatch, tmp_path):
     """An empty store of measured tiles for one test; gives its file."""
-    from flashpoint.ops.triton import autotune, replay, tile_store
+    from flashpoint.ops.gpu import replay
+    from flashpoint.ops.gpu.tiles import measured, stored
 
     def forget():
-        tile_store.forget()
-        autotune._tried.clear()
+        stored.forget()
+        measured._tried.clear()
         replay._recordings.clear()
 
     monkeypatch.setenv("FLASHPOINT_CACHE", str(tmp_path / "cache"))

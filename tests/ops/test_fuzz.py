@@ -8,8 +8,8 @@ import pytest
 import torch
 from implementations import HAS_GPU, HAS_TRITON, needs_gpu
 
-from flashpoint.selfcheck.draws import Scope, draw_case
-from flashpoint.selfcheck.run import run_case
+from flashpoint.lab.selfcheck.draws import Scope, draw_case
+from flashpoint.lab.selfcheck.run import run_case
 
 
 def has_no_kernel(case):

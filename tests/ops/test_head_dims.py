@@ -16,7 +16,7 @@ from numerics import assert_exact, make_inputs
 if not HAS_TRITON:
     pytest.skip("triton is not installed", allow_module_level=True)
 
-from flashpoint.ops.triton import problem, replay
+from flashpoint.ops.gpu import call, replay
 
 CORNERS = (1, 8, 16, 63, 64, 65, 72, 128, 129, 192, 255, 256)
 # dtype; B, Hq, Hkv, Lq, Lk; the most keys that are loaded by pointers and not by descriptors
@@ -35,7 +35,7 @@ DTYPES = {"bf16": (torch.bfloat16, 3), "fp16": (torch.float16, 1), "fp32": (torc
 @pytest.mark.parametrize("impl", TRITON)
 @on_gpu(lambda: False)  # where a compiler takes seconds for each
 def test_every_pair_of_head_dims_matches_reference(impl, D, dtype, sizes, most, monkeypatch):
-    monkeypatch.setattr(problem, "MOST_KEYS_BY_POINTERS", most)
+    monkeypatch.setattr(call, "MOST_KEYS_BY_POINTERS", most)
     replay._recordings.clear()  # of the other way
     for Dv in CORNERS:
         assert_exact(impl, dtype, make_inputs((*sizes, D, Dv)), activation="sigmoid")

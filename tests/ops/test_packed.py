@@ -72,13 +72,14 @@ def test_every_head_dim_is_exact(impl, D, dtype):
 @pytest.mark.parametrize("impl", TRITON)
 def test_few_programs_do_the_work_of_many(impl, dtype, monkeypatch):
     """Each goes over several heads or blocks of rows, and adds up its share of the gains'."""
-    from flashpoint.ops.triton import packed_heads, replay, whole
-    from flashpoint.ops.triton.gpu import gpu_of
+    from flashpoint.ops.gpu import replay
+    from flashpoint.ops.gpu.device import gpu_of
+    from flashpoint.ops.gpu.portable import qk_norm_passes, whole_heads
 
     small = gpu_of(device_of(impl))._replace(processors=1)
-    for module in (packed_heads, whole):
+    for module in (qk_norm_passes, whole_heads):
         monkeypatch.setattr(module, "gpu_of", lambda _: small)
-    monkeypatch.setattr(packed_heads, "TILE", 256)
+    monkeypatch.setattr(qk_norm_passes, "TILE", 256)
     monkeypatch.setattr(replay, "_recordings", {})
     assert_exact(impl, dtype, make_inputs(5, 33, 4), ("layer", "rms"))
 
@@ -87,10 +88,10 @@ def test_few_programs_do_the_work_of_many(impl, dtype, monkeypatch):
 @pytest.mark.parametrize("impl", TRITON)
 def test_statistics_of_rows_are_those_of_their_norms(impl, dtype):
     """Kernels that take gradients through the norms read means and r from memory."""
+    from flashpoint.ops.gpu.packed_call import PackedCall
+    from flashpoint.ops.gpu.portable.qk_norm_passes import normalise_heads
+    from flashpoint.ops.gpu.replay import Recorder
     from flashpoint.ops.spec import NormTerms, Terms
-    from flashpoint.ops.triton.packed_call import PackedCall
-    from flashpoint.ops.triton.packed_heads import normalise_heads
-    from flashpoint.ops.triton.replay import Recorder
 
     qkv = make_inputs(3, 11, 5, 24)["qkv"].to(device_of(impl), dtype)
     call = PackedCall(qkv, None, None, NormTerms("layer", 1e-5, "rms", 1e-2), Terms())

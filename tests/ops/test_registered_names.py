@@ -5,18 +5,18 @@ import torch
 import torch.nn.functional as F
 import typer
 from implementations import HAS_TRITON, IN_PYTHON
+from lab.training.runs import tiny_config
 from torch import nn
-from training.runs import tiny_config
 from typer.testing import CliRunner
 
 from flashpoint import Activation, AttentionSpec, InputError, attention, register_activation
-from flashpoint.cli.models import models
+from flashpoint.lab.cli.models import models
+from flashpoint.lab.training import config_file
 from flashpoint.layers.attention import Attention
 from flashpoint.layers.memory import KeyValueMemory
 from flashpoint.models.registry import create_model
 from flashpoint.ops import spec
 from flashpoint.ops.spec import ACTIVATIONS, BUILTIN, NAMED
-from flashpoint.training import config_file
 
 
 class Kernel:

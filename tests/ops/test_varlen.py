@@ -19,9 +19,9 @@ from numerics import assert_within_budget
 from results import assert_same, evaluate
 
 from flashpoint import Activation, attention, attention_varlen
+from flashpoint.lab.selfcheck.judge import Sums
 from flashpoint.ops import api
 from flashpoint.ops.spec import BUILTIN
-from flashpoint.selfcheck.judge import Sums
 
 # tokens of each sequence: queries, keys
 PACKINGS = {

@@ -9,7 +9,6 @@ from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from flashpoint.errors import InputError, check_choice
@@ -21,6 +20,7 @@ from flashpoint.layers.terms import PointwiseTerms, power
 from flashpoint.layers.visibility import Visibility, rows_of
 from flashpoint.ops.api import attention, attention_qkvpacked
 from flashpoint.ops.spec import Activation, find_activation
+from flashpoint.shapes import Float, Int
 
 Gate = Literal["none", "sigmoid", "silu", "identity"]
 

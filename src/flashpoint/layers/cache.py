@@ -1,10 +1,10 @@
 """Keys and values that a layer has seen, so that decoding computes those of new tokens only."""
 
 import torch
-from jaxtyping import Float, Int
 from torch import Tensor
 
 from flashpoint.errors import InputError
+from flashpoint.shapes import Float, Int
 
 
 class KeyValueCache:

@@ -4,10 +4,10 @@ import math
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
 from torch import Tensor
 
 from flashpoint.errors import InputError
+from flashpoint.shapes import Float
 
 TEMPERATURE = 10_000.0
 

@@ -2,11 +2,11 @@
 
 from typing import Any, Literal
 
-from jaxtyping import Float
 from torch import Tensor, nn
 
 from flashpoint.errors import check_choice
-from flashpoint.ops.head_norm import HeadNorm
+from flashpoint.ops.qk_norm import HeadNorm
+from flashpoint.shapes import Float
 
 QkNorm = Literal["none", "layer", "rms"]
 

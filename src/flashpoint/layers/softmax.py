@@ -2,11 +2,11 @@
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
 from torch import Tensor
 
 from flashpoint.errors import InputError
 from flashpoint.layers.visibility import Visibility
+from flashpoint.shapes import Bool, Float
 
 
 def check_softmax_mask(mask: Tensor | None) -> None:

@@ -3,8 +3,9 @@
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Int
 from torch import Tensor
+
+from flashpoint.shapes import Bool, Int
 
 
 class Visibility(NamedTuple):

@@ -14,12 +14,12 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from flashpoint.errors import InputError
 from flashpoint.models.reluformer import DecodingState, ReLUFormer
 from flashpoint.ops.check import check_count, check_number
+from flashpoint.shapes import Bool, Float, Int
 
 PAD = 0
 """Fills up shorter translations, as it does in batches."""

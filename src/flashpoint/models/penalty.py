@@ -24,7 +24,6 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
 from torch import Tensor
 
 from flashpoint.errors import UnsupportedError
@@ -32,6 +31,7 @@ from flashpoint.layers.attention import Attention
 from flashpoint.layers.visibility import Visibility
 from flashpoint.ops.implementations import HAS_TRITON, INTERPRETED
 from flashpoint.ops.spec import Activation
+from flashpoint.shapes import Float, Int
 
 FLOOR = 1e-3
 SHARE = 0.7
@@ -186,7 +186,7 @@ def r_log_r() -> Activation:
     if "r_log_r" not in _made:
         pair = None
         if HAS_TRITON and (INTERPRETED or torch.cuda.is_available()):
-            from flashpoint.ops.triton import entropy
+            from flashpoint.ops.gpu.portable import entropy
 
             pair = entropy.r_log_r, entropy.r_log_r_slope
         _made["r_log_r"] = Activation("r_log_r", _value, _slope, triton=pair)

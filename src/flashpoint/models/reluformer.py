@@ -28,7 +28,6 @@ from typing import Annotated, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from flashpoint.bounds import Bounds, check_bounds
@@ -41,6 +40,7 @@ from flashpoint.models.penalty import RowMeans, attend_and_measure, penalise, r_
 from flashpoint.models.sizes import Depth, Slots, Width
 from flashpoint.ops.check import check_flag
 from flashpoint.ops.spec import known_activations
+from flashpoint.shapes import Float, Int
 
 RELU_ATTENTION = AttentionSpec(
     activation="relu", alpha=0.5, gain="learned", gain_start=math.sqrt(2.0)

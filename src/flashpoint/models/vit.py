@@ -21,7 +21,6 @@ from typing import Annotated, Literal, TypeAlias
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
 from torch import Tensor, nn
 
 from flashpoint.bounds import Bounds, check_bounds
@@ -32,6 +31,7 @@ from flashpoint.layers.qk_norm import QK_NORMS, QkNorm
 from flashpoint.layers.spec import AttentionSpec
 from flashpoint.models.sizes import Depth, Slots, Width
 from flashpoint.ops.check import check_flag
+from flashpoint.shapes import Float
 
 Pool = Literal["gap", "token", "map"]
 Positions = Literal["learned", "sine2d"]

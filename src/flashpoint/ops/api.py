@@ -5,7 +5,6 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
 from torch import Tensor
 
 from flashpoint.errors import InputError, describe
@@ -29,9 +28,10 @@ from flashpoint.ops.check import (
     read_cu_seqlens,
     read_key_lengths,
 )
-from flashpoint.ops.head_norm import HeadNorm
 from flashpoint.ops.implementations import Impl, choose
+from flashpoint.ops.qk_norm import HeadNorm
 from flashpoint.ops.spec import Activation, NormTerms, Terms, find_activation, length_power
+from flashpoint.shapes import Float, Int
 
 Number = int | float
 BIAS_ADVICE = " Pass a number, or a tensor; to hide keys, pass a mask."

@@ -320,23 +320,23 @@ def _fake_backward(do: Tensor, *inputs: Any) -> list[Tensor]:
 @cache
 def _on_gpu() -> Kernels:
     """Triton is imported by the first call that needs it."""
-    from flashpoint.ops.triton.backward import launch_backward
-    from flashpoint.ops.triton.forward import launch_forward
+    from flashpoint.ops.gpu.portable.backward import launch_backward
+    from flashpoint.ops.gpu.portable.forward import launch_forward
 
     return Kernels(launch_forward, launch_backward)
 
 
 @cache
 def _on_gpu_varlen() -> Kernels:
-    from flashpoint.ops.triton.backward import launch_backward_varlen
-    from flashpoint.ops.triton.forward import launch_forward_varlen
+    from flashpoint.ops.gpu.portable.backward import launch_backward_varlen
+    from flashpoint.ops.gpu.portable.forward import launch_forward_varlen
 
     return Kernels(launch_forward_varlen, launch_backward_varlen)
 
 
 @cache
 def _on_gpu_packed() -> Kernels:
-    from flashpoint.ops.triton.packed import launch_packed_backward, launch_packed_forward
+    from flashpoint.ops.gpu.packed import launch_packed_backward, launch_packed_forward
 
     return Kernels(launch_packed_forward, launch_packed_backward)
 

@@ -6,11 +6,11 @@ Nothing but the inputs is kept for backward: the normalised q and k are made aga
 from collections.abc import Callable
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
-from flashpoint.ops.head_norm import normalise, normalise_backward
+from flashpoint.ops.qk_norm import normalise, normalise_backward
 from flashpoint.ops.spec import NormTerms, Terms
+from flashpoint.shapes import Float
 
 Heads = tuple[
     Float[Tensor, "B H L D"],

@@ -7,11 +7,11 @@ Arithmetic is fp32 (fp64 for fp64 inputs); only the result is rounded to the inp
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from flashpoint.ops.packed import attend_packed
 from flashpoint.ops.spec import Activation, NormTerms, Terms, registered
+from flashpoint.shapes import Bool, Float, Int
 
 
 def attention(

@@ -1,0 +1,76 @@
+"""From a provider and a case to the call that is timed."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import cycle
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from flashpoint.lab.bench.cases import Case
+from flashpoint.lab.bench.inputs import Inputs, pack, unpack
+from flashpoint.lab.bench.providers.normed import normalise_first
+from flashpoint.lab.bench.providers.provider import Provider
+from flashpoint.lab.bench.timing import Call
+
+
+class Prepared(NamedTuple):
+    """A forward with its tensors in place, and what its backward needs.
+
+    Attributes:
+        forward: gives o; whether it records a graph is up to the leaves.
+        leaves: what gradients are taken of.
+        do: the gradient of o.
+    """
+
+    forward: Callable[[], Tensor]
+    leaves: tuple[Tensor, ...]
+    do: Tensor
+
+
+def prepare(provider: Provider, case: Case, inputs: Inputs) -> Prepared:
+    """A provider on the inputs of a case, norms included."""
+    if is_packed(provider, case):
+        assert provider.bind_packed is not None
+        leaves = (pack(inputs), *inputs.gains)
+        do = inputs.do.transpose(1, 2).contiguous()
+        return Prepared(partial(provider.bind_packed(case), *leaves), leaves, do)
+    attend = provider.bind(case)
+    if case.qk_norm != "none":
+        attend = normalise_first(attend, case)
+    return Prepared(partial(attend, *inputs.leaves), inputs.leaves, inputs.do)
+
+
+def is_packed(provider: Provider, case: Case) -> bool:
+    """Whether the call takes [B, L, 3, H, D] and gives [B, L, H, D]."""
+    return case.qk_norm != "none" and provider.bind_packed is not None
+
+
+def by_heads(provider: Provider, case: Case, result: object) -> object:
+    """o, or (dq, dk, dv), as [B, H, L, D], from what a call gave; gradients of gains are left."""
+    packed = is_packed(provider, case)
+    if isinstance(result, Tensor):
+        return result.transpose(1, 2) if packed else result
+    assert isinstance(result, tuple)
+    return unpack(result[0]) if packed else result[:3]
+
+
+def make_call(provider: Provider, case: Case, inputs: Inputs) -> Call:
+    """The call to time: gives o, or the gradients of the leaves in backward and training."""
+    forward, leaves, do = prepare(provider, case, inputs)
+    if case.mode == "training":
+        return lambda: torch.autograd.grad(forward(), leaves, do)
+    if case.mode == "backward":
+        output = forward()
+        return lambda: torch.autograd.grad(output, leaves, do, retain_graph=True)
+    return forward
+
+
+def make_rotating_call(provider: Provider, case: Case, input_sets: Sequence[Inputs]) -> Call:
+    """The same on the next inputs each time, beginning with the first."""
+    calls = [make_call(provider, case, inputs) for inputs in input_sets]
+    if len(calls) == 1:
+        return calls[0]
+    turns = cycle(calls)
+    return lambda: next(turns)()

@@ -1,0 +1,130 @@
+"""FlexAttention, compiled: softmax, and pointwise weights through its softmax (the log trick).
+
+FlexAttention always normalizes by softmax. With the score log h(s) its result is the average of v
+with weights h(s), and its log-sum-exp is the logarithm of their sum, so that
+o = average * exp(lse) / n. That needs weights h(s) >= 0.
+"""
+
+from collections.abc import Callable
+from functools import lru_cache, partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from flashpoint.lab.bench.cases import Case
+from flashpoint.lab.bench.providers.compiled import compiled
+from flashpoint.lab.bench.providers.plain import visible_counts
+from flashpoint.lab.bench.providers.provider import Attend, Provider
+from flashpoint.ops.spec import find_activation
+
+NOT_NEGATIVE = ("relu", "relu2", "relu6", "softplus", "sigmoid")
+
+
+def log_weights(h: Callable[[Tensor], Tensor], scores: Tensor) -> Tensor:
+    """log h(scores), and -inf with gradient zero where h is zero."""
+    weights = h(scores)
+    is_seen = weights > 0
+    return torch.where(is_seen, torch.log(torch.where(is_seen, weights, 1.0)), float("-inf"))
+
+
+def bind_softmax(case: Case) -> Attend:
+    """FlexAttention as it is, not yet compiled."""
+    from torch.nn.attention.flex_attention import flex_attention
+
+    block_mask, grouped = _block_mask(case), _is_grouped(case)
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        o = flex_attention(q, k, v, block_mask=block_mask, enable_gqa=grouped)
+        assert isinstance(o, Tensor)
+        return o
+
+    return attend
+
+
+def bind_log(case: Case) -> Attend:
+    """Flashpoint's function by the log trick, not yet compiled; no weights give zeros."""
+    from torch.nn.attention.flex_attention import AuxRequest, flex_attention
+
+    block_mask, grouped, causal = _block_mask(case), _is_grouped(case), case.causal
+    h = find_activation(case.activation).forward
+    aux_request = AuxRequest(lse=True)
+
+    def score_mod(score: Tensor, *_: Tensor) -> Tensor:
+        return log_weights(h, score)
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        found: Any = flex_attention(
+            q,
+            k,
+            v,
+            score_mod=score_mod,
+            block_mask=block_mask,
+            enable_gqa=grouped,
+            return_aux=aux_request,
+        )
+        average, lse = found[0], found[1].lse  # [B, H, Lq, D], [B, H, Lq] fp32
+        n = visible_counts(q, k) if causal else k.shape[-2]
+        return (average * torch.exp(lse)[..., None] / n).to(q.dtype)
+
+    return attend
+
+
+@lru_cache(maxsize=8)  # one graph for all uses of a case
+def _bind_compiled(bind: Callable[[Case], Attend], case: Case) -> Attend:
+    return compiled(bind(case))
+
+
+def _is_grouped(case: Case) -> bool:
+    """Whether several heads of q share one of k and v."""
+    return case.shape.num_kv_heads != case.shape.heads
+
+
+def _block_mask(case: Case) -> Any:
+    """Which blocks of keys a block of queries sees, or None for all."""
+    if not case.causal:
+        return None
+    from torch.nn.attention.flex_attention import create_block_mask
+
+    length, queries = case.shape.length, case.shape.num_queries
+    offset = length - queries
+
+    def is_seen(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        del batch, head
+        return key <= query + offset
+
+    return create_block_mask(is_seen, None, None, queries, length, device=case.device)
+
+
+def _refuse(case: Case) -> str | None:
+    """FlexAttention has no backward on the CPU."""
+    if case.device == "cpu" and case.mode != "forward":
+        return "FlexAttention has no backward on the CPU"
+    return None
+
+
+def _refuse_log(case: Case) -> str | None:
+    """Weights below zero have no logarithm, and the CPU gives no log-sum-exp."""
+    if case.device == "cpu":
+        return "FlexAttention gives no log-sum-exp on the CPU"
+    if case.activation not in NOT_NEGATIVE:
+        return f"weights of {case.activation} may be negative and have no logarithm"
+    return None
+
+
+PROVIDERS = (
+    Provider(
+        name="flex_softmax",
+        function="softmax",
+        bind=partial(_bind_compiled, bind_softmax),
+        refusal=_refuse,
+        compiles=True,
+    ),
+    Provider(
+        name="flex_log",
+        function="pointwise",
+        bind=partial(_bind_compiled, bind_log),
+        refusal=_refuse_log,
+        compiles=True,
+    ),
+)

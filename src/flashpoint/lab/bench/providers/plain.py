@@ -1,0 +1,72 @@
+"""Pointwise attention as one would write it down, with the Lq x Lk matrix, eager and compiled."""
+
+from functools import lru_cache, partial
+
+import torch
+from torch import Tensor
+
+from flashpoint.lab.bench.cases import Case
+from flashpoint.lab.bench.providers.compiled import compiled
+from flashpoint.lab.bench.providers.provider import Attend, Provider
+from flashpoint.ops.spec import find_activation
+
+MAX_MATRIX_BYTES = {"cpu": 2 * 1024**3, "cuda": 16 * 1024**3}
+"""Left out where one Lq x Lk matrix of all heads takes more."""
+
+
+def plain_attention(
+    q: Tensor, k: Tensor, v: Tensor, *, activation: str = "relu", causal: bool = False
+) -> Tensor:
+    """Weights h(scale q k^T) over the number of keys that are seen."""
+    h = find_activation(activation).forward
+    group = q.shape[1] // k.shape[1]
+    if group > 1:
+        k, v = (tensor.repeat_interleave(group, dim=1) for tensor in (k, v))
+    weights = h(q @ k.mT * q.shape[-1] ** -0.5)  # [B, H, Lq, Lk]
+    if not causal:
+        return weights @ v / k.shape[-2]
+    n = visible_counts(q, k).to(q.dtype)
+    return weights.tril(k.shape[-2] - q.shape[-2]) @ v / n
+
+
+def visible_counts(q: Tensor, k: Tensor) -> Tensor:
+    """How many keys each query sees if causal, [Lq, 1]."""
+    offset = k.shape[-2] - q.shape[-2]
+    return torch.arange(1, q.shape[-2] + 1, device=q.device)[:, None] + offset
+
+
+def refuse_large_matrix(case: Case) -> str | None:
+    """The matrix has to fit."""
+    allowed = MAX_MATRIX_BYTES[case.device]
+    if case.matrix_bytes <= allowed:
+        return None
+    return (
+        f"its L x L matrix takes {case.matrix_bytes / 1e9:.1f} GB, "
+        f"more than {allowed / 1e9:.1f} GB"
+    )
+
+
+def _bind(case: Case) -> Attend:
+    return partial(plain_attention, activation=case.activation, causal=case.causal)
+
+
+@lru_cache(maxsize=8)  # one graph for all uses of a case
+def _bind_compiled(case: Case) -> Attend:
+    activation, causal = case.activation, case.causal
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return plain_attention(q, k, v, activation=activation, causal=causal)
+
+    return compiled(attend)
+
+
+PROVIDERS = (
+    Provider(name="plain", function="pointwise", bind=_bind, refusal=refuse_large_matrix),
+    Provider(
+        name="plain_compiled",
+        function="pointwise",
+        bind=_bind_compiled,
+        refusal=refuse_large_matrix,
+        compiles=True,
+    ),
+)

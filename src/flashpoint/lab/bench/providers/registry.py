@@ -1,0 +1,52 @@
+"""All providers by name, and which ones are measured unless others are asked for."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from torch import Tensor
+
+import flashpoint
+from flashpoint.lab.bench.cases import Case
+from flashpoint.lab.bench.providers import flex, plain, sdpa
+from flashpoint.lab.bench.providers.normed import EPS
+from flashpoint.lab.bench.providers.provider import Attend, Provider
+
+
+def _bind_flashpoint(case: Case) -> Attend:
+    """The public function, which chooses the fastest implementation that serves."""
+    return partial(flashpoint.attention, activation=case.activation, causal=case.causal)
+
+
+def _bind_packed(case: Case) -> Callable[..., Tensor]:
+    """The same with the norms inside."""
+
+    def attend(qkv: Tensor, q_gain: Tensor, k_gain: Tensor) -> Tensor:
+        return flashpoint.attention_qkvpacked(
+            qkv,
+            q_norm=flashpoint.HeadNorm("layer", q_gain, EPS),
+            k_norm=flashpoint.HeadNorm("layer", k_gain, EPS),
+            activation=case.activation,
+            causal=case.causal,
+        )
+
+    return attend
+
+
+_ALL = (
+    Provider(
+        name="flashpoint",
+        function="pointwise",
+        bind=_bind_flashpoint,
+        bind_packed=_bind_packed,
+    ),
+    *sdpa.PROVIDERS,
+    *flex.PROVIDERS,
+    *plain.PROVIDERS,
+)
+
+PROVIDERS: Mapping[str, Provider] = {provider.name: provider for provider in _ALL}
+
+USUAL: Mapping[str, tuple[str, ...]] = {
+    "cpu": ("flashpoint", "sdpa", "plain"),
+    "cuda": ("flashpoint", "sdpa_cudnn", "sdpa_flash"),
+}

@@ -1,0 +1,228 @@
+"""Results as tables for the terminal, 80 columns wide or more."""
+
+from collections.abc import Iterator
+from itertools import groupby
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from flashpoint.lab.bench.cells import cell, empty_table
+from flashpoint.lab.bench.check import KEPT_RIVAL, broken_promises, speed_name
+from flashpoint.lab.bench.environment import Environment
+from flashpoint.lab.bench.formats import (
+    format_bytes,
+    format_or_dash,
+    format_range,
+    format_seconds,
+    three_digits,
+)
+from flashpoint.lab.bench.model_table import LEGEND, model_table, skipped_models
+from flashpoint.lab.bench.result import OURS, Measurement, Result, Row
+
+_LEGEND = (
+    "Times are medians, with the 20th to 80th percentile below. Speed-up: SDPA's time over "
+    "flashpoint's, with its limit below, or the aim where that is reached. Error: of flashpoint, "
+    "relative to fp64. Memory: peak of forward, or of backward alone, over what was there before; "
+    "SDPA's below. FLOP/s: of the matrix products, with their share of one large product's below; "
+    "GB/s: of q, k, v and o, where reading them decides."
+)
+_OTHERS_PER_TABLE = 2
+
+
+def render(result: Result) -> RenderableType:
+    """What was measured and where, the tables, and how to read them."""
+    tables = (_main_table(result), *_other_tables(result)) if result.rows else ()
+    models = (model_table(result.models),) if result.models else ()
+    return Group(_title(result), Text(), *tables, *models, Text(), *_notes(result))
+
+
+def describe_environment(environment: Environment) -> Text:
+    """Machine and versions on a line each."""
+    machine = f"{environment.device}, {environment.cores} cores, {environment.threads} threads"
+    return Text(f"{machine}\n{describe_versions(environment)}", style="dim")
+
+
+def describe_versions(environment: Environment) -> str:
+    """Flashpoint with its commit, and everything below it."""
+    commit = f" ({environment.commit})" if environment.commit else ""
+    others = {
+        "torch": environment.torch,
+        "Triton": environment.triton,
+        "CUDA": environment.cuda,
+        "cuDNN": environment.cudnn,
+        "driver": environment.driver,
+        "Python": environment.python,
+    }
+    known = [f"{name} {version}" for name, version in others.items() if version]
+    return f"flashpoint {environment.flashpoint}{commit}, {', '.join(known)}"
+
+
+def _title(result: Result) -> Text:
+    """What is compared, where, and what the device reaches in a product."""
+    rates = ", ".join(
+        f"{dtype} {rate / 1e12:.{0 if rate > 1e13 else 2}f} TFLOP/s"
+        for dtype, rate in result.matrix_flops_per_s.items()
+    )
+    product = Text(f"\nOne large matrix product: {rates}" if rates else "", style="dim")
+    compared = "Pointwise attention beside softmax attention (SDPA)"
+    place = describe_environment(result.environment)
+    return Text.assemble((compared, "bold"), "\n", place, product)
+
+
+def _main_table(result: Result) -> Table:
+    """Flashpoint beside the best softmax attention."""
+    table = empty_table("B, H, L, D")
+    on_cpu = result.rows[0].case.device == "cpu"
+    rate = "GFLOP/s" if on_cpu else "TFLOP/s"
+    for heading in (OURS, "SDPA", "speed-up", rate, "error", "memory"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for _, group in groupby(result.rows, key=lambda row: row.case.shape):
+        for row in group:
+            table.add_row(*_cells(result, row))
+        table.add_section()
+    return table
+
+
+def _cells(result: Result, row: Row) -> list[Text]:
+    """One row: the numbers, and a second line with what they are to be read against."""
+    broken = broken_promises(row)
+    ours, best = row.of(OURS), row.best_of(row.best_sdpa)
+    return [
+        cell(_place(row), row.case.work),
+        _time_cell(ours),
+        _sdpa_cell(row, best),
+        _speed_cell(row, broken),
+        _rate_cell(result, row),
+        cell(
+            format_or_dash(ours.relative_error, ".0e"),
+            style="bold red" if "error" in broken else "",
+        ),
+        _memory_cell(row, best, "memory" in broken),
+    ]
+
+
+def _place(row: Row) -> str:
+    """What stands first in a row."""
+    shape = row.case.shape
+    return f"call overhead, L {shape.length}" if row.is_overhead else str(shape)
+
+
+def _time_cell(measurement: Measurement) -> Text:
+    """Median and range, or a dash."""
+    timing = measurement.timing
+    if timing is None:
+        return cell("-")
+    return cell(format_seconds(timing.median_s), format_range(timing))
+
+
+def _sdpa_cell(row: Row, best: Measurement | None) -> Text:
+    """Median of the best SDPA with its range, or with its name where it is one of several."""
+    if best is None or best.timing is None:
+        return cell("-")
+    if len(row.best_sdpa) == 1:
+        return _time_cell(best)
+    return cell(format_seconds(best.timing.median_s), best.provider.removeprefix("sdpa_"))
+
+
+def _speed_cell(row: Row, broken: dict[str, str]) -> Text:
+    """The speed-up over the best SDPA; below it the limit, or the aim where that is reached."""
+    speedup = row.speedup(row.best_sdpa)
+    sdpa = set(row.best_sdpa)
+    limit = next((found for found in row.limits.speed if sdpa.issuperset(found.rivals)), None)
+    text = format_or_dash(speedup, ".2f") + ("" if speedup is None else "x")
+    if limit is None or speedup is None:
+        return cell(text)
+    is_broken = speed_name(limit) in broken
+    return cell(text, limit.bar(speedup), "bold red" if is_broken else "green")
+
+
+def _rate_cell(result: Result, row: Row) -> Text:
+    """FLOP/s and its share of a product's, or bytes where those decide."""
+    flops, moved = row.flops_per_s(), row.bytes_per_s()
+    if row.is_overhead or flops is None or moved is None:
+        return cell("-")
+    if row.case.is_memory_bound:
+        return cell(three_digits(moved / 1e9), "GB/s")
+    share = result.matrix_share(row)
+    size = 1e9 if row.case.device == "cpu" else 1e12
+    return cell(three_digits(flops / size), "" if share is None else f"{share:.0%}")
+
+
+def _memory_cell(row: Row, best: Measurement | None, is_broken: bool) -> Text:
+    """Flashpoint's peak extra memory, SDPA's below."""
+    ours, theirs = row.of(OURS).extra_bytes, best.extra_bytes if best else None
+    if ours is None:
+        return cell("-")
+    has_limit = row.limits.memory_slack_bytes is not None
+    below = "" if theirs is None else format_bytes(theirs)
+    style = "bold red" if is_broken else "green" if has_limit else ""
+    return cell(format_bytes(ours), below, style)
+
+
+def _other_tables(result: Result) -> Iterator[RenderableType]:
+    """The times of all other providers, and how much faster Flashpoint is."""
+    shown = (OURS, *result.rows[0].best_sdpa)
+    names = [found.provider for row in result.rows for found in row.measurements if found.timing]
+    others = [name for name in dict.fromkeys(names) if name not in shown]
+    if not others:
+        return
+    yield Text("\nOther providers, and the speed-up over each", style="bold")
+    for first in range(0, len(others), _OTHERS_PER_TABLE):
+        part = others[first : first + _OTHERS_PER_TABLE]
+        table = empty_table("B, H, L, D")
+        for name in part:
+            table.add_column(name, justify="right", no_wrap=True)
+        for row in result.rows:
+            if any(row.of(name).timing for name in part):
+                title = _place(row)
+                cells = (_other_cell(row, name) for name in part)
+                table.add_row(Text.assemble(title, (f"  {row.case.work}", "dim")), *cells)
+        yield table
+
+
+def _other_cell(row: Row, name: str) -> Text:
+    """Median, and the speed-up over it with its limit."""
+    found = row.of(name)
+    if found.timing is None:
+        return Text("-")
+    speedup = row.speedup((name,))
+    factor = "wrong" if row.is_wrong(found) else format_or_dash(speedup, ".2f") + "x"
+    limit = next((stated for stated in row.limits.speed if stated.rivals == (name,)), None)
+    bar = f" {limit.bar(speedup)}" if limit is not None and speedup is not None else ""
+    return Text.assemble(format_seconds(found.timing.median_s), (f"  {factor}{bar}", "dim"))
+
+
+def _notes(result: Result) -> list[Text]:
+    """How to read the table, and each reason for a dash once."""
+    notes = [_LEGEND, *_kept_note(result)] if result.rows else []
+    notes += [LEGEND, *skipped_models(result.models)] if result.models else []
+    cases: dict[str, list[Row]] = {}
+    for row in result.rows:
+        for reason in _reasons(row):
+            cases.setdefault(reason, []).append(row)
+    for reason, rows in cases.items():
+        shapes = dict.fromkeys(str(row.case.shape) for row in rows)
+        where = next(iter(shapes)) if len(shapes) == 1 else f"{len(shapes)} shapes"
+        notes.append(f"{reason} ({where}).")
+    return [Text(note, style="dim") for note in notes]
+
+
+def _reasons(row: Row) -> Iterator[str]:
+    """Why there is no number, or one that does not count."""
+    for found in row.measurements:
+        if found.skipped:
+            yield f"No {found.provider}: {found.skipped}"
+        if found.peak and found.peak.reason:
+            yield f"No memory of {found.provider}: {found.peak.reason}"
+        if found.provider != OURS and row.is_wrong(found):
+            yield f"{found.provider} is wrong, its error is {found.relative_error:.1e}"
+
+
+def _kept_note(result: Result) -> Iterator[str]:
+    """What is kept for backward, over what SDPA keeps."""
+    pairs = [(row.of(OURS).kept_bytes, row.of(KEPT_RIVAL).kept_bytes) for row in result.rows]
+    shares = sorted(ours / theirs for ours, theirs in pairs if ours and theirs)
+    if shares:
+        span = " to ".join(dict.fromkeys(f"{share:.2f}" for share in (shares[0], shares[-1])))
+        yield f"Bytes kept for backward, over those of {KEPT_RIVAL}: {span}."

@@ -1,0 +1,89 @@
+"""One self-contained page from sections: styles, script and plotly inside, nothing fetched."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from flashpoint.errors import InputError, UnsupportedError
+from flashpoint.lab.report.html import Child, Html, join, tag
+
+_POLICY = (
+    "default-src 'none'; img-src data: blob:; style-src 'unsafe-inline'; "
+    "script-src 'unsafe-inline'"
+)
+"""The browser itself refuses to fetch anything."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Section:
+    """A part of a page.
+
+    Attributes:
+        title: what its heading says.
+        anchor: its address within the page.
+        link: what the contents call it; empty: the title.
+    """
+
+    title: str
+    anchor: str
+    body: Html
+    link: Child = ""
+
+
+def build_page(title: str, summary: Child, sections: Sequence[Section]) -> str:
+    """The whole page. ``summary`` stands below the title; sections follow in order."""
+    links = [tag("a", part.link or part.title, href=f"#{part.anchor}") for part in sections]
+    nav = tag(
+        "nav",
+        tag("button", "Contents", type="button", popovertarget="contents", class_="opener"),
+        tag("button", "Light or dark", type="button", id="theme"),
+        tag("div", *links, id="contents", popover=True),
+        aria_label="contents",
+    )
+    header = tag("header", tag("h1", title), tag("div", summary, class_="summary"))
+    body = [
+        tag("section", tag("h2", section.title), section.body, id=section.anchor)
+        for section in sections
+    ]
+    codes = (_plotly(), _asset("page.js"), _asset("tables.js"))
+    scripts = [tag("script", Html(code)) for code in codes]
+    head = join(
+        [
+            tag("meta", charset="utf-8"),
+            tag("meta", http_equiv="Content-Security-Policy", content=_POLICY),
+            tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+            tag("meta", name="color-scheme", content="light dark"),
+            tag("title", title),
+            tag("style", Html(_asset("page.css"))),
+        ]
+    )
+    content = tag("body", nav, header, tag("main", *body), *scripts)
+    page = tag("html", tag("head", head), content, lang="en")
+    return f"<!doctype html>\n{page}\n"
+
+
+def write_page(page: str, file: Path) -> None:
+    """Put a page into a file, whose folder is made if need be."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"cannot write the page {file}: {error.strerror}.") from error
+
+
+def _asset(name: str) -> str:
+    return (files("flashpoint.lab.report") / name).read_text(encoding="utf-8")
+
+
+def _plotly() -> str:
+    """plotly's own script, as its Python package carries it."""
+    try:
+        plotly: Any = import_module("plotly.offline")
+    except ImportError as error:
+        raise UnsupportedError(
+            "the report page needs plotly. Install it: pip install 'flashpoint[lab]'."
+        ) from error
+    return plotly.get_plotlyjs()

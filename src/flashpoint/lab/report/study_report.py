@@ -1,0 +1,197 @@
+"""The page of studies: every claim with its verdict, and what each verdict rests on."""
+
+import shlex
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from urllib.parse import quote
+
+from flashpoint.lab.report.attention import attention
+from flashpoint.lab.report.chart import assign_places, chart_figure
+from flashpoint.lab.report.curves import Factor, curves_by_factors, spread
+from flashpoint.lab.report.data_table import data_table
+from flashpoint.lab.report.figure import embed
+from flashpoint.lab.report.findings import RULE, DataTable, Findings
+from flashpoint.lab.report.html import Cell, Child, Html, join, table, tag
+from flashpoint.lab.report.page import Section, build_page
+from flashpoint.lab.report.provenance import SAME, environments
+from flashpoint.lab.report.run_files import Row, RunFiles
+from flashpoint.lab.report.verdicts import (
+    badge,
+    count_words,
+    describe_region,
+    interval_cell,
+    marks,
+    tally,
+    value_cell,
+    verdict_card,
+)
+
+MOST_MAPS = 4
+"""So many runs of a study show their attention."""
+MOST_ROWS = 30
+"""Longer tables start folded."""
+HEAD = ("study", "claim", "verdict", "found", "interval", "holds if")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StudySection:
+    """A study as far as a page shows it.
+
+    Attributes:
+        name, question, source, claim: as ``study/plan.py`` says.
+        scope: what was trained on what, in a line.
+        departures: from the paper; may be empty.
+        findings: what came out.
+        runs: of its trials that trained, those that go on too; may be empty.
+        factors: of each run, where it stands on every axis of the study.
+        environments: in which its trials were made, those that trained nothing too.
+        trials: all of them, with their status, factors and numbers.
+        commands: that repeat it, one a line.
+    """
+
+    name: str
+    question: str
+    source: str
+    claim: str
+    scope: str
+    departures: str
+    findings: Findings
+    runs: Sequence[RunFiles]
+    factors: Sequence[Mapping[str, Factor]]
+    environments: Sequence[Row]
+    trials: DataTable
+    commands: Sequence[str]
+
+    @property
+    def anchor(self) -> str:
+        """Its address within the page."""
+        return f"study-{quote(self.name, safe='')}"
+
+
+def report_studies(sections: Sequence[StudySection], *, title: str) -> str:
+    """One page with all studies: claims and verdicts, then each study, then how to repeat it.
+
+    Args:
+        sections: in the order of the page; unfinished ones are shown as far as they are.
+        title: the page's heading.
+    """
+    parts = [
+        Section(title="Claims", anchor="claims", body=_claims(sections)),
+        *(_study(section) for section in sections),
+        Section(
+            title="Environment",
+            anchor="environment",
+            body=environments({section.name: section.environments for section in sections}),
+        ),
+        Section(title="To repeat it", anchor="commands", body=_commands(sections)),
+    ]
+    return build_page(title, _summary(sections), parts)
+
+
+def _summary(sections: Sequence[StudySection]) -> Html:
+    verdicts = [verdict for section in sections for verdict in section.findings.verdicts]
+    if not verdicts:
+        return join([f"{len(sections)} studies, no verdict yet."])
+    said = f"{len(verdicts)} claims of {len(sections)} studies: {count_words(verdicts)}."
+    return join([tag("p", said), tally(verdicts)])
+
+
+def _claims(sections: Sequence[StudySection]) -> Html:
+    rows: list[list[Child | Cell]] = [
+        [
+            Cell(tag("a", section.name, href=f"#{section.anchor}"), section.name),
+            verdict.claim,
+            Cell(badge(verdict.word), verdict.word),
+            value_cell(verdict),
+            interval_cell(verdict),
+            describe_region(verdict.region),
+        ]
+        for section in sections
+        for verdict in section.findings.verdicts
+    ]
+    listed = tag("div", table(HEAD, rows, label="claims", file="claims.csv"), class_="claims")
+    return join([listed, tag("p", tag("strong", "The rule. "), RULE, class_="note rule")])
+
+
+def _study(section: StudySection) -> Section:
+    findings = section.findings
+    places = assign_places(findings.charts)
+    charts = [embed(chart_figure(chart, places)) for chart in findings.charts]
+    said = tag(
+        "div",
+        tag("h3", "What one would expect" if section.source.startswith("open") else "The claim"),
+        tag("blockquote", section.claim),
+    )
+    verdicts = [verdict_card(verdict) for verdict in findings.verdicts]
+    found = tag("div", tag("h3", "What we found"), *(verdicts or [tag("p", "Nothing yet.")]))
+    facts = (section.name, section.source, _progress(section.trials))
+    grid = "grid three" if len(charts) == 3 or len(charts) > 4 else "grid"
+    parts = [
+        tag("p", " \u00b7 ".join(facts), class_="note"),
+        tag("p", section.scope, class_="scope"),
+        *_departures(section.departures),
+        tag("div", said, found, class_="beside"),
+        *([tag("div", *charts, class_=grid)] if charts else []),
+        *(_titled(data, section) for data in findings.tables),
+        *(tag("p", note, class_="note") for note in findings.notes),
+        *_more(section, places),
+    ]
+    link = join([section.name, marks(findings.verdicts)])
+    return Section(title=section.question, anchor=section.anchor, body=join(parts), link=link)
+
+
+def _departures(departures: str) -> list[Html]:
+    if not departures:
+        return []
+    return [tag("p", tag("strong", "Not as the paper has it. "), departures, class_="note")]
+
+
+def _progress(trials: DataTable) -> str:
+    """How many trials there are, by status."""
+    if "status" not in trials.head:
+        return f"{len(trials.rows)} trials"
+    column = list(trials.head).index("status")
+    found = Counter(str(row[column]) for row in trials.rows)
+    return "trials: " + (", ".join(f"{n} {status}" for status, n in found.items()) or "none")
+
+
+def _titled(data: DataTable, section: StudySection) -> Html:
+    listed = data_table(data, file=f"{section.name}-{data.name}.csv")
+    if len(data.rows) > MOST_ROWS:
+        return _folded(f"{data.title}, {len(data.rows)} rows", tag("div", listed, class_="long"))
+    return join([tag("h3", data.title), listed])
+
+
+def _folded(name: str, body: Html) -> Html:
+    return tag("details", tag("summary", name), body)
+
+
+def _more(section: StudySection, places: dict[str, int]) -> list[Html]:
+    """What few readers need, folded up."""
+    folded: dict[str, Html] = {}
+    if section.runs:
+        folded["Curves"] = curves_by_factors(section.runs, section.factors, places)
+    seen = [run for run in section.runs if run.maps or run.statistics]
+    chosen = spread(seen, MOST_MAPS)
+    if shown := attention(chosen):
+        left_out = f"{len(chosen)} of {len(seen)} runs that have them."
+        folded["Attention"] = join([tag("p", left_out, class_="note"), shown])
+    if section.trials.rows:
+        file = f"{section.name}-{section.trials.name}.csv"
+        body = tag("div", data_table(section.trials, file=file), class_="long")
+        folded[f"All {len(section.trials.rows)} trials"] = body
+    return [_folded(name, body) for name, body in folded.items()]
+
+
+def _commands(sections: Sequence[StudySection]) -> Html:
+    parts = [tag("p", SAME)]
+    for section in sections:
+        lines = "\n".join(section.commands)
+        parts += [tag("h3", section.name), tag("pre", tag("code", lines))]
+    run = next((section.runs[0] for section in sections if section.runs), None)
+    if run:
+        config = str(run.path / "config.yaml")
+        one = shlex.join(["flashpoint", "train", config, "--out", f"{run.path}-again"])
+        parts += [tag("h3", "One run, as any other"), tag("pre", tag("code", one))]
+    return join(parts)

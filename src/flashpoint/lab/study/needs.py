@@ -1,0 +1,65 @@
+"""The data that trials need, looked for before any of them begins."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+from flashpoint.errors import InputError
+from flashpoint.lab.data.sources import PREPARED, open_source
+from flashpoint.lab.data.text.prepared import is_prepared
+from flashpoint.lab.study.plan import Trial
+from flashpoint.lab.study.store import plain_trial
+
+
+class Need(NamedTuple):
+    """A place, as configs name it, and whether documents are there or images."""
+
+    place: str
+    is_text: bool
+
+
+def needs_of(trials: Sequence[Trial]) -> list[Need]:
+    """All that the trials' configs train and validate on, each once."""
+    found = (need for trial in trials for need in _needs(plain_trial(trial)["work"]))
+    return list(dict.fromkeys(found))
+
+
+def _needs(content: Any) -> Iterator[Need]:
+    """Of plain data, in which configs are at any depth."""
+    if not isinstance(content, dict):
+        return
+    section = cast(Mapping[str, Any], content).get("data")
+    if isinstance(section, dict):
+        for split in ("train", "validation"):
+            if isinstance(place := section.get(split), str):
+                yield Need(place, content.get("task") == "text")
+    for value in content.values():
+        yield from _needs(value)
+
+
+def require_data(trials: Sequence[Trial]) -> None:
+    """Refuse with one line what no trial could read."""
+    for need in needs_of(trials):
+        _require(need)
+
+
+def _require(need: Need) -> None:
+    option, example = (
+        ("--documents", "a folder of `flashpoint data prepare`")
+        if need.is_text
+        else ("--images", "cifar10:DIR or a folder of class folders")
+    )
+    kind, colon, rest = need.place.partition(":")
+    if not need.place:
+        raise InputError(f"this scale has no data of its own: pass {option} WHERE, as {example}.")
+    if need.is_text:
+        folder = Path(rest if kind == "documents" else need.place).expanduser()
+        if (kind == "documents" or not colon) and not is_prepared(folder):
+            raise InputError(
+                f"{folder} holds no prepared documents. Make them: flashpoint data prepare "
+                f"en-de-docs --to {folder}. Or pass {option} WHERE."
+            )
+        return
+    is_missing = not colon and kind != "digits" and not Path(kind).expanduser().is_dir()
+    if kind in PREPARED or is_missing:
+        open_source(need.place, "train")  # says what is missing, and how to make it

@@ -1,0 +1,129 @@
+"""A study as data: what is asked, which trials answer it, and what is made of their outcomes.
+
+Nothing here trains or imports torch: ``trial.py`` does what a trial says, the runners say when.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+from flashpoint.errors import InputError
+from flashpoint.lab.report.findings import Findings
+from flashpoint.lab.study.measures.registry import known_name
+from flashpoint.lab.study.outcome import Outcome
+
+Scale = Literal["smoke", "small", "paper"]
+MOST_SEEDS = 1000
+Factor: TypeAlias = str | int | float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Settings:
+    """What the user decides about a study.
+
+    Attributes:
+        scale: "smoke" shows in a minute on two cores that everything works; "small" fits a GPU in
+            minutes; "paper" is the paper's own setting, on the user's data.
+        seeds: runs of each kind that differ in their seed only.
+        images: what image studies train on, as ``flashpoint train --data`` takes it.
+        documents: the folder of the parallel documents that text studies train on.
+    """
+
+    scale: Scale
+    seeds: int
+    images: str
+    documents: str
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.seeds <= MOST_SEEDS:
+            raise InputError(f"seeds={self.seeds} must lie in [1, {MOST_SEEDS}].")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Evaluation:
+    """What is done with a trained model besides the validation of its run.
+
+    Attributes:
+        name: under which its numbers stand in ``Outcome.numbers``, as in "far.top1".
+        kind: "classify" is ``flashpoint evaluate`` of a vision run, "probe" is ``flashpoint
+            probe``, "translate" is ``flashpoint evaluate`` of a text run, "learned" reads alpha,
+            gain and bias off the weights; ``evaluations.py`` does it.
+        options: of that, and changes of the run's config by dotted names before it, as
+            ``{"data.image_size": 48}``.
+    """
+
+    name: str
+    kind: Literal["classify", "probe", "translate", "learned"]
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Training:
+    """A run of ``flashpoint train``.
+
+    Attributes:
+        config: the whole config, as a YAML file would hold it.
+        afterwards: what the trained model is asked.
+    """
+
+    config: Mapping[str, Any]
+    afterwards: tuple[Evaluation, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Measurement:
+    """Numbers that need no training.
+
+    Attributes:
+        function: one of ``measures/registry.py``, by name: it takes the options and gives a flat
+            mapping of numbers.
+        options: plain data.
+        is_alone: it takes time, so that nothing else may run beside it.
+    """
+
+    function: str
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    is_alone: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "function", known_name(self.function))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trial:
+    """One folder of a study.
+
+    Attributes:
+        name: of the folder, unique in the study.
+        factors: where the trial stands on every axis of the study, "seed" among them if it has
+            one. Figures, tables and verdicts group by these.
+        work: what is done.
+    """
+
+    name: str
+    factors: Mapping[str, Factor]
+    work: Training | Measurement
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Study:
+    """A question, the trials that answer it, and the function that reads the answer.
+
+    Attributes:
+        name: as ``flashpoint study run`` takes it.
+        question: one line, for lists and for the head of its section.
+        source: where the claim stands, as "paper 1, figure 2", or "open".
+        claim: what the paper says, or what one would expect, in a sentence or two.
+        plan: the trials, in the order in which they should run; the same ones for equal settings.
+        findings: figures, tables and verdicts from outcomes, some of which may be missing.
+        departures: in which scales are not as the paper has it, and why; empty: sizes and data
+            alone.
+    """
+
+    name: str
+    question: str
+    source: str
+    claim: str
+    plan: Callable[[Settings], tuple[Trial, ...]]
+    findings: Callable[[Sequence[Outcome]], Findings]
+    departures: str = ""

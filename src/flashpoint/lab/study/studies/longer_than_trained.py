@@ -1,0 +1,174 @@
+"""Train at one length, test at others: which rule for the length holds? (open)"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from flashpoint.lab.report.findings import Chart, Findings, Series, Verdict
+from flashpoint.lab.study.outcome import Outcome
+from flashpoint.lab.study.plan import Evaluation, Scale, Settings, Study, Trial
+from flashpoint.lab.study.reading import (
+    PERCENT,
+    arm_table,
+    change,
+    levels,
+    line,
+    numbers,
+    state_notes,
+)
+from flashpoint.lab.study.settings import pointwise, trial, vision
+from flashpoint.lab.study.verdict import judge
+
+ATTENTIONS: Mapping[str, Any] = {
+    "softmax": "softmax",
+    "relu, alpha 1": pointwise(alpha=1.0),
+    "relu, alpha 0.5": pointwise(alpha=0.5),
+}
+SEEN, FIXED = "keys seen", "training length"
+MARGIN = 2.0
+
+_SIDES: Mapping[Scale, tuple[int, tuple[int, ...]]] = {  # of training, of tests
+    "smoke": (8, (4, 8, 16)),
+    "small": (32, (16, 24, 32, 48, 64, 96)),
+    "paper": (224, (112, 160, 224, 320, 448)),
+}
+_PATCHES: Mapping[Scale, int] = {"smoke": 2, "small": 4, "paper": 16}
+_EXTRA: Mapping[Scale, int] = {"smoke": 0, "small": 0, "paper": 1}  # the class token
+_PREFIX = {SEEN: "seen", FIXED: "fixed"}
+
+
+def plan(settings: Settings) -> tuple[Trial, ...]:
+    """Three attentions; at the training length both rules are the same function."""
+    tokens = _tokens(settings.scale, _SIDES[settings.scale][0])
+    return tuple(
+        trial(
+            {"attention": attention, "trained_tokens": tokens, "seed": seed},
+            vision(settings, seed, {"model.attention": spec}),
+            _evaluations(settings.scale, is_pointwise=attention != "softmax"),
+        )
+        for seed in range(settings.seeds)
+        for attention, spec in ATTENTIONS.items()
+    )
+
+
+def _evaluations(scale: Scale, *, is_pointwise: bool) -> list[Evaluation]:
+    """Images in other sizes, so with other numbers of tokens, by either rule."""
+    trained, sides = _SIDES[scale]
+    length = float(_tokens(scale, trained))
+    found: list[Evaluation] = []
+    for side in sides:
+        name = f"{_tokens(scale, side)}"
+        size = {"data.image_size": side}
+        found.append(Evaluation(name=f"seen{name}", kind="classify", options=size))
+        if is_pointwise:
+            fixed = {**size, "model.attention.length": length}
+            found.append(Evaluation(name=f"fixed{name}", kind="classify", options=fixed))
+    return found
+
+
+def _tokens(scale: Scale, side: int) -> int:
+    return (side // _PATCHES[scale]) ** 2 + _EXTRA[scale]
+
+
+def findings(outcomes: Sequence[Outcome]) -> Findings:
+    """Accuracy against tokens at test time, by attention and rule."""
+    return Findings(
+        verdicts=_verdicts(outcomes),
+        charts=[_chart(outcomes)],
+        tables=[
+            arm_table(
+                "longer-than-trained",
+                outcomes,
+                (
+                    "top1",
+                    *(
+                        f"{prefix}{tokens}.top1"
+                        for prefix in _PREFIX.values()
+                        for tokens in _measured(outcomes)
+                    ),
+                ),
+            )
+        ],
+        notes=[
+            "More tokens are the same images in a larger size, positions interpolated: what is "
+            "lost also comes from objects that cover more patches than in training.",
+            *state_notes(outcomes),
+        ],
+    )
+
+
+def _measured(outcomes: Sequence[Outcome]) -> list[int]:
+    """Numbers of tokens that models were tested at."""
+    names = {name.partition(".")[0] for outcome in outcomes for name in outcome.numbers}
+    prefix = _PREFIX[SEEN]
+    counts = (name.removeprefix(prefix) for name in names if name.startswith(prefix))
+    return sorted(int(count) for count in counts if count.isdecimal())
+
+
+def _trained(outcomes: Sequence[Outcome]) -> int:
+    """The number of tokens of training."""
+    return max((int(tokens) for tokens in levels(outcomes, "trained_tokens")), default=0)
+
+
+def _verdicts(outcomes: Sequence[Outcome]) -> list[Verdict]:
+    longest = max(_measured(outcomes), default=0)
+    trained = _trained(outcomes)
+
+    def top1(attention: str, tokens: int, rule: str = SEEN) -> list[float]:
+        number = f"{_PREFIX[rule]}{tokens}.top1"
+        return numbers(outcomes, number, PERCENT, attention=attention)
+
+    relu = "relu, alpha 1"
+    words = f"{longest} tokens" if longest else "the longest"
+    return [
+        judge(
+            f"At {words}, relu/L divided by the keys seen loses no more than softmax, up to "
+            f"{MARGIN:g} points.",
+            [
+                *(top1(relu, longest), top1(relu, trained)),
+                *(top1("softmax", longest), top1("softmax", trained)),
+            ],
+            (-MARGIN, float("inf")),
+            unit="points of top-1, relu/L's change less softmax's",
+            quantity=change,
+        ),
+        judge(
+            f"At {words}, dividing by the keys seen is better for relu/L than by the training "
+            "length.",
+            [top1(relu, longest), top1(relu, longest, FIXED)],
+            (0.0, float("inf")),
+            unit="points of top-1, keys seen less training length",
+        ),
+    ]
+
+
+def _chart(outcomes: Sequence[Outcome]) -> Chart:
+    tokens = _measured(outcomes)
+    series: list[Series] = []
+    for attention in levels(outcomes, "attention"):
+        for rule, prefix in _PREFIX.items():
+            points = [
+                (n, numbers(outcomes, f"{prefix}{n}.top1", attention=attention)) for n in tokens
+            ]
+            name = str(attention) if attention == "softmax" else f"{attention}, {rule}"
+            series.append(line(name, points, is_dashed=rule == FIXED))
+    return Chart(
+        name="longer-than-trained",
+        title="Accuracy at other numbers of tokens than in training",
+        caption="Open in both papers. Divided by the keys that a query sees, or by the number it "
+        f"saw in training, {_trained(outcomes)}.",
+        x_title="tokens of an image at test time",
+        y_title="top-1",
+        series=[some for some in series if some.y],
+        x_is_log=True,
+        y_format="percent",
+    )
+
+
+STUDY = Study(
+    name="longer-than-trained",
+    question="Which rule for the length holds at lengths that training did not see?",
+    source="open",
+    claim="One would expect relu/L to carry over as softmax does if it divides by the keys seen.",
+    plan=plan,
+    findings=findings,
+)

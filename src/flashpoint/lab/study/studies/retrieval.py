@@ -1,0 +1,193 @@
+"""Does pointwise attention find a needle? Key-value recall by the number of pairs (open)."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from flashpoint.lab.data.text.recall import NUM_PIECES, best_guess
+from flashpoint.lab.report.findings import Chart, Findings, Series, Verdict
+from flashpoint.lab.study.outcome import Outcome
+from flashpoint.lab.study.plan import Evaluation, Scale, Settings, Study, Trial
+from flashpoint.lab.study.reading import (
+    PERCENT,
+    arm_table,
+    levels,
+    line,
+    mean,
+    numbers,
+    state_notes,
+)
+from flashpoint.lab.study.settings import pointwise, text, trial
+from flashpoint.lab.study.verdict import judge
+
+ATTENTIONS: Mapping[str, Mapping[str, Any]] = {
+    "softmax": {"model.attention": "softmax"},
+    "relu, alpha 0.5": {"model.attention": "relu", "penalty": 0.0},
+    "relu, alpha 1": {"model.attention": pointwise(alpha=1.0), "penalty": 0.0},
+    "relu2, alpha 1": {"model.attention": pointwise("relu2", alpha=1.0)},
+    "relu, alpha 0.5, learned bias": {
+        "model.attention": pointwise(
+            alpha=0.5, gain="learned", gain_start=2.0**0.5, bias="learned_per_head"
+        ),
+        "penalty": 0.0,
+    },
+}
+MARGIN = 2.0
+
+_PAIRS: Mapping[Scale, tuple[str, tuple[int, ...]]] = {  # of training, of tests
+    "smoke": ("recall:2-8,10000", (4, 16)),
+    "small": ("recall:2-32,400000", (4, 8, 16, 32, 64, 128)),
+    "paper": ("recall:2-64,500000", (4, 16, 32, 64, 128)),
+}
+_LONGEST = 256
+"""Room for the sources of all tests: a token a pair, 3 more, and a third more for a translator."""
+
+_CHANGES: Mapping[Scale, Mapping[str, Any]] = {
+    "smoke": {},
+    "small": {
+        **{"model.width": 64, "model.num_heads": 2, "model.mlp_dim": 128, "model.dropout": 0.0},
+        **{"model.encoder_depth": 2, "model.decoder_depth": 2, "data.length": 64},
+        **{"data.resolutions": 1, "data.pieces.vocabulary_size": NUM_PIECES},
+        **{"steps": 6000, "batch_size": 8192, "label_smoothing": 0.0},
+    },
+    "paper": {
+        **{"model.name": "reluformer_base", "model.dropout": 0.0, "data.length": 128},
+        **{"data.join": False, "label_smoothing": 0.0, "steps": 20_000},
+        "data.pieces.vocabulary_size": NUM_PIECES,
+    },
+}
+_SHOWN: Mapping[Scale, tuple[str, ...]] = {
+    "smoke": tuple(ATTENTIONS)[:3],
+    "small": tuple(ATTENTIONS),
+    "paper": tuple(ATTENTIONS),
+}
+
+
+def plan(settings: Settings) -> tuple[Trial, ...]:
+    """Every attention learns recall; then it is asked by numbers of pairs, also larger ones."""
+    place, tests = _PAIRS[settings.scale]
+    evaluations = [
+        Evaluation(
+            name=f"pairs{pairs}",
+            kind="translate",
+            options={"data": f"recall:{pairs}", "data.length": _LONGEST, "batch_size": 128},
+        )
+        for pairs in tests
+    ]
+    return tuple(
+        trial(
+            {"attention": attention, "trained_pairs": _most(place), "seed": seed},
+            text(
+                settings,
+                seed,
+                {
+                    **{"data.train": place, "data.validation": place.partition(",")[0]},
+                    **_CHANGES[settings.scale],
+                    **ATTENTIONS[attention],
+                },
+            ),
+            evaluations,
+        )
+        for seed in range(settings.seeds)
+        for attention in _SHOWN[settings.scale]
+    )
+
+
+def _most(place: str) -> int:
+    return int(place.partition("-")[2].partition(",")[0])
+
+
+def findings(outcomes: Sequence[Outcome]) -> Findings:
+    """Accuracy of recall by the number of pairs."""
+    return Findings(
+        verdicts=[
+            _verdict(outcomes, attention, is_beyond)
+            for is_beyond in (False, True)
+            for attention in ("relu, alpha 0.5", "relu, alpha 1")
+        ],
+        charts=[_chart(outcomes)],
+        tables=[
+            arm_table(
+                "retrieval",
+                outcomes,
+                ("loss", *(f"pairs{pairs}.exact" for pairs in _measured(outcomes))),
+            )
+        ],
+        notes=[
+            "A pair is one token: which value stands beside which key need not be learned.",
+            "A guess is the value that a source has most often, the best answer without a look at "
+            "the key.",
+            *state_notes(outcomes),
+        ],
+    )
+
+
+def _measured(outcomes: Sequence[Outcome]) -> list[int]:
+    names = {name.partition(".")[0] for o in outcomes for name in o.numbers}
+    counts = (name.removeprefix("pairs") for name in names if name.startswith("pairs"))
+    return sorted(int(count) for count in counts if count.isdecimal())
+
+
+def _trained(outcomes: Sequence[Outcome]) -> int:
+    """The most pairs of training."""
+    return max((int(most) for most in levels(outcomes, "trained_pairs")), default=0)
+
+
+def _verdict(outcomes: Sequence[Outcome], attention: str, is_beyond: bool) -> Verdict:
+    """Where a source has the most pairs of training, or the most of all."""
+    trained = _trained(outcomes)
+    there = [pairs for pairs in _measured(outcomes) if (pairs > trained) == is_beyond]
+    pairs = max(there, default=0)
+    where = "pairs, beyond training" if is_beyond else "pairs of training"
+    softmax = numbers(outcomes, f"pairs{pairs}.exact", PERCENT, attention="softmax")
+    guess = PERCENT * best_guess(pairs) if pairs else 0.0
+    right = mean(softmax)
+    has_learned = right is None or right > guess + MARGIN
+    return judge(
+        f"{attention} recalls as well as softmax at {pairs or 'the most'} {where}, up to "
+        f"{MARGIN:g} points.",
+        [numbers(outcomes, f"pairs{pairs}.exact", PERCENT, attention=attention), softmax]
+        if has_learned
+        else [[]],
+        (-MARGIN, float("inf")),
+        unit="points of recall, relu less softmax",
+        lack=""
+        if has_learned
+        else f"softmax has not learned to recall: {right:.1f}% right, a guess "
+        f"{guess:.1f}%, and more than {MARGIN:g} points above it are asked. To be level with it "
+        "says nothing.",
+    )
+
+
+def _chart(outcomes: Sequence[Outcome]) -> Chart:
+    measured = _measured(outcomes)
+    series: list[Series] = [
+        line(
+            str(attention),
+            [(n, numbers(outcomes, f"pairs{n}.exact", attention=attention)) for n in measured],
+        )
+        for attention in levels(outcomes, "attention")
+    ]
+    if measured:
+        guesses = [best_guess(pairs) for pairs in measured]
+        series.append(Series(name="a guess", x=measured, y=guesses, is_dashed=True))
+    return Chart(
+        name="retrieval",
+        title="Recall of a value by its key",
+        caption="Open in both papers. Pairs of keys and values, then one key: the share of right "
+        f"answers. Trained on up to {_trained(outcomes)} pairs; more is farther than trained.",
+        x_title="pairs in the source",
+        y_title="right answers",
+        series=series,
+        x_is_log=True,
+        y_format="percent",
+    )
+
+
+STUDY = Study(
+    name="retrieval",
+    question="Does pointwise attention find one key among many?",
+    source="open",
+    claim="One would fear that attention without softmax's competition finds less among many.",
+    plan=plan,
+    findings=findings,
+)

@@ -1,0 +1,218 @@
+"""The work of one trial, in its folder, from where it stands; every runner calls this.
+
+As a program it does the trials in the folders it is given, or those that come line by line on its
+standard input, and answers each that has finished with an empty line. It ends after a failure, so
+that nothing of it reaches the next trial.
+"""
+
+import os
+import shutil
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Literal, TypeAlias
+
+from flashpoint.errors import FlashpointError, InputError
+from flashpoint.files import InUse, locked
+from flashpoint.lab.study import store
+from flashpoint.lab.study.measures.registry import MEASURES
+from flashpoint.lab.study.plan import Measurement, Training
+from flashpoint.lab.training.failure import Preempted
+
+Ending: TypeAlias = Literal["finished", "failed", "stopped"]
+
+FAILED, STOPPED = 1, 75
+"""Exit statuses: the failure is recorded; the trial was asked to stop and can go on."""
+KEEP = "--keep-checkpoints"
+SECONDS_FOR_AN_ORPHAN = 60.0
+"""Time for a process whose runner was killed to save its run and leave."""
+
+
+def do_trial(folder: Path, *, keep_checkpoints: bool = False) -> Ending:
+    """Do what ``trial.json`` says, unless it is done; say how it ended.
+
+    A failure is recorded in the folder. What the trial prints goes to its log.
+
+    Args:
+        folder: of the trial.
+        keep_checkpoints: leave them when the trial has finished.
+    """
+    with _logged(folder / store.LOG) as log:
+        (folder / store.FAILURE).unlink(missing_ok=True)
+        try:
+            _do(folder, log)
+        except Preempted as stop:
+            _write(log, f"{stop}\n")
+            return "stopped"
+        except Exception as error:  # noqa: BLE001 (whatever it is, the others go on)
+            is_ours = isinstance(error, FlashpointError)
+            _write(log, f"error: {error}\n" if is_ours else traceback.format_exc())
+            reason = str(error) if is_ours else f"{type(error).__name__}: {error}"
+            store.record_failure(folder, reason)
+            return "failed"
+    if not keep_checkpoints:
+        store.tidy(folder)
+    return "finished"
+
+
+def _do(folder: Path, log: IO[bytes]) -> None:
+    work = store.read_trial(folder).work
+    store.read_record(folder)  # a broken one is said by its name
+    store.read_evaluations(folder)
+    _forget_earlier_trials()
+    if isinstance(work, Measurement):
+        _measure(folder, work)
+    else:
+        _wait_until_free(folder)
+        _train(folder, work, log)
+
+
+def _train(folder: Path, work: Training, log: IO[bytes]) -> None:
+    """Train, then look at the model of seed 0 and ask each what is not answered yet."""
+    from rich.console import Console
+
+    from flashpoint.lab.study.evaluations import run_evaluation
+    from flashpoint.lab.training import config_file, loop
+    from flashpoint.lab.training.run_folder import LostError
+
+    config = config_file.parse(work.config)
+    with open(log.fileno(), "w", closefd=False) as text:
+        try:
+            loop.train(config, folder, console=Console(file=text, width=200))
+        except LostError as error:  # whose advice, --fresh, would here remove the whole study
+            raise InputError(
+                f"{folder} began and has lost its checkpoints. Restore them, or remove it to do "
+                "the trial again."
+            ) from error
+    if config.seed == 0:
+        _inspect(folder, log)
+    answers = store.read_evaluations(folder)
+    for evaluation in work.afterwards:
+        if evaluation.name not in answers:
+            _write(log, f"{evaluation.name}: {evaluation.kind} {dict(evaluation.options)}\n")
+            numbers = run_evaluation(evaluation.kind, folder, evaluation.options)
+            answers[evaluation.name] = {**numbers}
+            store.write_json(folder / store.EVALUATIONS, answers)
+
+
+def _inspect(folder: Path, log: IO[bytes]) -> None:
+    """Keep attention for the report; where that fails, as after NaN, the run stays as it is."""
+    from flashpoint.lab.study.evaluations import inspect_attention
+
+    try:
+        inspect_attention(folder)
+    except Exception as error:  # noqa: BLE001 (pictures may fail in any way; the trained run is whole)
+        _write(log, f"attention is not shown: {type(error).__name__}: {error}\n")
+        shutil.rmtree(folder / store.ATTENTION, ignore_errors=True)
+
+
+def _measure(folder: Path, work: Measurement) -> None:
+    if store.read_record(folder):
+        return
+    from flashpoint.lab.training.ranks import choose_device
+    from flashpoint.lab.training.record import describe_environment
+
+    start = time.perf_counter()
+    numbers = MEASURES[work.function](work.options)
+    content = {
+        "numbers": dict(numbers),
+        "seconds": time.perf_counter() - start,
+        "environment": describe_environment(choose_device("auto"), 1),
+    }
+    store.write_json(folder / store.RECORD, content)
+
+
+def _forget_earlier_trials() -> None:
+    """Undo what earlier trials of this process left: compiled code, memory, and its peak."""
+    import gc
+
+    import torch
+
+    if "torch._dynamo" in sys.modules:  # else nothing is compiled, and to load it takes a second
+        torch.compiler.reset()
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+
+
+def _wait_until_free(folder: Path) -> None:
+    """Let a process that still holds the run save it and leave; longer than that, go on."""
+    end = time.monotonic() + SECONDS_FOR_AN_ORPHAN
+    while time.monotonic() < end:
+        try:
+            with locked(folder / store.LOCK):
+                return
+        except InUse:
+            time.sleep(0.2)
+
+
+@contextmanager
+def _logged(file: Path) -> Generator[IO[bytes]]:
+    """Let all that this process prints go to a file."""
+    before = [os.dup(number) for number in (1, 2)]
+    with file.open("ab", buffering=0) as log:
+        begun = time.strftime("%Y-%m-%d %H:%M:%S")
+        _write(log, f"{begun}, process {os.getpid()}\n")
+        try:
+            _redirect(log.fileno(), log.fileno())
+            yield log
+        finally:
+            _redirect(*before)
+            for number in before:
+                os.close(number)
+
+
+def _redirect(out: int, error: int) -> None:
+    """Point standard output and standard error to open files."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.dup2(out, 1)
+    os.dup2(error, 2)
+
+
+def _write(log: IO[bytes], text: str) -> None:
+    log.write(text.encode(errors="replace"))
+
+
+def _incoming() -> Iterator[str]:
+    """Lines of standard input; when it ends, the runner is gone and this process stops.
+
+    It is read in a thread of its own, so that the end is seen while a trial goes on, and through
+    a file of its own: processes that a trial forks close sys.stdin, and would wait for its lock.
+    """
+    from queue import SimpleQueue
+
+    lines: SimpleQueue[str] = SimpleQueue()
+
+    def listen() -> None:
+        with os.fdopen(os.dup(0)) as incoming:
+            for line in incoming:
+                lines.put(line.rstrip("\n"))
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=listen, daemon=True).start()
+    while True:
+        yield lines.get()
+
+
+def main(arguments: Iterable[str]) -> int:
+    """Do trials one after the other until one does not finish."""
+    words = list(arguments)
+    folders = [word for word in words if word != KEEP]
+    with os.fdopen(os.dup(1), "wb", buffering=0) as answers:
+        for folder in folders or _incoming():
+            ending = do_trial(Path(folder), keep_checkpoints=KEEP in words)
+            if ending != "finished":
+                return FAILED if ending == "failed" else STOPPED
+            answers.write(b"\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,92 @@
+"""Configs as YAML files, with changes from the command line; names and types are checked."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import yaml
+
+from flashpoint.errors import InputError, describe
+from flashpoint.lab.runs.schema import build, plain
+from flashpoint.lab.runs.stored import parse_yaml, read_yaml
+from flashpoint.lab.training.config import TrainConfig
+from flashpoint.lab.training.tasks import config_class
+
+Values = dict[str, Any]
+
+_SHORT = {"model": "name", "attention": "activation"}
+"""Sections that may be written as one word, and the field it fills."""
+
+
+def load(path: Path, overrides: Sequence[str] = ()) -> TrainConfig:
+    """The config in a YAML file, changed by ``a.b=c`` texts; errors name the file."""
+    values = read_yaml(path)
+    try:
+        return parse(values, overrides)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
+
+
+def parse(values: Mapping[str, Any], overrides: Sequence[str] = ()) -> TrainConfig:
+    """The config that plain data describe, changed by ``a.b=c`` texts.
+
+    Example:
+        >>> values = {"model": "vit_ti16", "steps": 10, "data": {"train": "a", "validation": "b"}}
+        >>> config = parse(values, ["optimizer.lr=3e-4", "model.attention=softmax"])
+        >>> config.optimizer.lr
+        0.0003
+    """
+    changed = _copy(values)
+    for override in overrides:
+        _apply(changed, override)
+    return build(config_class(changed.get("task", "vision")), changed)
+
+
+def dump(config: TrainConfig) -> str:
+    """The whole config as YAML; ``load`` gives the same back."""
+    return yaml.safe_dump(plain(config), sort_keys=False)
+
+
+def differences(
+    one: Mapping[str, Any], other: Mapping[str, Any], path: str = ""
+) -> dict[str, tuple[Any, Any]]:
+    """The dotted keys in which two configs, as plain data, differ, and both values.
+
+    Example:
+        >>> differences({"a": 1, "b": {"c": 2}}, {"a": 1, "b": {"c": 3}})
+        {'b.c': (2, 3)}
+    """
+    found: dict[str, tuple[Any, Any]] = {}
+    for key in [*one, *(key for key in other if key not in one)]:
+        mine, theirs = one.get(key), other.get(key)
+        if isinstance(mine, Mapping) and isinstance(theirs, Mapping):
+            found |= differences(cast(Values, mine), cast(Values, theirs), f"{path}{key}.")
+        elif mine != theirs:
+            found[f"{path}{key}"] = (mine, theirs)
+    return found
+
+
+def _apply(values: Values, override: str) -> None:
+    """Change ``values`` by one ``a.b=c`` text; c is read as YAML."""
+    key, equals, text = override.partition("=")
+    names = key.strip().split(".")
+    if not equals or not all(names):
+        raise InputError(f"--set {override!r} must be KEY=VALUE, as optimizer.lr=3e-4.")
+    value = parse_yaml(text, f"--set {describe(override)}: {describe(text)} is not a YAML value")
+    section = values
+    for depth, name in enumerate(names[:-1]):
+        inner = section.setdefault(name, {})
+        if isinstance(inner, str) and name in _SHORT:
+            inner = section[name] = {_SHORT[name]: inner}
+        if not isinstance(inner, dict):
+            where = ".".join(names[: depth + 1])
+            raise InputError(f"--set {override!r}: {where} is {describe(inner)}, not a section.")
+        section = cast(Values, inner)
+    section[names[-1]] = value
+
+
+def _copy(values: Mapping[str, Any]) -> Values:
+    return {
+        key: _copy(cast(Values, value)) if isinstance(value, Mapping) else value
+        for key, value in values.items()
+    }

@@ -1,0 +1,151 @@
+"""The processes of a run: one, or those that torchrun started."""
+
+import os
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from flashpoint.errors import FlashpointError, InputError, UnsupportedError
+from flashpoint.lab.training.failure import Preempted, RunError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ranks:
+    """Who this process is among all that train one model, and how they agree.
+
+    Attributes:
+        rank: number of this process; the first one, 0, writes all files.
+        size: how many there are.
+        device: where this process computes.
+    """
+
+    rank: int = 0
+    size: int = 1
+    device: torch.device = torch.device("cpu")  # noqa: RUF009  immutable
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this process writes files and talks to the user."""
+        return self.rank == 0
+
+    def mean_(self, tensor: Tensor) -> Tensor:
+        """The mean over all processes, in place; no host waits for it."""
+        return self.sum_(tensor).div_(self.size) if self.size > 1 else tensor
+
+    def sum_(self, tensor: Tensor) -> Tensor:
+        """The sum over all processes, in place."""
+        if self.size > 1:
+            dist.all_reduce(tensor)
+        return tensor
+
+    def any(self, flag: bool) -> bool:
+        """Whether one process says so: the same answer everywhere, at the same step."""
+        if self.size == 1:
+            return flag
+        votes = torch.tensor(float(flag))  # on the CPU: no GPU is waited for
+        dist.all_reduce(votes)
+        return bool(votes > 0)
+
+    def max(self, number: int) -> int:
+        """The largest number that a process has."""
+        if self.size == 1:
+            return number
+        numbers = torch.tensor(number)
+        dist.all_reduce(numbers, op=dist.ReduceOp.MAX)
+        return int(numbers)
+
+    def gather(self, value: T) -> list[T]:
+        """Every process' value, everywhere; through the CPU, so that no GPU is waited for."""
+        if self.size == 1:
+            return [value]
+        values: list[T | None] = [None] * self.size
+        dist.all_gather_object(values, value)
+        return cast("list[T]", values)
+
+    @property
+    def place(self) -> dict[str, Any]:
+        """This process among all, as batches take it."""
+        return {"rank": self.rank, "world_size": self.size, "device": self.device}
+
+    def on_first(self, do: Callable[[], None]) -> None:
+        """Do something in the first process while the others wait; an error ends them all."""
+        message = ""
+        if self.is_first:
+            try:
+                do()
+            except FlashpointError as error:
+                if self.size == 1:
+                    raise
+                message = str(error)
+        if self.size > 1:
+            message = self.share_text(message)
+        if message:
+            raise RunError(message)
+
+    def share_text(self, text: str) -> str:
+        """The first process' text, everywhere."""
+        if self.size == 1:
+            return text
+        content = text.encode()
+        length = torch.tensor(len(content))
+        dist.broadcast(length, 0)
+        if not int(length):
+            return ""
+        letters = torch.zeros(int(length), dtype=torch.uint8)
+        if self.is_first:
+            letters = torch.frombuffer(bytearray(content), dtype=torch.uint8)
+        dist.broadcast(letters, 0)
+        return bytes(letters.tolist()).decode()
+
+
+@contextmanager
+def join(device: str, parallel: str) -> Generator[Ranks]:
+    """Take part in the group that torchrun describes, if it does, and leave it at the end.
+
+    A group that is there already is used, and left as it is.
+    """
+    size = int(os.environ.get("WORLD_SIZE", "1"))
+    where = choose_device(device)
+    if size == 1:
+        yield Ranks(device=where)
+        return
+    if parallel == "none":
+        raise InputError(
+            f"torchrun started {size} processes, but parallel='none'. "
+            "Pass --set parallel=ddp or --set parallel=fsdp, or start one process."
+        )
+    if dist.is_initialized():
+        yield Ranks(rank=dist.get_rank(), size=size, device=where)
+        return
+    is_gpu = where.type == "cuda"
+    if is_gpu:
+        torch.cuda.set_device(where)
+    dist.init_process_group("cpu:gloo,cuda:nccl" if is_gpu else "gloo")
+    try:
+        yield Ranks(rank=dist.get_rank(), size=size, device=where)
+        dist.barrier()  # who leaves while another still talks may abort it
+    except Preempted:
+        dist.barrier()  # all were asked to stop; after other errors one may be alone
+        raise
+    finally:
+        dist.destroy_process_group()
+
+
+def choose_device(name: str) -> torch.device:
+    """The device that a config's word means for this process."""
+    has_gpu = torch.cuda.is_available()
+    if name == "cuda" and not has_gpu:
+        raise UnsupportedError(
+            f"device 'cuda' is not available: torch {torch.__version__} sees no GPU. "
+            "Ask for device cpu or auto, or see `flashpoint doctor`."
+        )
+    if name == "cpu" or not has_gpu:
+        return torch.device("cpu")
+    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))

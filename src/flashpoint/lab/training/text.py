@@ -1,0 +1,378 @@
+"""Translation of documents as a task of the loop.
+
+Samples of the loop are tokens of the targets. ``batch_size`` is how many a batch has room for on
+each side; how many it has without padding is what speed and record count.
+"""
+
+import dataclasses
+import hashlib
+import typing
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from flashpoint.bounds import Bounds
+from flashpoint.errors import InputError
+from flashpoint.files import cache_folder
+from flashpoint.lab.data.source import remark_on_test
+from flashpoint.lab.data.text.batch_plan import (
+    check_rows,
+    largest_batch_size,
+    rows_of_width,
+    widths_for,
+)
+from flashpoint.lab.data.text.batches import TextBatches, TextEvalBatches
+from flashpoint.lab.data.text.config import DocumentConfig
+from flashpoint.lab.data.text.documents import Documents
+from flashpoint.lab.data.text.pieces import BOS, EOS, PAD, Pieces, cached_pieces
+from flashpoint.lab.data.text.sources import open_both
+from flashpoint.lab.runs.schema import convert, plain, unknown
+from flashpoint.lab.training.config import (
+    Betas,
+    Decay,
+    ModelConfig,
+    OptimizerConfig,
+    Rate,
+    ScheduleConfig,
+    ScheduleKind,
+    StepsOrNone,
+    TrainConfig,
+)
+from flashpoint.lab.training.ranks import Ranks
+from flashpoint.lab.training.stopping import Wish, in_step
+from flashpoint.lab.training.task import Batch, Numbers, finite
+from flashpoint.models.cost import TRAINING_PASSES, translation_flops
+from flashpoint.models.registry import text_model_config
+from flashpoint.models.reluformer import ReLUFormer, ReLUFormerConfig
+from flashpoint.shapes import Float, Int
+
+PIECES = "pieces.model"
+"""The file of a run's folder with its subword pieces."""
+
+LETTERS_PER_TOKEN = 4
+"""About, where nothing is cut into pieces yet."""
+
+PENALTY = 0.1
+"""Weight of ReLUFormer's penalty where the config has none."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TextOptimizerConfig(OptimizerConfig):
+    """Adam as translation models use it, without decay; see ``OptimizerConfig``."""
+
+    lr: Rate = 7e-4
+    betas: Betas = (0.9, 0.98)
+    weight_decay: Decay = 0.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TextScheduleConfig(ScheduleConfig):
+    """The inverse square root, by default; see ``ScheduleConfig``."""
+
+    kind: ScheduleKind = "inverse_sqrt"
+    warmup_steps: StepsOrNone = 4000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TextConfig(TrainConfig):
+    """A run that learns to translate documents.
+
+    The model's vocabulary comes from the pieces.
+
+    Attributes:
+        data: where documents are and how they become samples.
+        label_smoothing: share of a target's probability that all pieces divide.
+        penalty: weight of ReLUFormer's penalty; null is 0.1 for relu, and 0 for all others, which
+            have none.
+    """
+
+    task: str = "text"
+    data: DocumentConfig
+    optimizer: TextOptimizerConfig = field(default_factory=TextOptimizerConfig)
+    schedule: TextScheduleConfig = field(default_factory=TextScheduleConfig)
+    label_smoothing: Annotated[float, Bounds(0.0, 1.0, below=True)] = 0.1
+    penalty: Annotated[float | None, Bounds(0.0, 1e6)] = None
+
+    def __post_init__(self) -> None:
+        TrainConfig.__post_init__(self)
+        model = translation_config(self.model)
+        if self.penalty and model.attention.activation != "relu":
+            raise InputError(
+                f"penalty={self.penalty} is for relu attention only, not for "
+                f"{model.attention.activation!r}. Set penalty: 0."
+            )
+
+    def files(self) -> Mapping[str, Path]:
+        """The pieces."""
+        return {PIECES: Path(self.data.pieces.file)} if self.data.pieces.file else {}
+
+
+def translation_config(model: ModelConfig, **defaults: Any) -> ReLUFormerConfig:
+    """The whole config of a model, its settings checked by name and type.
+
+    Args:
+        model: a name and settings.
+        defaults: settings that the model's own may replace.
+
+    Example:
+        >>> translation_config(ModelConfig(name="reluformer_tiny")).attention.alpha
+        0.5
+    """
+    hints = typing.get_type_hints(ReLUFormerConfig)
+    settings = dict(defaults)
+    for key, value in model.settings.items():
+        if key not in hints:
+            raise unknown(key, {"name": str, **hints}, "model")
+        is_word = key == "attention" and isinstance(value, str)  # "relu" means the paper's
+        settings[key] = value if is_word else convert(value, hints[key], f"model.{key}")
+    try:
+        return text_model_config(model.name, **settings)
+    except InputError as error:
+        raise InputError(f"model: {error}") from error
+
+
+class TextTask:
+    """Translates the documents of a config; see ``task.Task``."""
+
+    unit = "tokens"
+
+    def __init__(self, config: TextConfig, ranks: Ranks) -> None:
+        check_rows(config.data.length, config.batch_size, ranks.size, config.accumulate)
+        train, validation = open_both(config.data)
+        self.pieces = cached_pieces(train, config.data.pieces, cache_folder() / "pieces")
+        self.model_config = _fitting(config.model, self.pieces)
+        self.config: TextConfig = self._completed(config)
+        self.identity = _identity(train)
+        self.remark = remark_on_test(config.data.validation, validation.name)
+        self._ranks = ranks
+        self._train = TextBatches(
+            train,
+            self.pieces,
+            config.data,
+            tokens_per_batch=config.batch_size,
+            seed=config.seed,
+            **ranks.place,
+        )
+        self._validation = TextEvalBatches(
+            validation,
+            self.pieces,
+            config.data,
+            tokens_per_batch=config.batch_size // config.accumulate,
+            **ranks.place,
+        )
+        self.steps_per_epoch = self._train.batches_per_epoch
+        source, target = self._train.mean_lengths  # as if all samples had these
+        operations = translation_flops(self.model_config, source, target)
+        self.flops_per_sample = TRAINING_PASSES * operations / target
+
+    def _completed(self, config: TextConfig) -> TextConfig:
+        """The config with the model's sizes, the penalty's weight and the file of the pieces."""
+        model = ModelConfig(name=config.model.name, settings=plain(self.model_config))
+        penalty = config.penalty
+        if penalty is None:
+            penalty = PENALTY if self.model_config.attention.activation == "relu" else 0.0
+        pieces = dataclasses.replace(config.data.pieces, file=self._pieces_file(config))
+        data = dataclasses.replace(config.data, pieces=pieces)
+        return dataclasses.replace(config, model=model, data=data, penalty=penalty)
+
+    def _pieces_file(self, config: TextConfig) -> str:
+        if config.data.pieces.file:
+            return str(Path(config.data.pieces.file).expanduser())
+        file = cache_folder() / "pieces" / f"{self.pieces.digest}.model"
+        if not file.is_file():
+            self.pieces.save(file)
+        return str(file)
+
+    def begin(self) -> Mapping[str, Any]:
+        """Nothing: a translation starts from fresh weights."""
+        return {}
+
+    def build_model(self) -> nn.Module:
+        """A ReLUFormer with fresh weights."""
+        return ReLUFormer(self.model_config)
+
+    def batches(self, start: int) -> Generator[Batch]:
+        """Sources, targets and their lengths, and for each row how many tokens are to be one loss.
+
+        What dropout drops in a step is settled here, by the step's number.
+        """
+        parts = self._ranks.size * self.config.accumulate
+        for step, batch in enumerate(self._train.iterate(start), start=start):
+            share = batch.num_tokens / parts
+            shares = torch.full_like(batch.source_lengths, share, dtype=torch.float32)
+            if self.model_config.dropout:
+                torch.manual_seed(hash((self.config.seed, step, self._ranks.rank)))
+            yield (
+                *(batch.source, batch.source_lengths),
+                *(batch.target_in, batch.target_out, batch.target_lengths),
+                shares,
+            )
+
+    def largest_shares(self, batch_size: int) -> list[Callable[[], Batch]]:
+        """The widest batch, and the one with most tokens."""
+        widths = widths_for(self.config.data.length)
+        most = max(widths, key=lambda width: width * rows_of_width(width, batch_size))
+        return [partial(self._blank, width, batch_size) for width in {most, widths[-1]}]
+
+    def _blank(self, width: int, batch_size: int) -> Batch:
+        rows, device = rows_of_width(width, batch_size) // self._ranks.size, self._ranks.device
+        source, target_in, target_out = (
+            torch.zeros(rows, width, dtype=torch.int64, device=device) for _ in range(3)
+        )
+        lengths = torch.zeros(rows, dtype=torch.int64, device=device)
+        shares = torch.zeros(rows, device=device)
+        return source, lengths, target_in, target_out, lengths.clone(), shares
+
+    def bytes_read_ahead(self, batch_size: int) -> int:
+        """Nothing: batches are made when they are wanted."""
+        return 0
+
+    @staticmethod
+    def round_batch(config: TextConfig, batch_size: int, num_processes: int) -> int:
+        """A whole number of rows of every width for every part."""
+        shares = num_processes * config.accumulate
+        return largest_batch_size(config.data.length, batch_size, shares)
+
+    @staticmethod
+    def measure(config: TextConfig) -> tuple[int, float]:
+        """Tokens by the letters of the targets, and operations for each in full rows."""
+        train, _ = open_both(config.data)
+        letters = sum(len(text) for document in train for _, text in document.segments)
+        pieces, length = config.data.pieces.vocabulary_size, config.data.length
+        model = translation_config(config.model, vocabulary_size=pieces)
+        operations = TRAINING_PASSES * translation_flops(model, length, length) / length
+        return max(1, letters // LETTERS_PER_TOKEN), operations
+
+    def describe_batch(self) -> str:
+        """Tokens and the length of a row."""
+        return f"{self.config.batch_size:,} tokens in rows of up to {self.config.data.length}"
+
+    def samples_until(self, step: int) -> int:
+        """Tokens of the targets, without padding."""
+        return self._train.tokens_until(step)
+
+    def loss(self, forward: Callable[..., Any], batch: Batch) -> Tensor:
+        """Smoothed cross-entropy and penalty of a part, over the tokens of a mean part.
+
+        So a token weighs the same in every part of a batch, on every rank.
+        """
+        source, source_lengths, target_in, target_out, target_lengths, shares = batch
+        weight = self.config.penalty or 0.0
+        lengths = {"source_lengths": source_lengths, "target_lengths": target_lengths}
+        result = forward(source, target_in, **lengths, with_penalty=weight > 0)
+        logits, penalty = result if weight > 0 else (result, 0.0)
+        losses = F.cross_entropy(
+            logits.float().flatten(0, 1),
+            target_out.flatten(),
+            ignore_index=PAD,
+            label_smoothing=self.config.label_smoothing,
+            reduction="sum",
+        )
+        return (losses + weight * penalty * target_lengths.sum()) / shares[0]
+
+    def validate(self, model: nn.Module, wish: Wish | None = None) -> Numbers:
+        """Loss and accuracy of the validation set's tokens."""
+        sums = TokenSums(self._ranks.device)
+        is_bf16 = self.config.precision == "bf16"
+        with (
+            torch.no_grad(),
+            torch.autocast(self._ranks.device.type, torch.bfloat16, enabled=is_bf16),
+        ):
+            for batch in in_step(self._validation.iterate(), self._ranks, wish):
+                if batch is None:
+                    self._keep_step_with_others(model)
+                    continue
+                lengths = {
+                    "source_lengths": batch.source_lengths,
+                    "target_lengths": batch.target_lengths,
+                }
+                sums.add(model(batch.source, batch.target_in, **lengths), batch.target_out)
+        return sums.numbers(self._ranks)
+
+    def _keep_step_with_others(self, model: nn.Module) -> None:
+        """A forward for nothing: processes that share weights need each other in each one."""
+        source, target = torch.tensor([[[EOS]], [[BOS]]], device=self._ranks.device)
+        model(source, target)
+
+    def check_data(self, say: Callable[[str], None]) -> Mapping[str, int]:
+        """Nothing: documents are read whole before the first step."""
+        return {}
+
+    def resume_data(self, step: int, counts: Mapping[str, int]) -> None:
+        """Nothing: there are no counts."""
+
+    @staticmethod
+    def score(validation: Numbers) -> tuple[float]:
+        """The lowest loss is the best."""
+        return (finite(validation, "loss", sign=-1),)
+
+    def notes(self) -> Mapping[str, Any]:
+        """What the batches hold, and what they leave out."""
+        return {
+            "target_tokens_per_epoch": self._train.num_tokens,
+            "batches_per_epoch": self._train.batches_per_epoch,
+            "padding_share": self._train.padding_share,
+            "segments_left_out": self._train.num_too_long,
+            "validation_segments_left_out": self._validation.num_too_long,
+        }
+
+
+def _identity(documents: Documents) -> dict[str, Any]:
+    """What tells these documents from others."""
+    digest = hashlib.sha256()
+    for text in documents.texts():
+        digest.update(text.encode() + b"\n")
+    return {
+        "documents": len(documents),
+        "segments": documents.num_segments,
+        "text": digest.hexdigest()[:16],
+    }
+
+
+def _fitting(model: ModelConfig, pieces: Pieces) -> ReLUFormerConfig:
+    """The model's config with the vocabulary of the pieces, or a larger one if it says so."""
+    config = translation_config(model, vocabulary_size=pieces.size)
+    if config.vocabulary_size < pieces.size:
+        raise InputError(
+            f"model.vocabulary_size={config.vocabulary_size} is less than the {pieces.size} "
+            "pieces. Leave it out; the model follows."
+        )
+    return config
+
+
+class TokenSums:
+    """Right tokens and losses, summed over batches.
+
+    Example:
+        >>> sums = TokenSums()
+        >>> logits = torch.tensor([[[0.0, 0.0, 9.0], [0.0, 9.0, 0.0], [9.0, 0.0, 0.0]]])
+        >>> sums.add(logits, torch.tensor([[2, 2, PAD]]))
+        >>> sums.numbers()["token_accuracy"]
+        0.5
+    """
+
+    def __init__(self, device: torch.device | str = "cpu") -> None:
+        self._sums = torch.zeros(3, dtype=torch.float64, device=device)
+
+    def add(self, logits: Float[Tensor, "B L V"], targets: Int[Tensor, "B L"]) -> None:
+        """Count a batch; does not wait for the device."""
+        exists = targets != PAD
+        losses = F.cross_entropy(
+            logits.float().flatten(0, 1), targets.flatten(), ignore_index=PAD, reduction="sum"
+        )
+        right = (logits.argmax(-1) == targets) & exists
+        self._sums += torch.stack([x.double() for x in (losses, right.sum(), exists.sum())])
+
+    def numbers(self, ranks: Ranks = Ranks()) -> dict[str, float]:  # noqa: B008  frozen
+        """The mean cross-entropy, not smoothed, and the share of right guesses."""
+        loss, right, count = ranks.sum_(self._sums.clone()).tolist()
+        return {"loss": loss / count, "token_accuracy": right / count}
+
+
+CONFIG, TASK = TextConfig, TextTask

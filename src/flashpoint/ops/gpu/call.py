@@ -1,0 +1,337 @@
+"""One call as the kernels take it: tensors seen as [B, H, L, D], numbers, facts to compile in."""
+
+import math
+from typing import Any, NamedTuple
+
+import torch
+import triton
+from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from flashpoint.ops.gpu.activations import in_kernels, is_builtin
+from flashpoint.ops.gpu.device import gpu_of
+from flashpoint.ops.gpu.portable.counts import launch_counts
+from flashpoint.ops.implementations import INTERPRETED
+from flashpoint.ops.spec import Terms, length_power, registered
+
+MOST_KEYS_BY_POINTERS = 256  # descriptors cost the host 25 us a launch, more than they save here
+FARTHEST = 2**30  # a window beyond any sequence, and within 32 bits with a position added
+LARGEST_LIFT = 16.0
+SMALLEST_SHRINK = -8  # exponent of two by which fp16 weights are kept away from overflow
+POWERS = {1.0: "inverse", 0.5: "root"}  # exponents that kernels know by a word
+LARGEST_ALPHA = 1024.0  # 2 ** -alpha is 0 in fp32 far before it
+
+
+class Problem(NamedTuple):
+    """The tensors and numbers of one call.
+
+    Attributes:
+        q, k, v: [B, H, L, D] in any strides; packed sequences are rows of one sample.
+        mask: bytes, if it was one of booleans.
+        lengths: [B] numbers of existing keys, or None.
+        cu_q, cu_k: where packed sequences begin, or None.
+        num_samples: how many sequences there are.
+        num_queries, num_keys: of the longest sequence.
+        scale, gain: with the scale moved behind h where h allows it.
+    """
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    bias: Tensor | None
+    mask: Tensor | None
+    lengths: Tensor | None
+    cu_q: Tensor | None
+    cu_k: Tensor | None
+    num_samples: int
+    num_queries: int
+    num_keys: int
+    terms: Terms
+    scale: float
+    gain: float
+
+    @classmethod
+    def dense(
+        cls,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        bias: Tensor | None,
+        mask: Tensor | None,
+        key_lengths: Tensor | None,
+        terms: Terms,
+    ) -> "Problem":
+        """Samples of one length, padded perhaps."""
+        scale, gain = _scale_and_gain(q, bias, terms)
+        return cls(
+            q, k, v, bias, mask, key_lengths, None, None,
+            q.shape[0], q.shape[2], k.shape[2], terms, scale, gain,
+        )
+
+    @classmethod
+    def packed(
+        cls,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        bias: Tensor | None,
+        mask: Tensor | None,
+        cu_q: Tensor,
+        cu_k: Tensor,
+        max_seqlen_q: int,
+        max_seqlen_k: int,
+        terms: Terms,
+    ) -> "Problem":
+        """Sequences one after another, [T, H, D]."""
+        scale, gain = _scale_and_gain(q, bias, terms)
+        q, k, v = (x.transpose(0, 1).unsqueeze(0) for x in (q, k, v))
+        return cls(
+            q, k, v, bias, mask, None, cu_q, cu_k,
+            cu_q.shape[0] - 1, max_seqlen_q, max_seqlen_k, terms, scale, gain,
+        )
+
+    @property
+    def is_packed(self) -> bool:
+        """True where sequences follow one another as rows of one sample."""
+        return self.cu_q is not None
+
+    @property
+    def is_empty(self) -> bool:
+        """True where there is nothing to add up."""
+        sizes = (self.num_samples, self.num_queries, self.num_keys)
+        return 0 in sizes or any(x.numel() == 0 for x in (self.q, self.k, self.v))
+
+    @property
+    def q_heads(self) -> int:
+        """Heads of q."""
+        return self.q.shape[1]
+
+    @property
+    def group(self) -> int:
+        """Query heads that share a key head."""
+        return self.q.shape[1] // self.k.shape[1]
+
+    @property
+    def ends_early(self) -> bool:
+        """True where memory goes on behind a sequence's last key."""
+        return self.lengths is not None or self.is_packed
+
+    @property
+    def window(self) -> tuple[int | None, int | None]:
+        """How far a query sees to the left and to the right, in 32 bits; None is unbounded."""
+        left, right = (
+            None if n is None else min(n, FARTHEST) for n in (self.terms.left, self.terms.right)
+        )
+        return left, right
+
+    @property
+    def is_regular(self) -> bool:
+        """True where the copy engine can read q, k and v."""
+        return all(map(is_regular, (self.q, self.k, self.v)))
+
+    @property
+    def loads_wide(self) -> bool:
+        """True where pointers load q, k and v in vectors, which Triton then streams ahead."""
+        return all(map(_is_wide, (self.q, self.k, self.v)))
+
+    @property
+    def hides_nothing(self) -> bool:
+        """True where every query sees every key in memory, but for a mask."""
+        window = self.terms.left is not None or self.terms.right is not None
+        return not (window or self.ends_early) and is_builtin(self.terms.activation)
+
+    def norm(self) -> tuple[str, float, Tensor | None]:
+        """How queries get gain * n_i ** -alpha: the kernels' word for it, a factor, a tensor.
+
+        Only a mask of booleans must be counted, and a tensor be made; all else kernels know.
+        """
+        terms = self.terms
+        if terms.alpha == 0.0:
+            return "constant", self.gain, None
+        has_bool_mask = self.mask is not None and self.mask.dtype == torch.uint8
+        counts_keys = terms.length == "keys" and not self.is_packed
+        window = terms.left is not None or terms.right is not None
+        if counts_keys or not (has_bool_mask or window or self.ends_early):
+            return "constant", self.gain * length_power(self.num_keys, terms.alpha), None
+        if terms.length == "keys" or not has_bool_mask:
+            return terms.length, self.gain, None
+        assert self.mask is not None
+        counts = launch_counts(self, self.mask, _broadcast_strides(self.mask))
+        return "given", 1.0, self.gain * counts.clamp(min=1).float() ** -terms.alpha
+
+    def power(self, norm: str) -> tuple[str, float | None]:
+        """How kernels make n_i ** -alpha for such a norm: their word, alpha where none says it."""
+        alpha = self.terms.alpha
+        if norm in ("constant", "given"):
+            return "none", None
+        if alpha in POWERS:
+            return POWERS[alpha], None
+        return "any", min(max(alpha, -LARGEST_ALPHA), LARGEST_ALPHA)
+
+    def shrinks(self) -> tuple[float, float]:
+        """Powers of two that keep fp16 weights, and their gradients ds, in range before the end.
+
+        They stand in for the normalizer and for a scale that moved behind h.
+        """
+        if self.q.dtype != torch.float16:
+            return 1.0, 1.0
+        moved, degree = self.moved_exponent()
+        power = length_power(self.num_keys, self.terms.alpha)
+        exponent = round(math.log2(power)) if 0.0 < power < math.inf else 0
+        exponent = min(max(exponent, SMALLEST_SHRINK), 0)
+        return 2.0 ** (exponent + moved), 2.0 ** (moved * (degree - 1) // degree)
+
+    def row_shrinks(self) -> tuple[float, float]:
+        """The same for tiles that each query's normalizer has met: what is small by it is lifted.
+
+        Not by much: the normalizer of a query that sees few keys is near 1.
+        """
+        if self.q.dtype != torch.float16:
+            return 1.0, 1.0
+        moved, degree = self.moved_exponent()
+        power = length_power(self.num_keys, self.terms.alpha)
+        lift = min(1.0 / power, LARGEST_LIFT) if 0.0 < power < math.inf else 1.0
+        return lift, lift * 2.0 ** (moved * (degree - 1) // degree - moved)
+
+    def moved_exponent(self) -> tuple[int, int]:
+        """log2 of what a scale behind h multiplies weights by, rounded, and h's degree."""
+        degree = registered(self.terms.activation).degree
+        scale = self.terms.scale_for(self.q.shape[3])
+        if degree is None or self.scale == scale:
+            return 0, 1
+        return round(degree * math.log2(scale)), degree
+
+    def pointers(self, do: Tensor | None = None) -> dict[str, Any]:
+        """q, k, v and do, and their strides."""
+        tensors = {"q": self.q, "k": self.k, "v": self.v}
+        if do is not None:
+            tensors["do"] = do
+        return tensors | {f"{name}_strides": x.stride() for name, x in tensors.items()}
+
+    def inputs(self, tiles: dict[str, int], do: Tensor | None = None) -> dict[str, Any]:
+        """q, k, v and do as kernels load them: by descriptors, or by pointers and strides."""
+        pointers = self.pointers(do)
+        pays = self.num_keys > MOST_KEYS_BY_POINTERS or not (self.loads_wide or INTERPRETED)
+        can = self.is_regular and (do is None or is_regular(do))
+        tma = pays and can and gpu_of(self.q.device).has_copy_engine
+        if not tma:
+            return pointers | {"TMA": False}
+        rows = {"q": "BLOCK_M", "do": "BLOCK_M", "k": "BLOCK_N", "v": "BLOCK_N"}
+        described = {
+            name: _describe(pointers[name], tiles[block])
+            for name, block in rows.items()
+            if name in pointers
+        }
+        return pointers | described | {"TMA": True}
+
+    def arguments(self) -> dict[str, Any]:
+        """What every kernel takes, by name; tensors that depend on tiles are not among it."""
+        terms = self.terms
+        norm, gain, normalizers = self.norm()
+        power, alpha = self.power(norm)
+        weigh, _ = in_kernels(terms.activation)
+        shrink, shrink_ds = self.shrinks()
+        return {
+            "bias": self.bias,
+            "mask": self.mask,
+            "normalizers": normalizers,
+            "lengths": self.lengths,
+            "cu_q": self.cu_q,
+            "cu_k": self.cu_k,
+            "bias_strides": _broadcast_strides(self.bias),
+            "mask_strides": _broadcast_strides(self.mask),
+            "norm_strides": _broadcast_strides(normalizers),
+            "Hq": self.q_heads,
+            "Lq": self.num_queries,
+            "Lk": self.num_keys,
+            "Tq": self.q.shape[2] if self.is_packed else None,
+            "Tk": self.k.shape[2] if self.is_packed else None,
+            "left": self.window[0],
+            "right": self.window[1],
+            "scale": self.scale,
+            "bias_number": terms.bias,
+            "gain": gain,
+            "alpha": alpha,
+            "shrink": shrink,
+            "shrink_ds": shrink_ds,
+            "WEIGH": weigh,
+            "GROUP": self.group,
+            "D": self.q.shape[3],
+            "DV": self.v.shape[3],
+            "HAS_SCALE": self.scale != 1.0,
+            "HAS_BIAS_NUMBER": terms.bias != 0.0,
+            "MASK": _mask_kind(self.mask),
+            "NORM": norm,
+            "POWER": power,
+            "SHRINKS": self.q.dtype == torch.float16,
+            "ENDS_EARLY": self.ends_early,
+            "BLOCK_D": block_of(self.q.shape[3]),
+            "BLOCK_DV": block_of(self.v.shape[3]),
+        }
+
+
+def block_of(dim: int) -> int:
+    """The power of two that holds a head dim; products want at least 16."""
+    return max(16, triton.next_power_of_2(dim))
+
+
+def _describe(x: Tensor, rows: int) -> TensorDescriptor:
+    """[B, H, L, D] for loads of [1, 1, rows, a power of two]."""
+    block = [1, 1, rows, block_of(x.shape[3])]
+    return TensorDescriptor(x, list(x.shape), tma_strides(x), block)
+
+
+def tma_strides(x: Tensor) -> list[int]:
+    """Strides as the copy engine wants them: those of single rows matter to nobody but to it."""
+    pairs = zip(x.shape[:3], x.stride()[:3], strict=True)
+    return [stride if size > 1 else 16 for size, stride in pairs] + [1]
+
+
+def is_regular(x: Tensor) -> bool:
+    """True where the copy engine can read it: whole 16 bytes, dense rows, nothing repeated."""
+    pitch = 16 // x.element_size()
+    dense = x.stride(-1) == 1 or x.shape[-1] == 1
+    if not dense or x.shape[-1] % pitch or x.data_ptr() % 16:
+        return False
+    return all(
+        size == 1 or (stride > 0 and stride % pitch == 0)
+        for size, stride in zip(x.shape[:-1], x.stride()[:-1], strict=True)
+    )
+
+
+def _is_wide(x: Tensor) -> bool:
+    """True where Triton knows that rows begin at 16 bytes: it asks numbers for a factor of 16."""
+    return x.stride(-1) == 1 and x.data_ptr() % 16 == 0 and not any(
+        stride % 16 for stride in x.stride()[:-1]
+    )
+
+
+def _scale_and_gain(q: Tensor, bias: Tensor | None, terms: Terms) -> tuple[float, float]:
+    has_bias = bias is not None or terms.bias != 0.0
+    return terms.scale_and_gain(q.shape[-1], has_bias=has_bias)
+
+
+def _mask_kind(mask: Tensor | None) -> str:
+    return "none" if mask is None else "bool" if mask.dtype == torch.uint8 else "float"
+
+
+def _broadcast_strides(x: Tensor | None) -> tuple[int, ...]:
+    """Strides with zeros where a size of one is repeated."""
+    if x is None:
+        return ()
+    return tuple(0 if n == 1 else stride for n, stride in zip(x.shape, x.stride(), strict=True))
+
+
+def prepare(**tensors: Tensor | None) -> dict[str, Tensor | None]:
+    """The inputs as kernels can read them: no negative bit, dense vectors, booleans as bytes."""
+    for name, x in tensors.items():
+        if x is None:
+            continue
+        if x.is_neg():
+            x = x.resolve_neg()
+        if x.dtype == torch.bool:
+            x = x.view(torch.uint8)
+        if name == "do" and not is_regular(x):  # of a sum's gradient one number is repeated
+            x = x.contiguous()
+        tensors[name] = x if x.dim() > 1 else x.contiguous()
+    return tensors

@@ -1,0 +1,1 @@
+"""Gluon kernels for H100 and H200."""

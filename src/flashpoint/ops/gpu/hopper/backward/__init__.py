@@ -1,0 +1,1 @@
+"""Backward for Hopper: a kernel, what its warps load, what its warpgroups compute."""

@@ -1,0 +1,335 @@
+"""Backward for Hopper (sm_90a) in Gluon, built like ``hopper_forward``; formulas in ``backward``.
+
+One kernel for both sides of the score matrix: a program keeps row blocks a, b in shared memory
+and streams column blocks c, d past them.
+
+    SIDE keys     a = k, b = v,   c = q, d = do,  da = dk, db = dv   (4 products)
+    SIDE queries  a = q, b = do,  c = k, d = v,   da = dq            (3 products)
+
+    S = a c^T, dW = b d^T  (wgmma)  ->  W = h(S), dS = dW h'(S), in registers
+                                    ->  da += dS c, db += W d  (wgmma, register operands)
+
+SIDE both, for short sequences: a program takes the tile of keys, then that of queries, of the same
+rows of a head, while its neighbours take the head's other rows. So q, k, v and do are still in the
+cache when they are read again, and every program has as much of the longer side as of the shorter
+one.
+
+SIGNED, for relu: the keys side stores the signs of its scores (``hopper_signs``), and the queries
+side, which runs behind it, needs no scores:
+
+    SIDE queries  a = do,         c = v, d = k,   da = dq            (2 products)
+                  dW = a c^T  ->  dS = dW where S > 0  ->  da += dS d
+
+Barriers are those of ``hopper_tiles``; c and d are full by themselves and empty together, and the
+producer's order is rows, c_0, d_0, c_1, d_1, ... No circle of waits: a consumer that waits for c_t
+or d_t has released all before them. Rows have two slots per warpgroup, the same two barriers with
+one arrival each, and the tile's number in place of t. Gradients leave through their rows' slots,
+which are released at the start of the next tile, once the stores have read them. With a norm the
+rows before it, x, are loaded too, to slots of their own, and da is taken back through the norm on
+its way out (``hopper_norm``), by the means and r that came with x-hat. What tiles add to
+dgain is summed in shared memory: registers are full of accumulators.
+
+Causal tiles start at the diagonal, so that their first loop, over masked blocks, runs at least
+once and the compiler knows it. That is not for speed: where the first of two loops may run zero
+times, ptxas 12.8 reuses what it computed ahead of it (descriptors of a and b) in the second one.
+SIGNED queries have one loop. SIDE both has one per tile: a warpgroup with rows has two blocks or
+more of columns for each, and one without rows meets neither.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared
+
+from flashpoint.ops.gpu.activations import is_builtin
+from flashpoint.ops.gpu.call import Problem, block_of, is_regular
+from flashpoint.ops.gpu.hopper.backward.consumer import consume
+from flashpoint.ops.gpu.hopper.backward.producer import SLOTS, produce
+from flashpoint.ops.gpu.hopper.backward.signs import count_words, split_heads
+from flashpoint.ops.gpu.hopper.qk_norm import make_shares
+from flashpoint.ops.gpu.hopper.tiles import (
+    REGISTERS,
+    describe,
+    make_barriers,
+    make_buffers,
+)
+from flashpoint.ops.gpu.hopper.tiles import suits as suits_forward
+from flashpoint.ops.gpu.portable.qk_norm import NO_NORMS
+from flashpoint.ops.gpu.replay import Recorder, only
+
+
+@gluon.jit
+def work(
+    keys, queries, buffers, barriers, words, sizes, numbers, norms,
+    WEIGH: gl.constexpr, GRADIENT: gl.constexpr, FINISHES: gl.constexpr, IS_RELU: gl.constexpr,
+    LIFTS: gl.constexpr, POWER: gl.constexpr, CAUSAL: gl.constexpr, SIDE: gl.constexpr,
+    SIGNED: gl.constexpr, Q_NORM: gl.constexpr, K_NORM: gl.constexpr, D: gl.constexpr,
+    PIECE: gl.constexpr, LAST_PIECE: gl.constexpr, WARPGROUP: gl.constexpr,
+):
+    """Consumers are warpgroups 0 to NUM_CONSUMERS - 1, the producer is the one after them."""
+    NUM_CONSUMERS: gl.constexpr = buffers[0].shape[0] // SLOTS
+    if WARPGROUP < NUM_CONSUMERS:
+        consume(
+            keys, queries, buffers, barriers, words, sizes, numbers, norms, WEIGH, GRADIENT,
+            FINISHES, IS_RELU, LIFTS, POWER, CAUSAL, SIDE, SIGNED, Q_NORM, K_NORM, D, PIECE,
+            LAST_PIECE, WARPGROUP,
+        )
+    else:
+        produce(
+            keys, queries, buffers, barriers, sizes, norms, CAUSAL, SIDE, SIGNED, Q_NORM, K_NORM
+        )
+
+
+@gluon.jit(do_not_specialize=[
+    "first_head", "num_heads", "H", "group", "row_tiles", "num_rows", "num_columns",
+])
+def hopper_backward_kernel(
+    q, k, v, do, q_rows, k_rows, v_rows, do_rows,  # descriptors of columns and of rows, and of
+    dq, dk, dv, q_raw, k_raw,                      # rows again; those of other sides None
+    words,                                         # pointer to signs; None if not SIGNED
+    q_gain, k_gain, dq_gain, dk_gain, q_statistics, k_statistics,  # pointers or None
+    first_head, num_heads, H, group, row_tiles, num_rows, num_columns,  # heads are the rows'
+    scale, bias_number, alpha, lift_w, lift_ds, tail_w, tail_ds,
+    WEIGH: gl.constexpr, GRADIENT: gl.constexpr, FINISHES: gl.constexpr, IS_RELU: gl.constexpr,
+    LIFTS: gl.constexpr, POWER: gl.constexpr, CAUSAL: gl.constexpr, SIDE: gl.constexpr,
+    SIGNED: gl.constexpr, Q_NORM: gl.constexpr, K_NORM: gl.constexpr, D: gl.constexpr,
+    NUM_CONSUMERS: gl.constexpr, STAGES: gl.constexpr, CONSUMER_REGISTERS: gl.constexpr,
+    PIECE: gl.constexpr, LAST_PIECE: gl.constexpr,
+):
+    """dq, or dk and dv, or all: sums of lift_ds dS and lift_w W times tails; any grid.
+
+    Of all samples' heads, num_heads from first_head on; words are those of these alone. With norms
+    q and k are q-hat and k-hat, dq and dk those of q_raw and k_raw, and each consumer of a program
+    leaves its share in a row of dq_gain and dk_gain.
+    """
+    NUM_SLOTS: gl.constexpr = SLOTS * NUM_CONSUMERS
+    HAS_KEYS: gl.constexpr = SIDE != "queries"
+    HAS_QUERIES: gl.constexpr = SIDE != "keys"
+    rows = v_rows if HAS_KEYS else do_rows  # all rows have one type, and all columns
+    columns = q if HAS_KEYS else k
+    a_buffers = make_buffers(rows, NUM_SLOTS)
+    b_buffers = a_buffers
+    if HAS_KEYS or not SIGNED:
+        b_buffers = make_buffers(rows, NUM_SLOTS)
+    x_buffers = a_buffers
+    if (HAS_KEYS and K_NORM != "none") or (HAS_QUERIES and Q_NORM != "none"):
+        x_buffers = make_buffers(rows, NUM_SLOTS)
+    c_buffers, d_buffers = make_buffers(columns, STAGES), make_buffers(columns, STAGES)
+    rows_full, rows_empty = make_barriers(NUM_SLOTS, 1), make_barriers(NUM_SLOTS, 1)
+    c_full, d_full = make_barriers(STAGES, 1), make_barriers(STAGES, 1)
+    empty = make_barriers(STAGES, NUM_CONSUMERS)
+    fence_async_shared()
+
+    keys = (k_rows, v_rows, q, do, dk, dv)
+    queries = (do_rows, do_rows, v, k, dq, dq) if SIGNED else (q_rows, do_rows, k, v, dq, dq)
+    k_shares = x_buffers
+    if dk_gain is not None:
+        k_shares = make_shares(NUM_CONSUMERS, rows.block_shape[2], rows.block_shape[3])
+    q_shares = x_buffers
+    if dq_gain is not None:
+        q_shares = make_shares(NUM_CONSUMERS, rows.block_shape[2], rows.block_shape[3])
+    norms = (
+        (k_raw, x_buffers, k_gain, dk_gain, k_shares, k_statistics),
+        (q_raw, x_buffers, q_gain, dq_gain, q_shares, q_statistics),
+    )
+    buffers = (a_buffers, b_buffers, c_buffers, d_buffers)
+    barriers = (rows_full, rows_empty, c_full, d_full, empty)
+    sizes = (first_head, num_heads, H, group, row_tiles, num_rows, num_columns)
+    numbers = (scale, bias_number, alpha, lift_w, lift_ds, tail_w, tail_ds)
+    gl.warp_specialize(
+        [
+            (
+                work,
+                (
+                    keys, queries, buffers, barriers, words, sizes, numbers, norms, WEIGH,
+                    GRADIENT, FINISHES, IS_RELU, LIFTS, POWER, CAUSAL, SIDE, SIGNED, Q_NORM,
+                    K_NORM, D, PIECE, LAST_PIECE, warpgroup,
+                ),
+            )
+            for warpgroup in (0, 1, 2, 3, 4)[:NUM_CONSUMERS + 1]
+        ],
+        [4] * (NUM_CONSUMERS - 1) + [1],
+        [CONSUMER_REGISTERS] * (NUM_CONSUMERS - 1) + [24],
+    )
+
+
+ROWS, NUM_CONSUMERS = 64, 2  # of a warpgroup, and how many of these
+# columns per step and length of their rings, by side, BLOCK_D and causality, measured on an H200:
+# docs/log.md
+CONFIGS = {
+    ("keys", 64, False): (128, 2),
+    ("keys", 64, True): (64, 4),
+    ("keys", 128, False): (64, 2),
+    ("keys", 128, True): (64, 2),
+    ("queries", 64, False): (128, 2),
+    ("queries", 64, True): (128, 2),
+    ("queries", 128, False): (64, 2),
+    ("queries", 128, True): (64, 2),
+}
+# the same where SIGNED, and by that where signs pay; blocks of 64 queries on the keys side
+SIGNED_CONFIGS = {
+    ("keys", 128, False): (64, 2),
+    ("keys", 128, True): (64, 2),
+    ("queries", 128, False): (128, 2),
+    ("queries", 128, True): (128, 2),
+}
+# the same, by BLOCK_D, of both sides in one launch: relu, as many queries as keys, all seen
+BOTH_CONFIGS = {64: (128, 2)}
+BOTH_ROWS = 1024  # queries and keys up to which a head's should stay in the cache; timed up to 784
+SIGNED_ROWS = {False: 1, True: 2048}  # queries and keys from which on they pay, by causality
+TENSORS = (  # of the kernel, None where a side has no such
+    "q", "k", "v", "do", "q_rows", "k_rows", "v_rows", "do_rows", "dq", "dk", "dv",
+    "q_raw", "k_raw", "dq_gain", "dk_gain", "q_statistics", "k_statistics",
+)
+NORMED = {"keys": ("k",), "queries": ("q",), "both": ("k", "q")}  # rows that may have a norm
+SHORTEST = 16  # columns of a piece of a block
+MOST_WORDS = 2**24  # of signs at a time: 64 MB
+
+
+def suits(problem: Problem, do: Tensor) -> bool:
+    """True where the kernel serves the call."""
+    return is_builtin(problem.terms.activation) and is_regular(do) and suits_forward(problem)
+
+
+def launch_hopper_backward(
+    problem: Problem, recorder: Recorder, do: Tensor, grads: list[Tensor],
+    arguments: dict[str, Any], norms: dict[str, Any] = NO_NORMS,
+) -> dict[str, Tensor]:
+    """Write dq, dk and dv to grads; gives shares of the gains' gradients by name, if any.
+
+    With norms the problem is that of q-hat and k-hat, and the norms' "q_raw" and "k_raw" are q
+    and k.
+    """
+    arguments = arguments | norms
+    gain, scale = arguments["gain"], arguments["scale"]
+
+    def with_lifts(lift_w: float, lift_ds: float) -> dict[str, Any]:
+        tails = {"tail_w": gain / lift_w, "tail_ds": scale * gain / lift_ds}
+        return arguments | tails | {"lift_w": lift_w, "lift_ds": lift_ds}
+
+    of_queries = of_keys = with_lifts(arguments["shrink"], arguments["shrink_ds"])
+    if arguments["POWER"] != "none" and arguments["SHRINKS"]:
+        moved = 2.0 ** problem.moved_exponent()[0]  # still to come, with the gain
+        of_keys = with_lifts(*(moved * lift for lift in problem.row_shrinks()))
+    processors = torch.cuda.get_device_properties(do.device).multi_processor_count
+    heads = problem.num_samples * problem.k.shape[1]
+    per_launch = count_signed_heads(problem, processors)
+    words = None
+    if per_launch:
+        size = per_launch * problem.group * count_words(problem.num_queries, problem.num_keys)
+        words = recorder.empty("words", [size], torch.int32)
+    shares: dict[str, Tensor] = {}
+    for first in range(0, heads, per_launch or heads):
+        some = range(first, min(first + (per_launch or heads), heads))
+        rest = (words, processors, problem, recorder, do, grads)
+        if joins_sides(problem):
+            shares |= _launch_side("both", some, *rest, of_keys)
+        else:
+            shares |= _launch_side("keys", some, *rest, of_keys)
+            shares |= _launch_side("queries", some, *rest, of_queries)
+    return shares
+
+
+def joins_sides(problem: Problem) -> bool:
+    """True where one launch makes dq, dk and dv, the tiles of a head one behind the other."""
+    terms, size = problem.terms, problem.num_queries
+    is_plain = terms.activation == "relu" and terms.right is None and problem.group == 1
+    fits = problem.num_keys == size <= BOTH_ROWS
+    return is_plain and fits and block_of(problem.q.shape[3]) in BOTH_CONFIGS
+
+
+def count_signed_heads(problem: Problem, processors: int) -> int:
+    """Key heads per launch that store signs, or 0: then dq makes its scores again."""
+    sizes = (problem.num_queries, problem.num_keys)
+    causal = problem.terms.right is not None
+    pays = ("queries", block_of(problem.q.shape[3]), causal) in SIGNED_CONFIGS
+    pays = pays and min(sizes) >= SIGNED_ROWS[causal]
+    most = MOST_WORDS // (problem.group * count_words(*sizes))
+    if problem.terms.activation != "relu" or not (pays and most):
+        return 0
+    heads = problem.num_samples * problem.k.shape[1]
+    return split_heads(heads, most, problem.group, *sizes, processors)
+
+
+def pieces_of(columns: int, block: int) -> tuple[int, int]:
+    """The last block's columns as one or two powers of two from 16 on; 0, 0 if it is as others."""
+    rest = -(-(columns % block) // SHORTEST) * SHORTEST
+    piece = 1 << rest.bit_length() - 1 if rest else 0
+    last = rest - piece
+    if last & (last - 1):  # three pieces cost as much as a block
+        return 0, 0
+    return (piece, last) if piece < block else (0, 0)
+
+
+def _launch_side(
+    side: str, heads: range, words: Tensor | None, processors: int,
+    problem: Problem, recorder: Recorder, do: Tensor, grads: list[Tensor],
+    arguments: dict[str, Any],
+) -> dict[str, Tensor]:
+    """One kernel for some key heads of all samples', for the query heads that share them, or both.
+
+    Gives shares of the gains' gradients by name.
+    """
+    causal, signed = problem.terms.right is not None, words is not None
+    is_relu = problem.terms.activation == "relu"
+    dim = problem.q.shape[3]
+    if side == "both":
+        block, stages = BOTH_CONFIGS[block_of(dim)]
+    else:  # others than relu need more registers: they take the smaller of two blocks
+        configs = SIGNED_CONFIGS if signed else CONFIGS
+        block, stages = configs[side, block_of(dim), causal or not is_relu]
+    of_queries = side == "queries"
+    rows, columns = (problem.q, problem.k) if of_queries else (problem.k, problem.q)
+    members = problem.group if of_queries else 1
+    is_whole = causal or signed
+    piece, last_piece = (0, 0) if is_whole else pieces_of(columns.shape[2], block)
+    row_tiles = -(-rows.shape[2] // (ROWS * NUM_CONSUMERS))
+    programs = min(row_tiles * len(heads) * members, processors)
+    tensors = _describe_side(side, signed, problem, do, grads, arguments, block)
+    recorder.alias({f"{name}_rows": name for name in ("q", "k", "v", "do")})
+    shares: dict[str, Tensor] = {}
+    for name in NORMED[side]:
+        if arguments[f"{name}_gain"] is not None:
+            shape = (programs * NUM_CONSUMERS, dim)
+            shares[f"d{name}_gain"] = recorder.empty(f"d{name}_gain", shape, torch.float32)
+    nothing = dict.fromkeys(TENSORS)
+    recorder.launch(
+        hopper_backward_kernel, programs,
+        only(hopper_backward_kernel, arguments) | nothing | tensors | shares | {
+            "words": words, "first_head": heads.start * members, "num_heads": len(heads) * members,
+            "H": rows.shape[1], "group": problem.group, "row_tiles": row_tiles,
+            "num_rows": rows.shape[2], "num_columns": columns.shape[2],
+            "FINISHES": arguments["HAS_SCALE"] or arguments["HAS_BIAS_NUMBER"],
+            "IS_RELU": is_relu, "LIFTS": arguments["SHRINKS"],
+            "CAUSAL": causal, "SIDE": side, "SIGNED": signed,
+            "NUM_CONSUMERS": NUM_CONSUMERS, "STAGES": stages,
+            "PIECE": piece, "LAST_PIECE": last_piece,
+            "CONSUMER_REGISTERS": REGISTERS[NUM_CONSUMERS], "num_warps": 4,
+        })
+    return shares
+
+
+def _describe_side(
+    side: str, signed: bool, problem: Problem, do: Tensor, grads: list[Tensor],
+    arguments: dict[str, Any], block: int,
+) -> dict[str, Any]:
+    """What the kernel streams, keeps and stores, and statistics of rows with a norm."""
+    has_keys, has_queries = side != "queries", side != "keys"
+    named = {"q": problem.q, "k": problem.k, "v": problem.v, "do": do}
+    named |= dict(zip(("dq", "dk", "dv"), grads, strict=True))
+    in_rows = ["k", "v"] * has_keys + ["q", "do"] * has_queries
+    in_columns = ["q", "do"] * has_keys + ["k", "v"] * has_queries
+    if signed and not has_keys:
+        in_rows.remove("q")
+    stored = ["dk", "dv"] * has_keys + ["dq"] * has_queries
+    tensors = {name: describe(named[name], block) for name in in_columns}
+    tensors |= {f"{name}_rows": describe(named[name], ROWS) for name in in_rows}
+    tensors |= {name: describe(named[name], ROWS) for name in stored}
+    for name in NORMED[side]:
+        if arguments[f"{name.upper()}_NORM"] != "none":
+            tensors[f"{name}_raw"] = describe(arguments[f"{name}_raw"], ROWS)
+            tensors[f"{name}_statistics"] = arguments[f"{name}_statistics"]
+    return tensors

@@ -1,0 +1,172 @@
+"""For ``hopper_backward``: who meets whom, and W and dS of a tile in registers.
+
+A tile of scores is [ROWS, BLOCK]; which of the two are keys is said by SIDE, as explained there.
+"""
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+
+from flashpoint.ops.gpu.hopper.backward.signs import gate_by_signs
+from flashpoint.ops.gpu.hopper.tiles import clip
+
+
+@gluon.jit
+def find_blocks(
+    first_row, last_row, sizes, BLOCK: gl.constexpr, SIDE: gl.constexpr, CAUSAL: gl.constexpr
+):
+    """Column blocks [first, last) that rows meet, at least 1, and how many of them are masked.
+
+    Those are the first ones (keys) or the last ones (queries), at least 1 of them too.
+    """
+    first_head, num_heads, H, group, row_tiles, num_rows, num_columns = sizes
+    shift = num_columns - num_rows
+    blocks = gl.cdiv(num_columns, BLOCK)
+    first = 0
+    last = blocks
+    masked = 0
+    if CAUSAL:
+        if SIDE == "keys":
+            first = gl.minimum(gl.maximum(first_row + shift, 0) // BLOCK, blocks - 1)
+            whole = gl.minimum(gl.cdiv(gl.maximum(last_row + shift, 0), BLOCK), blocks)
+            masked = gl.maximum(whole - first, 1)
+        else:
+            last = gl.cdiv(gl.maximum(gl.minimum(last_row + 1 + shift, num_columns), 1), BLOCK)
+            whole = gl.maximum(first_row + 1 + shift, 0) // BLOCK
+            masked = gl.maximum(last - whole, 1)
+    return first, last, masked
+
+
+@gluon.jit
+def spread(first, values):
+    """Columns of values, from ``first`` on, as two summands: two per thread, and constants.
+
+    The addition is opaque: the compiler would keep one loop variable per column.
+    """
+    BLOCK: gl.constexpr = values.shape[1]
+    layout: gl.constexpr = gl.SliceLayout(0, values.type.layout)
+    columns = gl.arange(0, BLOCK, layout)
+    start = gl.full([BLOCK], first, gl.int32, layout)
+    near = gl.inline_asm_elementwise(
+        "add.s32 $0, $1, $2;", "=r,r,r", [columns & 7, start], gl.int32, True, 1
+    )
+    return near, columns & (BLOCK - 8)
+
+
+@gluon.jit
+def hide(values, limits, first, SIDE: gl.constexpr):
+    """Zeros where rows do not meet columns: before limits (keys), from limits on (queries)."""
+    near, far = spread(first, values)
+    ends = limits[:, None] - near[None, :]
+    if SIDE == "keys":
+        return gl.where(far[None, :] >= ends, values, 0.0)
+    else:
+        return gl.where(far[None, :] < ends, values, 0.0)
+
+
+@gluon.jit
+def approximate(FUNCTION: gl.constexpr, x):
+    """A special function by its one instruction."""
+    instruction: gl.constexpr = FUNCTION + ".approx.ftz.f32 $0, $1;"
+    return gl.inline_asm_elementwise(instruction, "=r,r", [x], gl.float32, False, 1)
+
+
+@gluon.jit
+def invert_power(n, alpha, POWER: gl.constexpr):
+    """n ** -alpha for n >= 1 as ``tiles.over_power`` explains it, with digits for 16 bits."""
+    if POWER == "inverse":
+        return approximate("rcp", n)
+    elif POWER == "root":
+        return approximate("rsqrt", n)
+    else:
+        return approximate("ex2", -alpha * approximate("lg2", n))
+
+
+@gluon.jit
+def lift(
+    values, first, sizes, factor, alpha,
+    SIDE: gl.constexpr, POWER: gl.constexpr, LIFTS: gl.constexpr, MASKED: gl.constexpr,
+):
+    """values times factor (where LIFTS) and, for keys, n ** -alpha of the n keys a column sees.
+
+    Columns that are not MASKED see a key. Those behind the last one meet zeros: any number does.
+    """
+    if POWER != "none" and SIDE == "keys":
+        first_head, num_heads, H, group, row_tiles, num_rows, num_columns = sizes
+        first += 1 + num_rows - num_columns
+        near, far = spread(first, values)
+        seen = near.to(gl.float32) + far.to(gl.float32)
+        if MASKED:
+            seen = gl.maximum(seen, 1.0)
+        norm = invert_power(seen, alpha, POWER)
+        values *= (norm * factor if LIFTS else norm)[None, :]
+    elif LIFTS:
+        values *= factor
+    return values
+
+
+@gluon.jit
+def gate(dweights, weights):
+    """dweights, in the type of weights, where weights is not 0 (NaN is not), else 0."""
+    if weights.dtype == gl.bfloat16:
+        return gl.inline_asm_elementwise(
+            "{ .reg .b32 pair, alive, zero; mov.b32 zero, 0;"
+            " set.neu.u32.bf16x2 alive, $3, zero; cvt.rn.bf16x2.f32 pair, $2, $1;"
+            " and.b32 $0, pair, alive; }",
+            "=r,r,r,r", [dweights, weights], gl.bfloat16, True, 2,
+        )
+    else:
+        return gl.inline_asm_elementwise(
+            "{ .reg .b32 pair, alive, zero; mov.b32 zero, 0;"
+            " set.neu.u32.f16x2 alive, $3, zero; cvt.rn.f16x2.f32 pair, $2, $1;"
+            " and.b32 $0, pair, alive; }",
+            "=r,r,r,r", [dweights, weights], gl.float16, True, 2,
+        )
+
+
+@gluon.jit
+def weigh(
+    scores, limits, first, sizes, numbers,
+    WEIGH: gl.constexpr, FINISHES: gl.constexpr, IS_RELU: gl.constexpr, LIFTS: gl.constexpr,
+    POWER: gl.constexpr, SIDE: gl.constexpr, MASKED: gl.constexpr, DTYPE: gl.constexpr,
+):
+    """W as DTYPE, and what h' is computed from: the scores, or for relu any number of its sign."""
+    scale, bias_number, alpha, lift_w, lift_ds, tail_w, tail_ds = numbers
+    if FINISHES:
+        scores = scores * scale + bias_number
+    if IS_RELU:
+        if MASKED:
+            scores = hide(scores, limits, first, SIDE)
+        if SIDE == "queries":
+            weights = clip(scores, DTYPE)
+            signs = weights
+        else:
+            weights = lift(scores, first, sizes, lift_w, alpha, SIDE, POWER, LIFTS, MASKED)
+            weights = clip(weights, DTYPE)
+            # a small weight may be lost in fp16, not in bf16
+            signs = clip(scores, DTYPE) if LIFTS else weights
+    else:
+        signs = scores
+        weights = WEIGH(scores)
+        if MASKED:
+            weights = hide(weights, limits, first, SIDE)
+        weights = lift(weights, first, sizes, lift_w, alpha, SIDE, POWER, LIFTS, MASKED).to(DTYPE)
+    return weights, signs
+
+
+@gluon.jit
+def differentiate(
+    dweights, signs, limits, first, sizes, numbers,
+    GRADIENT: gl.constexpr, IS_RELU: gl.constexpr, LIFTS: gl.constexpr, POWER: gl.constexpr,
+    SIDE: gl.constexpr, SIGNED: gl.constexpr, MASKED: gl.constexpr, DTYPE: gl.constexpr,
+):
+    """dS as DTYPE; signs: where SIGNED, those of ``hopper_signs``."""
+    scale, bias_number, alpha, lift_w, lift_ds, tail_w, tail_ds = numbers
+    if IS_RELU:
+        dscores = lift(dweights, first, sizes, lift_ds, alpha, SIDE, POWER, LIFTS, MASKED)
+        dscores = gate_by_signs(dscores, signs, SIDE, DTYPE) if SIGNED else gate(dscores, signs)
+    else:
+        dscores = GRADIENT(signs, dweights)
+        if MASKED:
+            dscores = hide(dscores, limits, first, SIDE)
+        dscores = lift(dscores, first, sizes, lift_ds, alpha, SIDE, POWER, LIFTS, MASKED).to(DTYPE)
+    return dscores

@@ -1,0 +1,1 @@
+"""Forward for Hopper: a kernel, what its warps load, what its warpgroups compute."""

@@ -1,0 +1,205 @@
+"""Forward for Hopper (sm_90a) in Gluon: the copy engine, asynchronous products, warps with roles.
+
+One producer warp loads Q, K and V; NUM_CONSUMERS warpgroups own ROWS queries each:
+
+    S = Q K^T  (wgmma)  ->  W = h(S), in registers  ->  O += W V  (wgmma, W its register operand)
+
+Barriers are those of ``hopper_tiles``. No circle of waits: the producer's order is Q, K_0, V_0,
+K_1, V_1, ... A consumer that waits for K_t has released all V before V_{t-1} and all K before K_t;
+one that waits for V_{t-1} has released all V before it and all K before K_t. What it waits for
+stands in the producer's order behind blocks that need only those released slots, for every STAGES
+>= 1. Q has one slot per warpgroup, the same two barriers with one arrival each, and the tile's
+number in place of t. By schedule "turns" there is one more set (``hopper_forward_consumer``).
+
+relu(r s) = r relu(s): r of a query's norm then multiplies its row of O instead (ROOTS_LAST), and
+is computed while the first product runs. The gain of q goes with K's, where K has a norm.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+import triton
+from torch import Tensor
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier
+
+from flashpoint.ops.gpu.call import Problem, block_of
+from flashpoint.ops.gpu.hopper.forward.consumer import consume
+from flashpoint.ops.gpu.hopper.forward.producer import normalise_keys, produce
+from flashpoint.ops.gpu.hopper.forward.weights import form_of
+from flashpoint.ops.gpu.hopper.tiles import (
+    NORM_REGISTERS,
+    REGISTERS,
+    REGISTERS_NORMED,
+    describe,
+    make_barriers,
+    make_buffers,
+)
+from flashpoint.ops.gpu.portable.qk_norm import NO_NORMS
+from flashpoint.ops.gpu.replay import Recorder, only
+
+
+@gluon.jit
+def work(
+    descriptors, buffers, barriers, k_ready, sizes, norms, gain, alpha, scale, bias_number, shrink,
+    WEIGH: gl.constexpr, HAS_SCALE: gl.constexpr, HAS_BIAS_NUMBER: gl.constexpr,
+    SHRINKS: gl.constexpr, FORM: gl.constexpr, CAUSAL: gl.constexpr, POWER: gl.constexpr,
+    Q_NORM: gl.constexpr, K_NORM: gl.constexpr, ROOTS_LAST: gl.constexpr, D: gl.constexpr,
+    PIECE: gl.constexpr, SCHEDULE: gl.constexpr, Q_IN_REGISTERS: gl.constexpr,
+    WARPGROUP: gl.constexpr,
+):
+    """Consumers are warpgroups 0 to NUM_CONSUMERS - 1; after them who normalises, if K has a norm.
+
+    The producer is the last.
+    """
+    NUM_CONSUMERS: gl.constexpr = buffers[0].shape[0]
+    q_full, q_empty, k_full, k_empty, v_full, v_empty, turns = barriers
+    if WARPGROUP < NUM_CONSUMERS:
+        if ROOTS_LAST and K_NORM != "none":
+            norms = (None, norms[1], norms[2], norms[3])  # the gain of q is in K
+        ready = (q_full, q_empty, k_ready, k_empty, v_full, v_empty, turns)
+        consume(
+            descriptors, buffers, ready, sizes, norms, gain, alpha, scale, bias_number, shrink,
+            WEIGH, HAS_SCALE, HAS_BIAS_NUMBER, SHRINKS, FORM, CAUSAL, POWER, Q_NORM,
+            ROOTS_LAST, D, PIECE, SCHEDULE, Q_IN_REGISTERS, WARPGROUP,
+        )
+    elif WARPGROUP == NUM_CONSUMERS and K_NORM != "none":
+        normalise_keys(
+            descriptors, buffers, k_full, k_ready, sizes, norms,
+            CAUSAL, K_NORM, ROOTS_LAST, D, PIECE,
+        )
+    else:
+        produce(descriptors, buffers, barriers, sizes, CAUSAL)
+
+
+@gluon.jit(do_not_specialize=["B", "Hq", "group", "row_tiles", "Lq", "Lk"])
+def hopper_forward_kernel(
+    q, k, v, o,                                    # descriptors, blocks [1, 1, rows, BLOCK_D]
+    q_gain, k_gain,                                # pointers or None
+    B, Hq, group, row_tiles, Lq, Lk, q_eps, k_eps, gain, alpha, scale, bias_number, shrink,
+    WEIGH: gl.constexpr, HAS_SCALE: gl.constexpr, HAS_BIAS_NUMBER: gl.constexpr,
+    SHRINKS: gl.constexpr, FORM: gl.constexpr, CAUSAL: gl.constexpr, POWER: gl.constexpr,
+    NUM_CONSUMERS: gl.constexpr, STAGES: gl.constexpr, SCHEDULE: gl.constexpr,
+    Q_IN_REGISTERS: gl.constexpr, CONSUMER_REGISTERS: gl.constexpr,
+    Q_NORM: gl.constexpr, K_NORM: gl.constexpr, ROOTS_LAST: gl.constexpr, D: gl.constexpr,
+    PIECE: gl.constexpr,
+):
+    """o_i = gain * n_i ** -alpha * sum_j h(scale * q_i . k_j + b) v_j; for any grid."""
+    q_buffers, o_buffers = make_buffers(q, NUM_CONSUMERS), make_buffers(o, NUM_CONSUMERS)
+    k_buffers, v_buffers = make_buffers(k, STAGES), make_buffers(v, STAGES)
+    q_full, q_empty = make_barriers(NUM_CONSUMERS, 1), make_barriers(NUM_CONSUMERS, 1)
+    k_full, k_empty = make_barriers(STAGES, 1), make_barriers(STAGES, NUM_CONSUMERS)
+    v_full, v_empty = make_barriers(STAGES, 1), make_barriers(STAGES, NUM_CONSUMERS)
+    k_ready = k_full
+    if K_NORM != "none":
+        k_ready = make_barriers(STAGES, 1)
+    turns = q_full
+    if SCHEDULE == "turns":
+        turns = make_barriers(NUM_CONSUMERS, 1)
+        mbarrier.arrive(turns.index(0), count=1)
+    fence_async_shared()
+
+    descriptors = (q, k, v, o)
+    buffers = (q_buffers, k_buffers, v_buffers, o_buffers)
+    barriers = (q_full, q_empty, k_full, k_empty, v_full, v_empty, turns)
+    sizes = (B, Hq, group, row_tiles, Lq, Lk)
+    norms = (q_gain, k_gain, q_eps, k_eps)
+    NORMALISERS: gl.constexpr = 1 if K_NORM != "none" else 0
+    gl.warp_specialize(
+        [
+            (
+                work,
+                (
+                    descriptors, buffers, barriers, k_ready, sizes, norms,
+                    gain, alpha, scale, bias_number, shrink, WEIGH,
+                    HAS_SCALE, HAS_BIAS_NUMBER, SHRINKS, FORM, CAUSAL, POWER,
+                    Q_NORM, K_NORM, ROOTS_LAST, D, PIECE, SCHEDULE, Q_IN_REGISTERS, warpgroup,
+                ),
+            )
+            for warpgroup in (0, 1, 2, 3, 4, 5)[:NUM_CONSUMERS + NORMALISERS + 1]
+        ],
+        [4] * (NUM_CONSUMERS - 1 + NORMALISERS) + [1],
+        [CONSUMER_REGISTERS] * (NUM_CONSUMERS - 1) + [NORM_REGISTERS] * NORMALISERS + [24],
+    )
+
+
+class Config(NamedTuple):
+    """How the kernel divides its work.
+
+    Attributes:
+        block_keys: keys per step.
+        rows: queries per warpgroup, 64 or 128.
+        consumers: warpgroups; a tile has rows * consumers queries.
+        stages: length of the rings of K and of V.
+        schedule: as ``hopper_forward_consumer.add_block`` explains.
+        q_in_registers: whether products take Q from there, so that its slot is free at once.
+    """
+
+    block_keys: int
+    rows: int
+    consumers: int
+    stages: int
+    schedule: str
+    q_in_registers: bool
+
+
+# by BLOCK_D and causality, measured on an H200: docs/log.md
+CONFIGS = {
+    (64, False): Config(64, 128, 2, 4, "overlap", True),
+    (64, True): Config(64, 128, 2, 4, "overlap", False),
+    (128, False): Config(128, 64, 2, 2, "paired", True),
+    (128, True): Config(64, 64, 2, 4, "overlap", True),
+}
+# for activations that special functions hold up
+TURNS = {
+    (64, False): Config(128, 64, 2, 3, "turns", True),
+    (64, True): Config(64, 64, 3, 4, "turns", True),
+    (128, False): Config(128, 64, 2, 2, "turns", True),
+    (128, True): Config(64, 64, 2, 4, "turns", True),
+}
+IN_TURNS = ("sigmoid", "silu")
+NORMED = Config(64, 128, 2, 4, "serial", True)  # where K has a norm
+ROOTS_LAST = (torch.bfloat16,)  # dtypes that hold weights of queries without their r
+SHORTEST_PIECE = 16  # keys of a last block that is cut
+
+
+def piece_of(num_keys: int, block: int) -> int:
+    """Keys of the last block as a power of two; 0: as in others, as where the loop had no step."""
+    rest = num_keys % block
+    piece = max(triton.next_power_of_2(rest), SHORTEST_PIECE)
+    return piece if rest and piece < block and num_keys > 2 * block else 0
+
+
+def launch_hopper_forward(
+    problem: Problem, recorder: Recorder, o: Tensor, norms: dict[str, Any] = NO_NORMS
+) -> None:
+    """Write the result to o."""
+    causal = problem.terms.right is not None
+    activation = problem.terms.activation
+    configs = TURNS if activation in IN_TURNS else CONFIGS
+    config = configs[block_of(problem.q.shape[3]), causal]
+    has_norm = norms["K_NORM"] != "none"
+    if has_norm:
+        config = NORMED
+    row_tiles = -(-problem.num_queries // (config.rows * config.consumers))
+    tiles = row_tiles * problem.q_heads * problem.num_samples
+    processors = torch.cuda.get_device_properties(o.device).multi_processor_count
+    arguments = only(hopper_forward_kernel, problem.arguments() | norms)
+    arguments |= form_of(activation, arguments)
+    roots_last = (
+        norms["Q_NORM"] != "none" and config.q_in_registers and activation == "relu"
+        and not causal and problem.terms.bias == 0.0 and problem.q.dtype in ROOTS_LAST
+    )
+    registers = (REGISTERS_NORMED if has_norm else REGISTERS)[config.consumers]
+    recorder.launch(hopper_forward_kernel, min(tiles, processors), arguments | {
+        "q": describe(problem.q, config.rows),
+        "k": describe(problem.k, config.block_keys),
+        "v": describe(problem.v, config.block_keys),
+        "o": describe(o, config.rows),
+        "B": problem.num_samples, "group": problem.group, "row_tiles": row_tiles,
+        "CAUSAL": causal, "PIECE": 0 if causal else piece_of(problem.num_keys, config.block_keys),
+        "ROOTS_LAST": roots_last, "NUM_CONSUMERS": config.consumers, "STAGES": config.stages,
+        "SCHEDULE": config.schedule, "Q_IN_REGISTERS": config.q_in_registers,
+        "CONSUMER_REGISTERS": registers, "num_warps": 4,
+    })

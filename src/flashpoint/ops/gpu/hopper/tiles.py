@@ -1,0 +1,140 @@
+"""What the kernels for Hopper share: which calls they serve, how tiles are dealt out, rounding.
+
+Barriers, in all of them. A barrier counts phases 0, 1, 2, ...; wait(barrier, parity) returns once
+the last completed phase has that parity, and a fresh barrier passes wait(1). Block number t
+(counted over all tiles of the program, by producer and consumers alike) uses stage t % STAGES in
+turn u = t // STAGES.
+
+    full[stage]   1 arrival (the producer's) and the bytes of the block; its phase u ends when
+                  block t has landed. Consumers wait with parity u & 1.
+    empty[stage]  NUM_CONSUMERS arrivals, one per warpgroup after it has read block t; that ends
+                  phase u. The producer waits for phase u - 1, parity (u & 1) ^ 1.
+
+A warpgroup arrives for turn u only after full's phase u, which the producer starts only after
+empty's phase u - 1: no arrival can fall into an earlier phase, and no waiter is two phases behind.
+"""
+
+import torch
+from torch import Tensor
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+from flashpoint.ops.gpu.activations import is_builtin
+from flashpoint.ops.gpu.call import Problem, block_of, tma_strides
+
+# per thread of a consumer: what 65536 registers leave beside the producer's warpgroup
+REGISTERS = {2: 240, 3: 160, 4: 112}
+REGISTERS_NORMED = {2: 200}  # the same beside a warpgroup that normalises
+NORM_REGISTERS = gl.constexpr(88)  # of that one's threads
+MOST_KEYS = 128  # in a block
+DTYPES = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16}
+
+# the copy engine's two ways; Triton renamed them in 3.8, and in 3.9 the old names raise
+if hasattr(tma, "async_load"):
+    load_async, store_async = tma.async_load, tma.async_store
+else:
+    load_async, store_async = tma.async_copy_global_to_shared, tma.async_copy_shared_to_global
+
+
+@gluon.jit
+def clip(scores, DTYPE: gl.constexpr):
+    """max(scores, 0) as DTYPE by one instruction for two; NaN stays NaN."""
+    if DTYPE == gl.bfloat16:
+        return gl.inline_asm_elementwise(
+            "cvt.rn.relu.bf16x2.f32 $0, $2, $1;", "=r,r,r", [scores], gl.bfloat16, True, 2
+        )
+    else:
+        return gl.inline_asm_elementwise(
+            "cvt.rn.relu.f16x2.f32 $0, $2, $1;", "=r,r,r", [scores], gl.float16, True, 2
+        )
+
+
+@gluon.jit
+def make_barriers(NUM: gl.constexpr, ARRIVALS: gl.constexpr):
+    """NUM barriers whose phases end after so many arrivals."""
+    barriers = gl.allocate_shared_memory(gl.int64, [NUM, 1], mbarrier.MBarrierLayout())
+    for index in gl.static_range(NUM):
+        mbarrier.init(barriers.index(index), count=ARRIVALS)
+    return barriers
+
+
+@gluon.jit
+def make_buffers(descriptor, NUM: gl.constexpr):
+    """Shared memory for NUM blocks of a descriptor's."""
+    shape: gl.constexpr = [NUM] + descriptor.block_shape
+    return gl.allocate_shared_memory(descriptor.dtype, shape, descriptor.layout)
+
+
+@gluon.jit
+def take_turn(turns, block, SCHEDULE: gl.constexpr, CONSUMER: gl.constexpr):
+    """Wait until products of this block may start; only schedule "turns" has an order."""
+    if SCHEDULE == "turns":
+        mbarrier.wait(turns.index(CONSUMER), block & 1)
+
+
+@gluon.jit
+def pass_turn(turns, SCHEDULE: gl.constexpr, CONSUMER: gl.constexpr):
+    """Let the next warpgroup start its products."""
+    if SCHEDULE == "turns":
+        mbarrier.arrive(turns.index((CONSUMER + 1) % turns.shape[0]), count=1)
+
+
+@gluon.jit
+def deal(turn, programs, CAUSAL: gl.constexpr):
+    """Place of this program in a round of tiles; causal rounds alternate, to even out lengths."""
+    program = gl.program_id(0)
+    if CAUSAL:
+        program = gl.where(turn % 2 == 0, program, programs - 1 - program)
+    return program
+
+
+@gluon.jit
+def count_turns(tiles, CAUSAL: gl.constexpr):
+    """Number of tiles of this program."""
+    programs = gl.num_programs(0)
+    turns = tiles // programs
+    return turns + gl.where(deal(turns, programs, CAUSAL) < tiles - turns * programs, 1, 0)
+
+
+@gluon.jit
+def locate_tile(turn, heads, row_tiles, CAUSAL: gl.constexpr, LAST_FIRST: gl.constexpr):
+    """Head (of all samples') and row tile of this program's turn-th tile.
+
+    Causal: the longest ones first. Else a head's tiles are neighbours in a round; where rounds are
+    whole heads, a program would meet the same row tile in all of them, and the last one has fewer
+    rows, so that they move on by one a round.
+    """
+    programs = gl.num_programs(0)
+    tile = turn * programs + deal(turn, programs, CAUSAL)
+    if CAUSAL:
+        row_tile = tile // heads
+        if LAST_FIRST:
+            row_tile = row_tiles - 1 - row_tile
+        head = tile % heads
+    else:
+        row_tile = (tile + gl.where(programs % row_tiles == 0, turn, 0)) % row_tiles
+        head = tile // row_tiles
+    return head, row_tile
+
+
+def suits(problem: Problem) -> bool:
+    """True where the kernels serve the call: dense, causal or not, nothing else to hide or add."""
+    terms = problem.terms
+    plain = problem.bias is None and problem.mask is None and not problem.ends_early
+    window = terms.left is None and terms.right in (None, 0)
+    dims = {block_of(problem.q.shape[3]), block_of(problem.v.shape[3])}
+    # behind the last key are zeros, where a user's h may be infinite; causal calls hide them
+    ends = is_builtin(terms.activation) or terms.right == 0 or problem.num_keys % MOST_KEYS == 0
+    return (
+        plain and window and ends and problem.q.dtype in DTYPES and dims in ({64}, {128})
+        and problem.is_regular
+    )
+
+
+def describe(x: Tensor, rows: int) -> TensorDescriptor:
+    """[B, H, L, D] for blocks of [1, 1, rows, BLOCK_D]."""
+    block = [1, 1, rows, block_of(x.shape[3])]
+    layout = gl.NVMMASharedLayout.get_default_for(block, DTYPES[x.dtype])
+    return TensorDescriptor(x, list(x.shape), tma_strides(x), block, layout)

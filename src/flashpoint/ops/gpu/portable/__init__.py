@@ -1,0 +1,1 @@
+"""Triton kernels for any GPU and any option."""

@@ -1,0 +1,184 @@
+"""dk and dv on the GPU: a program goes over the queries that see a block of keys."""
+
+import triton
+import triton.language as tl
+
+from flashpoint.ops.gpu.portable.blocks import (
+    add_product,
+    clear_between,
+    finish_scores,
+    gradient_of_scores,
+    in_window,
+    load_rows,
+    load_scored,
+    normalizer_of,
+    queries_of_block,
+    sequence,
+    store_rows,
+)
+
+
+@triton.jit
+def add_dkdv(
+    dk, dv, k, v, i_begin, i_end,
+    q, do, bias, mask, normalizers,
+    q_strides, do_strides, bias_strides, mask_strides, norm_strides,
+    b, batch, h, j0, q_start, num_queries, num_keys, existing,
+    left, right, scale, bias_number, gain, alpha, shrink, shrink_ds,
+    WEIGH: tl.constexpr, GRADIENT: tl.constexpr, IS_BUILTIN: tl.constexpr,
+    D: tl.constexpr, DV: tl.constexpr,
+    HAS_SCALE: tl.constexpr, HAS_BIAS_NUMBER: tl.constexpr, MASK: tl.constexpr, NORM: tl.constexpr,
+    POWER: tl.constexpr, SHRINKS: tl.constexpr, MASKED: tl.constexpr, PACKED: tl.constexpr,
+    TMA: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
+):
+    """Add the shares of queries [i_begin, i_end) of one head to dk and dv.
+
+    Tiles are transposed, [BLOCK_N keys, BLOCK_M queries]: both products take them as they are.
+    """
+    keys = j0 + tl.arange(0, BLOCK_N)[:, None]
+    shift = num_keys - num_queries
+    clean: tl.constexpr = PACKED and MASKED
+    for i0 in tl.range(i_begin, i_end, BLOCK_M):
+        row, end = q_start + i0, q_start + num_queries
+        q_tile = load_rows(q, q_strides, batch, h, row, end, D, BLOCK_M, BLOCK_D, TMA, clean)
+        do_tile = load_rows(do, do_strides, batch, h, row, end, DV, BLOCK_M, BLOCK_DV, TMA, clean)
+        s = tl.dot(k, q_tile.T, input_precision="ieee")  # [BLOCK_N, BLOCK_M]
+        dw = tl.dot(v, do_tile.T, input_precision="ieee")
+        rows = i0 + tl.arange(0, BLOCK_M)
+        queries = rows[None, :]
+        s = finish_scores(
+            s, queries, keys, bias, bias_strides, b, h, num_queries, num_keys, scale, bias_number,
+            HAS_SCALE, HAS_BIAS_NUMBER,
+        )
+        w = WEIGH(s)
+        if MASK == "float":
+            m = load_scored(mask, mask_strides, b, h, queries, keys, num_queries, num_keys)
+            w *= m.to(tl.float32)
+            dw *= m.to(tl.float32)
+        ds = gradient_of_scores(s, dw, GRADIENT, IS_BUILTIN)
+        if MASK == "bool":
+            m = load_scored(mask, mask_strides, b, h, queries, keys, num_queries, num_keys)
+            w, ds = tl.where(m != 0, w, 0.0), tl.where(m != 0, ds, 0.0)
+        if MASKED:
+            seen = in_window(queries, keys, shift, existing, left, right)
+            seen &= queries < num_queries
+            w, ds = tl.where(seen, w, 0.0), tl.where(seen, ds, 0.0)
+        if NORM != "constant":
+            factor = normalizer_of(
+                rows, gain, alpha, normalizers, norm_strides, b, h, shift, num_queries, existing,
+                num_keys, left, right, NORM, POWER,
+            )[None, :]
+            w *= factor
+            ds *= factor
+        if SHRINKS:
+            w *= shrink
+            ds *= shrink_ds
+        dv = add_product(dv, w.to(do_tile.dtype), do_tile)
+        dk = add_product(dk, ds.to(q_tile.dtype), q_tile)
+    return dk, dv
+
+
+@triton.jit
+def backward_dkdv_kernel(
+    q, k, v, do, dk, dv,                           # pointers; the first four descriptors where TMA
+    bias, mask, normalizers, lengths, cu_q, cu_k,  # pointers or None
+    q_strides, k_strides, v_strides, do_strides, bias_strides, mask_strides, norm_strides,
+    Hq, Lq, Lk, Tk, left, right, scale, bias_number, gain, alpha, shrink, shrink_ds,
+    WEIGH: tl.constexpr, GRADIENT: tl.constexpr, IS_BUILTIN: tl.constexpr,
+    GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
+    HAS_SCALE: tl.constexpr, HAS_BIAS_NUMBER: tl.constexpr, MASK: tl.constexpr, NORM: tl.constexpr,
+    POWER: tl.constexpr, SHRINKS: tl.constexpr, ENDS_EARLY: tl.constexpr, ONE_RANGE: tl.constexpr,
+    TMA: tl.constexpr, PARTS: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
+):
+    """dk_j = scale * sum_i f_i ds_ij q_i and dv_j = sum_i f_i w_ij do_i for a block of keys.
+
+    The sums go over all query heads that share the key head.
+    """
+    num_blocks = tl.cdiv(Lk, BLOCK_N)
+    num_heads = Hq // GROUP
+    pid = tl.program_id(0)
+    block = pid % num_blocks
+    j0 = block * BLOCK_N
+    kv_head = pid // num_blocks % num_heads
+    b = pid // num_blocks // num_heads
+    batch, q_start, k_start, num_queries, num_keys, existing = sequence(
+        b, lengths, cu_q, cu_k, Lq, Lk
+    )
+    packed: tl.constexpr = cu_q is not None
+    if packed:
+        clear_between(
+            dk, b, kv_head, block, num_blocks, cu_k, k_start, num_keys, Tk, num_heads,
+            D, BLOCK_N, BLOCK_D,
+        )
+        clear_between(
+            dv, b, kv_head, block, num_blocks, cu_k, k_start, num_keys, Tk, num_heads,
+            DV, BLOCK_N, BLOCK_DV,
+        )
+    if j0 >= num_keys:
+        return
+    shift, row, end = num_keys - num_queries, k_start + j0, k_start + num_keys
+    seen_end = k_start + existing
+    k_tile = load_rows(
+        k, k_strides, batch, kv_head, row, seen_end, D, BLOCK_N, BLOCK_D, TMA, ENDS_EARLY
+    )
+    v_tile = load_rows(
+        v, v_strides, batch, kv_head, row, seen_end, DV, BLOCK_N, BLOCK_DV, TMA, ENDS_EARLY
+    )
+    dk_acc = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
+    dv_acc = tl.zeros([BLOCK_N, BLOCK_DV], tl.float32)
+    j1 = tl.minimum(j0 + BLOCK_N, num_keys)
+    begin, full_begin, full_end, stop = queries_of_block(
+        j0, j1, shift, num_queries, left, right, BLOCK_M
+    )
+    # Where some keys do not exist all is masked, and nothing is done where none does. No branches:
+    # Triton 3.5 fails to compile a loop whose bounds come out of nested ones.
+    full_begin = tl.where(j1 > existing, begin, full_begin)
+    full_end = tl.where(j1 > existing, begin, full_end)
+    begin, full_begin, full_end, stop = (
+        tl.where(j0 >= existing, 0, begin), tl.where(j0 >= existing, 0, full_begin),
+        tl.where(j0 >= existing, 0, full_end), tl.where(j0 >= existing, 0, stop),
+    )
+    if ONE_RANGE:
+        full_end = stop
+    for member in range(GROUP):
+        h = kv_head * GROUP + member
+        if right is not None:
+            dk_acc, dv_acc = add_dkdv(
+                dk_acc, dv_acc, k_tile, v_tile, begin, tl.minimum(full_begin, stop),
+                q, do, bias, mask, normalizers,
+                q_strides, do_strides, bias_strides, mask_strides, norm_strides,
+                b, batch, h, j0, q_start, num_queries, num_keys, existing,
+                left, right, scale, bias_number, gain, alpha, shrink, shrink_ds,
+                WEIGH, GRADIENT, IS_BUILTIN, D, DV, HAS_SCALE, HAS_BIAS_NUMBER, MASK, NORM,
+                POWER, SHRINKS, True, packed, TMA, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV,
+            )
+        dk_acc, dv_acc = add_dkdv(
+            dk_acc, dv_acc, k_tile, v_tile, full_begin, full_end,
+            q, do, bias, mask, normalizers,
+            q_strides, do_strides, bias_strides, mask_strides, norm_strides,
+            b, batch, h, j0, q_start, num_queries, num_keys, existing,
+            left, right, scale, bias_number, gain, alpha, shrink, shrink_ds,
+            WEIGH, GRADIENT, IS_BUILTIN, D, DV, HAS_SCALE, HAS_BIAS_NUMBER, MASK, NORM,
+            POWER, SHRINKS, False, packed, TMA, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV,
+        )
+        if not ONE_RANGE:
+            dk_acc, dv_acc = add_dkdv(
+                dk_acc, dv_acc, k_tile, v_tile, full_end, stop,
+                q, do, bias, mask, normalizers,
+                q_strides, do_strides, bias_strides, mask_strides, norm_strides,
+                b, batch, h, j0, q_start, num_queries, num_keys, existing,
+                left, right, scale, bias_number, gain, alpha, shrink, shrink_ds,
+                WEIGH, GRADIENT, IS_BUILTIN, D, DV, HAS_SCALE, HAS_BIAS_NUMBER, MASK, NORM,
+                POWER, SHRINKS, True, packed, TMA, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV,
+            )
+    factor = gain if NORM == "constant" else 1.0
+    dk_acc *= scale * factor / shrink_ds if SHRINKS else scale * factor
+    dv_acc *= factor / shrink if SHRINKS else factor
+    store_rows(
+        dk, dk_acc, batch, kv_head, row, end, num_heads, Lk, D, BLOCK_N, BLOCK_D, PARTS
+    )
+    store_rows(
+        dv, dv_acc, batch, kv_head, row, end, num_heads, Lk, DV, BLOCK_N, BLOCK_DV, PARTS
+    )

@@ -1,0 +1,134 @@
+"""dq on the GPU: a program goes over the keys that a block of queries sees."""
+
+import triton
+import triton.language as tl
+
+from flashpoint.ops.gpu.portable.blocks import (
+    add_product,
+    clear_between,
+    finish_scores,
+    gradient_of_scores,
+    in_window,
+    keys_of_block,
+    load_rows,
+    load_scored,
+    normalizer_of,
+    sequence,
+    store_rows,
+)
+
+
+@triton.jit
+def add_dq(
+    dq, q, do, j_begin, j_end,
+    k, v, bias, mask, k_strides, v_strides, bias_strides, mask_strides,
+    b, batch, h, kv_head, i0, k_start, num_queries, num_keys, existing,
+    left, right, scale, bias_number, shrink_ds,
+    GRADIENT: tl.constexpr, IS_BUILTIN: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
+    HAS_SCALE: tl.constexpr, HAS_BIAS_NUMBER: tl.constexpr, MASK: tl.constexpr,
+    SHRINKS: tl.constexpr, MASKED: tl.constexpr, ENDS_EARLY: tl.constexpr, TMA: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
+):
+    """Add ds @ k of keys [j_begin, j_end) to dq: [BLOCK_M, BLOCK_D]."""
+    queries = i0 + tl.arange(0, BLOCK_M)[:, None]
+    clean: tl.constexpr = ENDS_EARLY and MASKED
+    for j0 in tl.range(j_begin, j_end, BLOCK_N):
+        row, end = k_start + j0, k_start + existing
+        k_tile = load_rows(k, k_strides, batch, kv_head, row, end, D, BLOCK_N, BLOCK_D, TMA, clean)
+        v_tile = load_rows(
+            v, v_strides, batch, kv_head, row, end, DV, BLOCK_N, BLOCK_DV, TMA, False
+        )
+        s = tl.dot(q, k_tile.T, input_precision="ieee")  # [BLOCK_M, BLOCK_N]
+        dw = tl.dot(do, v_tile.T, input_precision="ieee")
+        keys = j0 + tl.arange(0, BLOCK_N)[None, :]
+        s = finish_scores(
+            s, queries, keys, bias, bias_strides, b, h, num_queries, num_keys, scale, bias_number,
+            HAS_SCALE, HAS_BIAS_NUMBER,
+        )
+        if MASK == "float":
+            m = load_scored(mask, mask_strides, b, h, queries, keys, num_queries, num_keys)
+            dw *= m.to(tl.float32)
+        ds = gradient_of_scores(s, dw, GRADIENT, IS_BUILTIN)
+        if MASK == "bool":
+            m = load_scored(mask, mask_strides, b, h, queries, keys, num_queries, num_keys)
+            ds = tl.where(m != 0, ds, 0.0)
+        if MASKED:
+            shift = num_keys - num_queries
+            ds = tl.where(in_window(queries, keys, shift, existing, left, right), ds, 0.0)
+        if SHRINKS:
+            ds *= shrink_ds
+        dq = add_product(dq, ds.to(k_tile.dtype), k_tile)
+    return dq
+
+
+@triton.jit
+def backward_dq_kernel(
+    q, k, v, do, dq,                               # pointers; all but dq descriptors where TMA
+    bias, mask, normalizers, lengths, cu_q, cu_k,  # pointers or None
+    q_strides, k_strides, v_strides, do_strides, bias_strides, mask_strides, norm_strides,
+    Hq, Lq, Lk, Tq, left, right, scale, bias_number, gain, alpha, shrink_ds,
+    GRADIENT: tl.constexpr, IS_BUILTIN: tl.constexpr,
+    GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
+    HAS_SCALE: tl.constexpr, HAS_BIAS_NUMBER: tl.constexpr, MASK: tl.constexpr, NORM: tl.constexpr,
+    POWER: tl.constexpr, SHRINKS: tl.constexpr, ENDS_EARLY: tl.constexpr, ONE_RANGE: tl.constexpr,
+    TMA: tl.constexpr, PARTS: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
+):
+    """dq_i = scale * f_i * sum_j ds_ij k_j for a block of queries."""
+    num_blocks = tl.cdiv(Lq, BLOCK_M)
+    pid = tl.program_id(0)
+    block = num_blocks - 1 - pid % num_blocks  # causal: those with the most keys first
+    h = pid // num_blocks % Hq
+    b = pid // num_blocks // Hq
+    batch, q_start, k_start, num_queries, num_keys, existing = sequence(
+        b, lengths, cu_q, cu_k, Lq, Lk
+    )
+    i0 = block * BLOCK_M
+    if cu_q is not None:
+        clear_between(
+            dq, b, h, block, num_blocks, cu_q, q_start, num_queries, Tq, Hq, D, BLOCK_M, BLOCK_D
+        )
+    if i0 >= num_queries:
+        return
+    shift, row, end = num_keys - num_queries, q_start + i0, q_start + num_queries
+    q_tile = load_rows(q, q_strides, batch, h, row, end, D, BLOCK_M, BLOCK_D, TMA, False)
+    do_tile = load_rows(do, do_strides, batch, h, row, end, DV, BLOCK_M, BLOCK_DV, TMA, False)
+    acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+    i1 = tl.minimum(i0 + BLOCK_M, num_queries)
+    begin, full_begin, full_end, stop = keys_of_block(
+        i0, i1, shift, existing, left, right, BLOCK_N
+    )
+    if ONE_RANGE:
+        full_end = stop
+    if left is not None:
+        acc = add_dq(
+            acc, q_tile, do_tile, begin, tl.minimum(full_begin, stop),
+            k, v, bias, mask, k_strides, v_strides, bias_strides, mask_strides,
+            b, batch, h, h // GROUP, i0, k_start, num_queries, num_keys, existing,
+            left, right, scale, bias_number, shrink_ds, GRADIENT, IS_BUILTIN,
+            D, DV, HAS_SCALE, HAS_BIAS_NUMBER, MASK, SHRINKS, True, ENDS_EARLY, TMA,
+            BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV,
+        )
+    acc = add_dq(
+        acc, q_tile, do_tile, full_begin, full_end,
+        k, v, bias, mask, k_strides, v_strides, bias_strides, mask_strides,
+        b, batch, h, h // GROUP, i0, k_start, num_queries, num_keys, existing,
+        left, right, scale, bias_number, shrink_ds, GRADIENT, IS_BUILTIN,
+        D, DV, HAS_SCALE, HAS_BIAS_NUMBER, MASK, SHRINKS, False, ENDS_EARLY, TMA,
+        BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV,
+    )
+    if not ONE_RANGE:
+        acc = add_dq(
+            acc, q_tile, do_tile, full_end, stop,
+            k, v, bias, mask, k_strides, v_strides, bias_strides, mask_strides,
+            b, batch, h, h // GROUP, i0, k_start, num_queries, num_keys, existing,
+            left, right, scale, bias_number, shrink_ds, GRADIENT, IS_BUILTIN,
+            D, DV, HAS_SCALE, HAS_BIAS_NUMBER, MASK, SHRINKS, True, ENDS_EARLY, TMA,
+            BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV,
+        )
+    factor = scale * normalizer_of(
+        i0 + tl.arange(0, BLOCK_M), gain, alpha, normalizers, norm_strides, b, h, shift,
+        num_queries, existing, num_keys, left, right, NORM, POWER,
+    )
+    acc *= (factor / shrink_ds if SHRINKS else factor)[:, None]
+    store_rows(dq, acc, batch, h, row, end, Hq, Lq, D, BLOCK_M, BLOCK_D, PARTS)

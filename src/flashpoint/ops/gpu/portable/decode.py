@@ -1,0 +1,146 @@
+"""Few queries, many keys: the keys are split among programs, and the parts add up.
+
+Query heads that share a key head are rows of one tile, so that keys and values are read once.
+"""
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from flashpoint.ops.gpu.call import Problem
+from flashpoint.ops.gpu.device import HOPPER_FAMILY, gpu_of
+from flashpoint.ops.gpu.portable.blocks import (
+    add_product,
+    finish_scores,
+    in_window,
+    keys_of_block,
+    load_rows,
+    load_scored,
+    normalizer_of,
+    sequence,
+)
+from flashpoint.ops.gpu.replay import Recorder, only
+from flashpoint.ops.gpu.tiles.measured import autotuned
+from flashpoint.ops.gpu.tiles.table import decode_tiles
+from flashpoint.ops.implementations import INTERPRETED
+
+MAX_ROWS = 64  # queries times heads that share a key head
+MIN_KEYS = 512
+
+
+@triton.jit
+def decode_kernel(
+    q, k, v, parts,                                # parts [splits, B, Hq, Lq, Dv] in fp32
+    bias, mask, lengths,                           # pointers or None
+    q_strides, k_strides, v_strides, bias_strides, mask_strides,
+    B, Hq, Lq, Lk, left, right, scale, bias_number, shrink, num_splits,
+    WEIGH: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
+    HAS_SCALE: tl.constexpr, HAS_BIAS_NUMBER: tl.constexpr, MASK: tl.constexpr,
+    SHRINKS: tl.constexpr, ENDS_EARLY: tl.constexpr, TMA: tl.constexpr, CHAINED: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
+):
+    """parts[split] = sum of h(scale * q_i . k_j + b_ij) v_j over the split's keys j."""
+    if CHAINED:  # the next kernel may be made ready; it waits for our end by itself
+        tl.extra.cuda.gdc_launch_dependents()
+    num_heads = Hq // GROUP
+    pid = tl.program_id(0)
+    split = pid % num_splits
+    kv_head = pid // num_splits % num_heads
+    b = pid // num_splits // num_heads
+    _, _, _, _, _, existing = sequence(b, lengths, None, None, Lq, Lk)
+    shift = Lk - Lq
+    begin, _, _, stop = keys_of_block(0, Lq, shift, existing, left, right, BLOCK_N)
+    share = tl.cdiv(tl.cdiv(stop - begin, BLOCK_N), num_splits) * BLOCK_N
+    j_begin = begin + split * share
+    j_end = tl.minimum(j_begin + share, stop)
+
+    row = tl.arange(0, BLOCK_M)  # a head of the group, then a query
+    exists = row < GROUP * Lq
+    queries = tl.where(exists, row % Lq, Lq)[:, None]  # Lq: a row of no query, which reads nothing
+    h = (kv_head * GROUP + row // Lq)[:, None]
+    ok = exists[:, None]
+    d = tl.arange(0, BLOCK_D)[None, :]
+    at = q + tl.cast(b, tl.int64) * q_strides[0] + h.to(tl.int64) * q_strides[1]
+    at += queries.to(tl.int64) * q_strides[2] + d.to(tl.int64) * q_strides[3]
+    q_tile = tl.load(at, mask=ok & (d < D), other=0.0)
+    acc = tl.zeros([BLOCK_M, BLOCK_DV], tl.float32)
+    for j0 in tl.range(j_begin, j_end, BLOCK_N):
+        k_tile = load_rows(k, k_strides, b, kv_head, j0, existing, D, BLOCK_N, BLOCK_D, TMA, False)
+        s = tl.dot(q_tile, k_tile.T, input_precision="ieee")  # [BLOCK_M, BLOCK_N]
+        keys = j0 + tl.arange(0, BLOCK_N)[None, :]
+        s = finish_scores(
+            s, queries, keys, bias, bias_strides, b, h, Lq, Lk, scale, bias_number,
+            HAS_SCALE, HAS_BIAS_NUMBER,
+        )
+        w = tl.where(in_window(queries, keys, shift, existing, left, right), WEIGH(s), 0.0)
+        if MASK != "none":
+            m = load_scored(mask, mask_strides, b, h, queries, keys, Lq, Lk)
+            w = tl.where(m != 0, w, 0.0) if MASK == "bool" else w * m.to(tl.float32)
+        if SHRINKS:
+            w *= shrink
+        v_tile = load_rows(
+            v, v_strides, b, kv_head, j0, existing, DV, BLOCK_N, BLOCK_DV, TMA, ENDS_EARLY
+        )
+        acc = add_product(acc, w.to(v_tile.dtype), v_tile)
+    dv = tl.arange(0, BLOCK_DV)[None, :]
+    at = parts + (((tl.cast(split, tl.int64) * B + b) * Hq + h) * Lq + queries) * DV
+    tl.store(at + dv, acc, mask=ok & (dv < DV))
+
+
+@triton.jit
+def combine_kernel(
+    parts, o, normalizers, lengths, norm_strides, B, Hq, Lq, Lk, left, right, gain, alpha, shrink,
+    num_splits, NORM: tl.constexpr, POWER: tl.constexpr, DV: tl.constexpr, SPLITS: tl.constexpr,
+    BLOCK_DV: tl.constexpr, CHAINED: tl.constexpr,
+):
+    """o_i = gain * n_i ** -alpha * sum of its parts, for one query."""
+    pid = tl.program_id(0)
+    i = pid % Lq
+    h = pid // Lq % Hq
+    b = pid // Lq // Hq
+    _, _, _, _, _, existing = sequence(b, lengths, None, None, Lq, Lk)
+    if CHAINED:
+        tl.extra.cuda.gdc_wait()
+    split, dv = tl.arange(0, SPLITS)[:, None], tl.arange(0, BLOCK_DV)[None, :]
+    at = parts + (tl.cast(split, tl.int64) * (B * Hq * Lq) + pid) * DV
+    part = tl.load(at + dv, mask=(split < num_splits) & (dv < DV), other=0.0)
+    factor = normalizer_of(
+        i + tl.zeros([1], tl.int32), gain, alpha, normalizers, norm_strides, b, h, Lk - Lq, Lq,
+        existing, Lk, left, right, NORM, POWER,
+    )
+    total = tl.sum(part, 0) * (factor / shrink)
+    column = tl.arange(0, BLOCK_DV)
+    at = o + tl.cast(pid, tl.int64) * DV + column
+    tl.store(at, total.to(o.dtype.element_ty), mask=column < DV)
+
+
+def suits(problem: Problem) -> bool:
+    """True where few queries look at many keys."""
+    rows = problem.group * problem.num_queries
+    return rows <= MAX_ROWS and problem.num_keys >= MIN_KEYS and not problem.is_packed
+
+
+def launch_decode(problem: Problem, recorder: Recorder, o: Tensor) -> None:
+    """Write the result to o."""
+    chained = not INTERPRETED and gpu_of(o.device).family >= HOPPER_FAMILY
+    arguments = problem.arguments() | {"o": o, "B": problem.num_samples, "CHAINED": chained}
+    programs = problem.k.shape[1] * problem.num_samples
+    rows = o.shape[0] * o.shape[1] * o.shape[2]
+
+    def launch(recorder: Recorder, tiles: dict[str, Any]) -> None:
+        splits = tiles["num_splits"]
+        parts = recorder.empty("parts", (splits, *o.shape), torch.float32)
+        shared = arguments | {
+            "parts": parts, "num_splits": splits, "SPLITS": triton.next_power_of_2(splits),
+        }
+        everything = problem.inputs(tiles) | shared | tiles | {"q": problem.q}
+        options = {name: tiles[name] for name in ("num_warps", "num_stages")}
+        own = only(decode_kernel, everything) | options
+        recorder.launch(decode_kernel, splits * programs, own)
+        own = only(combine_kernel, shared) | {"launch_pdl": chained}
+        recorder.launch(combine_kernel, rows, own)
+
+    launch(recorder, autotuned("decode", problem, launch) or decode_tiles(problem))

@@ -1,0 +1,227 @@
+"""Forward on the GPU: a program computes a block of queries over all keys that they see."""
+
+from typing import Any
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from flashpoint.ops.gpu import dispatch
+from flashpoint.ops.gpu.call import Problem, prepare
+from flashpoint.ops.gpu.portable import decode, whole_heads
+from flashpoint.ops.gpu.portable.blocks import (
+    add_product,
+    clear_between,
+    finish_scores,
+    in_window,
+    keys_of_block,
+    load_rows,
+    load_scored,
+    normalizer_of,
+    sequence,
+    store_rows,
+)
+from flashpoint.ops.gpu.portable.qk_norm import NO_NORMS
+from flashpoint.ops.gpu.replay import Recorder, only, run_recorded
+from flashpoint.ops.gpu.tiles.measured import autotuned
+from flashpoint.ops.gpu.tiles.table import forward_tiles
+from flashpoint.ops.spec import Terms
+
+
+@triton.jit
+def attend_keys(
+    o, q, j_begin, j_end,
+    k, v, bias, mask, k_strides, v_strides, bias_strides, mask_strides,
+    b, batch, h, kv_head, i0, k_start, num_queries, num_keys, existing,
+    left, right, scale, bias_number, shrink,
+    WEIGH: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
+    HAS_SCALE: tl.constexpr, HAS_BIAS_NUMBER: tl.constexpr, MASK: tl.constexpr,
+    SHRINKS: tl.constexpr, MASKED: tl.constexpr, ENDS_EARLY: tl.constexpr, TMA: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
+):
+    """Add h(q @ k.T) @ v of keys [j_begin, j_end) to o: [BLOCK_M, BLOCK_DV]."""
+    queries = i0 + tl.arange(0, BLOCK_M)[:, None]
+    for j0 in tl.range(j_begin, j_end, BLOCK_N):
+        row, end = k_start + j0, k_start + existing
+        k_tile = load_rows(k, k_strides, batch, kv_head, row, end, D, BLOCK_N, BLOCK_D, TMA, False)
+        s = tl.dot(q, k_tile.T, input_precision="ieee")  # [BLOCK_M, BLOCK_N]
+        keys = j0 + tl.arange(0, BLOCK_N)[None, :]
+        s = finish_scores(
+            s, queries, keys, bias, bias_strides, b, h, num_queries, num_keys, scale, bias_number,
+            HAS_SCALE, HAS_BIAS_NUMBER,
+        )
+        w = WEIGH(s)
+        if MASK != "none":
+            m = load_scored(mask, mask_strides, b, h, queries, keys, num_queries, num_keys)
+            w = tl.where(m != 0, w, 0.0) if MASK == "bool" else w * m.to(tl.float32)
+        if MASKED:
+            shift = num_keys - num_queries
+            w = tl.where(in_window(queries, keys, shift, existing, left, right), w, 0.0)
+        if SHRINKS:
+            w *= shrink
+        v_tile = load_rows(
+            v, v_strides, batch, kv_head, row, end, DV, BLOCK_N, BLOCK_DV, TMA,
+            ENDS_EARLY and MASKED,
+        )
+        o = add_product(o, w.to(v_tile.dtype), v_tile)
+    return o
+
+
+@triton.jit
+def forward_kernel(
+    q, k, v, o,                                    # pointers; q, k, v descriptors where TMA
+    bias, mask, normalizers, lengths, cu_q, cu_k,  # pointers or None
+    q_strides, k_strides, v_strides, bias_strides, mask_strides, norm_strides,
+    Hq, Lq, Lk, Tq, left, right,                   # packed: the longest sequence's L, all Tq
+    scale, bias_number, gain, alpha, shrink,
+    WEIGH: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
+    HAS_SCALE: tl.constexpr, HAS_BIAS_NUMBER: tl.constexpr, MASK: tl.constexpr, NORM: tl.constexpr,
+    POWER: tl.constexpr, SHRINKS: tl.constexpr, ENDS_EARLY: tl.constexpr, ONE_RANGE: tl.constexpr,
+    TMA: tl.constexpr, PARTS: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
+):
+    """o_i = gain * n_i ** -alpha * sum_j m_ij h(scale * q_i . k_j + b_ij) v_j.
+
+    No running maximum, no rescaling: key blocks add up. Key blocks that no query of the program
+    sees are left out, those that all see are not masked.
+    """
+    num_blocks = tl.cdiv(Lq, BLOCK_M)
+    pid = tl.program_id(0)
+    block = num_blocks - 1 - pid % num_blocks  # causal: those with the most keys first
+    h = pid // num_blocks % Hq
+    b = pid // num_blocks // Hq
+    batch, q_start, k_start, num_queries, num_keys, existing = sequence(
+        b, lengths, cu_q, cu_k, Lq, Lk
+    )
+    i0 = block * BLOCK_M
+    if cu_q is not None:
+        clear_between(
+            o, b, h, block, num_blocks, cu_q, q_start, num_queries, Tq, Hq, DV, BLOCK_M, BLOCK_DV
+        )
+    if i0 >= num_queries:
+        return
+    shift, row, end = num_keys - num_queries, q_start + i0, q_start + num_queries
+    q_tile = load_rows(q, q_strides, batch, h, row, end, D, BLOCK_M, BLOCK_D, TMA, False)
+    acc = tl.zeros([BLOCK_M, BLOCK_DV], tl.float32)
+    i1 = tl.minimum(i0 + BLOCK_M, num_queries)
+    begin, full_begin, full_end, stop = keys_of_block(
+        i0, i1, shift, existing, left, right, BLOCK_N
+    )
+    if ONE_RANGE:  # nothing to hide: keys behind the last are zeros, and so is what they add
+        full_end = stop
+    if left is not None:
+        acc = attend_keys(
+            acc, q_tile, begin, tl.minimum(full_begin, stop),
+            k, v, bias, mask, k_strides, v_strides, bias_strides, mask_strides,
+            b, batch, h, h // GROUP, i0, k_start, num_queries, num_keys, existing,
+            left, right, scale, bias_number, shrink,
+            WEIGH, D, DV, HAS_SCALE, HAS_BIAS_NUMBER, MASK, SHRINKS, True, ENDS_EARLY, TMA,
+            BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV,
+        )
+    acc = attend_keys(
+        acc, q_tile, full_begin, full_end,
+        k, v, bias, mask, k_strides, v_strides, bias_strides, mask_strides,
+        b, batch, h, h // GROUP, i0, k_start, num_queries, num_keys, existing,
+        left, right, scale, bias_number, shrink,
+        WEIGH, D, DV, HAS_SCALE, HAS_BIAS_NUMBER, MASK, SHRINKS, False, ENDS_EARLY, TMA,
+        BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV,
+    )
+    if not ONE_RANGE:
+        acc = attend_keys(
+            acc, q_tile, full_end, stop,
+            k, v, bias, mask, k_strides, v_strides, bias_strides, mask_strides,
+            b, batch, h, h // GROUP, i0, k_start, num_queries, num_keys, existing,
+            left, right, scale, bias_number, shrink,
+            WEIGH, D, DV, HAS_SCALE, HAS_BIAS_NUMBER, MASK, SHRINKS, True, ENDS_EARLY, TMA,
+            BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV,
+        )
+    factor = normalizer_of(
+        i0 + tl.arange(0, BLOCK_M), gain, alpha, normalizers, norm_strides, b, h, shift,
+        num_queries, existing, num_keys, left, right, NORM, POWER,
+    )
+    acc *= (factor / shrink if SHRINKS else factor)[:, None]
+    store_rows(o, acc, batch, h, row, end, Hq, Lq, DV, BLOCK_M, BLOCK_DV, PARTS)
+
+
+def launch_forward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    bias: Tensor | None,
+    mask: Tensor | None,
+    key_lengths: Tensor | None,
+    terms: Terms,
+) -> Tensor:
+    """[B, Hq, Lq, Dv] from q [B, Hq, Lq, D], k [B, Hkv, Lk, D], v [B, Hkv, Lk, Dv]."""
+    inputs = prepare(q=q, k=k, v=v, bias=bias, mask=mask, lengths=key_lengths)
+
+    def first_call(recorder: Recorder) -> list[Tensor]:
+        return [attend(Problem.dense(*inputs.values(), terms), recorder, heads_last=False)]
+
+    return run_recorded("forward", inputs, terms, ("o",), first_call)[0]
+
+
+def launch_forward_varlen(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    bias: Tensor | None,
+    mask: Tensor | None,
+    cu_seqlens_q: Tensor,
+    cu_seqlens_k: Tensor,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    terms: Terms,
+) -> Tensor:
+    """[Tq, Hq, Dv] from q [Tq, Hq, D], k [Tk, Hkv, D], v [Tk, Hkv, Dv]."""
+    ends = {"cu_q": cu_seqlens_q, "cu_k": cu_seqlens_k}
+    inputs = prepare(q=q, k=k, v=v, bias=bias, mask=mask, **ends)
+    longest = (max_seqlen_q, max_seqlen_k)
+
+    def first_call(recorder: Recorder) -> list[Tensor]:
+        problem = Problem.packed(*inputs.values(), *longest, terms)
+        return [attend(problem, recorder, heads_last=True)]
+
+    return run_recorded("forward_varlen", inputs, (*longest, *terms), ("o",), first_call)[0]
+
+
+def attend(
+    problem: Problem, recorder: Recorder, heads_last: bool, norms: dict[str, Any] = NO_NORMS
+) -> Tensor:
+    """The result, by the kernel that serves the call, which must take the norms if there are."""
+    B, H, L, _ = problem.q.shape
+    shape = (B, L, H) if heads_last else (B, H, L)
+    shape = shape[1:] if problem.is_packed else shape
+    o = recorder.empty("o", (*shape, problem.v.shape[3]), problem.q.dtype)
+    if problem.is_empty:
+        recorder.is_repeatable = False
+        return o.zero_()
+    if decode.suits(problem) and not heads_last:
+        decode.launch_decode(problem, recorder, o)
+        return o
+    if whole_heads.suits(problem):
+        whole_heads.launch_whole(problem, recorder, o, int(heads_last), norms)
+        return o
+    kernels = dispatch.forward_kernels(problem)
+    if kernels is not None:
+        heads_first = o.transpose(1, 2) if heads_last else o
+        kernels.launch_hopper_forward(problem, recorder, heads_first, norms)
+    else:
+        launch_tiled(problem, recorder, o, heads_last)
+    return o
+
+
+def launch_tiled(
+    problem: Problem, recorder: Recorder, o: Tensor, heads_last: bool = False
+) -> None:
+    """Write the result to o by the kernel that serves every call."""
+    own = {"o": o, "ONE_RANGE": problem.hides_nothing, "PARTS": int(heads_last)}
+    arguments = problem.arguments() | own
+
+    def launch(recorder: Recorder, tiles: dict[str, Any]) -> None:
+        num_blocks = triton.cdiv(problem.num_queries, tiles["BLOCK_M"])
+        programs = num_blocks * problem.q_heads * problem.num_samples
+        everything = problem.inputs(tiles) | arguments
+        recorder.launch(forward_kernel, programs, only(forward_kernel, everything) | tiles)
+
+    launch(recorder, autotuned("forward", problem, launch) or forward_tiles(problem))

@@ -1,0 +1,1 @@
+"""Tile sizes of the kernels: a table by GPU, measured on one, stored for the next process."""

@@ -1,0 +1,319 @@
+"""Tiles of the kernels: a measured table for each family of GPUs, and a rule for all others.
+
+A GPU without a table gets Hopper's tiles, with fewer stages and smaller blocks until its shared
+memory holds them. What ``flashpoint tune`` or ``FLASHPOINT_AUTOTUNE=1`` found and stored for a
+kind of call goes before both. Tiles never change a result beyond its rounding.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+import triton
+
+from flashpoint.ops.gpu.call import Problem, block_of
+from flashpoint.ops.gpu.device import HOPPER_FAMILY, Gpu, gpu_of
+from flashpoint.ops.gpu.tiles import stored
+
+LONG = 2048  # queries from which the largest tiles pay
+SMALLEST_BLOCK = 16  # that products take
+SLACK_BYTES = 2048  # barriers, alignment, a row of normalizers
+SWIZZLED = 64  # numbers of 16 bits in a row from which on all rows are swizzled alike
+SMALL_ROWS = 32  # of a tile: too few for Hopper's asynchronous products
+TENSOR_MEMORY = (10, 11)  # families with products in it: the large Blackwells
+MOST_SPLITS = 128
+SPLIT_KEYS = 256  # keys that a split has at least
+
+
+class Tiles(NamedTuple):
+    """How a kernel cuts its work.
+
+    Attributes:
+        block_m, block_n: queries and keys of a tile; decode's rows decide its ``block_m``.
+        waves: decode only: programs for each multiprocessor, by which the keys are split.
+    """
+
+    block_m: int
+    block_n: int
+    num_warps: int
+    num_stages: int
+    waves: int = 2
+
+    def describe(self, kernel: str) -> str:
+        """A few words for tables: blocks, w warps, s stages, p programs a multiprocessor.
+
+        Example:
+            >>> Tiles(128, 64, 4, 3).describe("forward")
+            '128x64 w4 s3'
+        """
+        text = f"{self.block_m}x{self.block_n} w{self.num_warps} s{self.num_stages}"
+        return f"{text} p{self.waves}" if kernel == "decode" else text
+
+
+class Kind(NamedTuple):
+    """All of a call that its tiles are chosen by.
+
+    Attributes:
+        kernel: forward, dkdv, dq, decode or scored.
+        block_d, block_dv: powers of two that hold the head dims.
+        has_window: causal, or another window.
+        score_bytes: of bias and mask for one score.
+        streams: blocks are loaded ahead, which takes rows that begin at 16 bytes.
+        num_queries: of the longest sequence; for decode the rows of its tile.
+    """
+
+    kernel: str
+    dtype: torch.dtype
+    block_d: int
+    block_dv: int
+    has_window: bool
+    score_bytes: int
+    num_queries: int
+    num_keys: int
+    streams: bool = True
+
+    @classmethod
+    def of(cls, kernel: str, problem: Problem) -> "Kind":
+        """The kind of a call."""
+        terms, rows = problem.terms, problem.num_queries
+        if kernel == "decode":
+            rows = max(SMALLEST_BLOCK, triton.next_power_of_2(problem.group * rows))
+        return cls(
+            kernel=kernel,
+            dtype=problem.q.dtype,
+            block_d=block_of(problem.q.shape[3]),
+            block_dv=block_of(problem.v.shape[3]),
+            has_window=terms.left is not None or terms.right is not None,
+            score_bytes=sum(
+                x.element_size() for x in (problem.bias, problem.mask) if x is not None
+            ),
+            num_queries=rows,
+            num_keys=problem.num_keys,
+            streams=problem.is_regular or problem.loads_wide,
+        )
+
+    def key(self, gpu: Gpu) -> str:
+        """The name of its stored tiles; lengths up to the same power of two share them."""
+        lengths = map(triton.next_power_of_2, (self.num_queries, self.num_keys))
+        words = (
+            self.kernel, gpu.name, f"triton {triton.__version__}",
+            str(self.dtype).removeprefix("torch."), f"D{self.block_d}x{self.block_dv}",
+            "window" if self.has_window else "all keys", f"{self.score_bytes} score bytes",
+            "L" + "x".join(map(str, lengths)), *(() if self.streams else ("odd rows",)),
+        )
+        return " | ".join(words)
+
+
+class Choice(NamedTuple):
+    """Tiles for one kernel and head dim: every key seen, a window, fewer than LONG queries."""
+
+    plain: Tiles
+    window: Tiles
+    short: Tiles
+
+
+def _choice(plain: Tiles, window: Tiles | None = None, short: Tiles | None = None) -> Choice:
+    return Choice(plain, window or plain, short or plain)
+
+
+Table = dict[tuple[str, int], Choice]  # by kernel and head dim block
+
+# Measured on an H200 in bf16, but for head dim 256: the largest that spill no registers.
+HOPPER: Table = {
+    ("forward", 64): _choice(Tiles(128, 64, 4, 3), window=Tiles(64, 64, 4, 3)),
+    ("forward", 128): _choice(
+        Tiles(128, 128, 8, 3), window=Tiles(64, 64, 4, 3), short=Tiles(64, 64, 4, 3)
+    ),
+    ("forward", 256): _choice(Tiles(128, 32, 8, 2), window=Tiles(64, 32, 4, 2)),
+    ("dkdv", 64): _choice(Tiles(64, 64, 4, 3)),
+    ("dkdv", 128): _choice(Tiles(64, 128, 8, 3), window=Tiles(64, 64, 4, 2)),
+    ("dkdv", 256): _choice(Tiles(32, 64, 8, 2)),
+    ("dq", 64): _choice(Tiles(128, 64, 8, 3), window=Tiles(64, 64, 4, 3)),
+    ("dq", 128): _choice(Tiles(128, 64, 8, 3)),
+    ("dq", 256): _choice(Tiles(64, 64, 8, 2), window=Tiles(64, 32, 8, 2)),
+    ("decode", 64): _choice(Tiles(16, 64, 4, 4)),
+    ("decode", 128): _choice(Tiles(16, 64, 4, 4)),
+    ("decode", 256): _choice(Tiles(16, 64, 4, 3)),
+    ("scored", 64): _choice(Tiles(64, 64, 4, 1)),
+    ("scored", 128): _choice(Tiles(64, 64, 4, 1)),
+    ("scored", 256): _choice(Tiles(64, 64, 4, 1)),
+}
+TABLES: dict[int, Table] = {9: HOPPER}  # by the family of the GPU
+
+# fp32 has no tensor cores here: larger tiles spill, and take up to half a minute to compile.
+FP32 = {64: Tiles(32, 32, 4, 2), 128: Tiles(32, 32, 8, 2), 256: Tiles(16, 16, 8, 2)}
+
+def shared_bytes(kind: Kind, tiles: Tiles, gpu: Gpu) -> int:
+    r"""At most what a kernel needs of shared memory, in bytes.
+
+    With e bytes an element, W = D + Dv, s stages, blocks M and N, and c bytes of bias and mask a
+    score; what a program holds is there once, what it streams once for each stage:
+
+        forward, decode  e (M D + s N W) + s c M N
+        dq               e (M W + s N W) + s c M N
+        dkdv             e (N W + max(s, 2) M W) + s c M N, where q and do are turned, too
+        scored           e s (M + N) W + s c M N
+
+    Products in tensor memory let dq and dkdv stream one block more. Held against Triton's own
+    numbers for sm_80, sm_90, sm_100 and sm_120.
+    """
+    m, n, stages = tiles.block_m, tiles.block_n, tiles.num_stages
+    width = kind.block_d + kind.block_dv
+    blocks = stages + 1 if gpu.family in TENSOR_MEMORY else stages
+    elements = {
+        "forward": m * kind.block_d + stages * n * width,
+        "decode": m * kind.block_d + stages * n * width,
+        "dq": (m + blocks * n) * width,
+        "dkdv": (n + max(blocks, 2) * m) * width,
+        "scored": stages * (m + n) * width,
+    }[kind.kernel]
+    scores = stages * kind.score_bytes * m * n
+    return elements * kind.dtype.itemsize + scores + SLACK_BYTES
+
+
+def fits(kind: Kind, tiles: Tiles, gpu: Gpu) -> bool:
+    """Whether the GPU's shared memory holds the tiles."""
+    return shared_bytes(kind, tiles, gpu) <= gpu.shared_bytes
+
+
+def fit(kind: Kind, tiles: Tiles, gpu: Gpu) -> Tiles:
+    """The tiles, with fewer stages and smaller blocks until they fit, or no smaller ones exist.
+
+    The smallest are used even if they seem not to fit: of fp32, kernels need less than it says.
+    """
+    while not fits(kind, tiles, gpu):
+        steps = (
+            tiles._replace(num_stages=max(min(tiles.num_stages, 2), tiles.num_stages - 1)),
+            _halve(kind, tiles, 2 * SMALLEST_BLOCK),
+            tiles._replace(num_stages=1),
+            _halve(kind, tiles, SMALLEST_BLOCK),
+        )
+        smaller = next((step for step in steps if step != tiles), None)
+        if smaller is None:
+            break
+        tiles = smaller
+    return tiles
+
+
+def avoid_trap(kind: Kind, tiles: Tiles, gpu: Gpu) -> Tiles:
+    """The tiles, with few rows where ptxas 12.8 would compile Hopper's products wrongly.
+
+    That is where k and v are not streamed, so that both lie in the same place of shared memory,
+    one after the other, and are swizzled differently there, one of their rows being short. Then
+    ptxas forgets to copy their address for v's products, which start from a register that nobody
+    has written. Tiles of fewer than 64 rows, or two warps, take products without such addresses.
+    """
+    is_streamed = kind.streams and tiles.num_stages > 1
+    widths = {min(block, SWIZZLED) for block in (kind.block_d, kind.block_dv)}
+    is_trap = gpu.family == HOPPER_FAMILY and not is_streamed and len(widths) > 1
+    if not is_trap or kind.dtype == torch.float32:
+        return tiles
+    if kind.kernel == "decode":  # its rows are given
+        return tiles._replace(num_warps=2)
+    rows = "block_n" if kind.kernel == "dkdv" else "block_m"
+    return tiles._replace(**{rows: min(getattr(tiles, rows), SMALL_ROWS)})
+
+
+def _halve(kind: Kind, tiles: Tiles, least: int) -> Tiles:
+    """Half the larger block, the streamed one where both are alike, but no less than ``least``."""
+    m, n = tiles.block_m, tiles.block_n
+    halves_m = m > n or (m == n and kind.kernel == "dkdv")
+    if kind.kernel == "decode":  # its rows are given
+        halves_m = False
+    block = m if halves_m else n
+    if block <= least:
+        return tiles
+    return tiles._replace(**{"block_m" if halves_m else "block_n": block // 2})
+
+
+def table_tiles(kind: Kind, gpu: Gpu) -> Tiles:
+    """What ships for a kind of call, made to fit."""
+    block = max(64, kind.block_d, kind.block_dv)
+    if kind.dtype == torch.float32:
+        tiles = FP32[block]._replace(num_stages=1 if kind.kernel == "scored" else 2)
+    else:
+        choice = TABLES.get(gpu.family, HOPPER)[kind.kernel, block]
+        plain = choice.plain if kind.num_queries >= LONG else choice.short
+        tiles = choice.window if kind.has_window else plain
+    if kind.kernel == "decode":
+        tiles = tiles._replace(block_m=kind.num_queries)
+    return fit(kind, tiles, gpu)
+
+
+def stored_tiles(kind: Kind, gpu: Gpu) -> Tiles | None:
+    """What was measured and stored for a kind of call, if that can be used."""
+    entry = stored.find(kind.key(gpu))
+    if entry is None:
+        return None
+    try:
+        tiles = Tiles(**{name: entry[name] for name in Tiles._fields})
+    except (KeyError, TypeError):
+        tiles = Tiles(0, 0, 0, 0)
+    if kind.kernel == "decode" and _is_valid(tiles):
+        tiles = tiles._replace(block_m=kind.num_queries)
+    if not _is_valid(tiles) or not fits(kind, tiles, gpu):
+        stored.warn_once(f"stored tiles of {kind.key(gpu)!r} cannot be used")
+        return None
+    return tiles
+
+
+def _is_valid(tiles: Tiles) -> bool:
+    """Whether the compiler takes them."""
+    allowed = {
+        "block_m": (16, 32, 64, 128, 256),
+        "block_n": (16, 32, 64, 128, 256),
+        "num_warps": (1, 2, 4, 8, 16),
+        "num_stages": range(1, 9),
+        "waves": range(1, 17),
+    }
+    return all(
+        type(value) is int and value in allowed[name] for name, value in tiles._asdict().items()
+    )
+
+
+def usual_tiles(kind: Kind, gpu: Gpu) -> Tiles:
+    """What a call takes: stored tiles if there are any, else those that ship."""
+    return avoid_trap(kind, stored_tiles(kind, gpu) or table_tiles(kind, gpu), gpu)
+
+
+def launch_arguments(tiles: Tiles, kernel: str, problem: Problem) -> dict[str, Any]:
+    """The tiles as a kernel's launch takes them."""
+    arguments: dict[str, Any] = {
+        "BLOCK_M": tiles.block_m, "BLOCK_N": tiles.block_n,
+        "num_warps": tiles.num_warps, "num_stages": tiles.num_stages,
+    }
+    if kernel == "decode":
+        programs = problem.num_samples * problem.k.shape[1]
+        wanted = tiles.waves * gpu_of(problem.q.device).processors // programs
+        most = min(MOST_SPLITS, triton.cdiv(problem.num_keys, SPLIT_KEYS))
+        arguments["num_splits"] = max(1, min(wanted, most))
+    return arguments
+
+
+def _tiles(kernel: str, problem: Problem) -> dict[str, Any]:
+    tiles = usual_tiles(Kind.of(kernel, problem), gpu_of(problem.q.device))
+    return launch_arguments(tiles, kernel, problem)
+
+
+def forward_tiles(problem: Problem) -> dict[str, Any]:
+    """BLOCK_M, BLOCK_N, num_warps and num_stages of the forward kernel."""
+    return _tiles("forward", problem)
+
+
+def dkdv_tiles(problem: Problem) -> dict[str, Any]:
+    """The same of the kernel for dk and dv."""
+    return _tiles("dkdv", problem)
+
+
+def dq_tiles(problem: Problem) -> dict[str, Any]:
+    """The same of the kernel for dq."""
+    return _tiles("dq", problem)
+
+
+def decode_tiles(problem: Problem) -> dict[str, Any]:
+    """The same of the kernel for few queries, and num_splits."""
+    return _tiles("decode", problem)
+
+
+def scored_tiles(problem: Problem) -> dict[str, Any]:
+    """The same of the kernel for dbias and dmask."""
+    return _tiles("scored", problem)

@@ -1,0 +1,146 @@
+"""Whole models: what is timed, what is promised, and how it is shown."""
+
+import io
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from lab.bench.samples import ENVIRONMENT, make_timing
+from rich.console import Console
+
+from flashpoint.errors import InputError
+from flashpoint.lab.bench import models
+from flashpoint.lab.bench.check import slow_model
+from flashpoint.lab.bench.limits import SpeedLimit
+from flashpoint.lab.bench.memory import Peak
+from flashpoint.lab.bench.model_cases import MODEL_LIMITS, ModelCase, stated_limit
+from flashpoint.lab.bench.models import make_step, measure_model
+from flashpoint.lab.bench.panels import arrange
+from flashpoint.lab.bench.plan import Request, select_items, select_models
+from flashpoint.lab.bench.result import ModelMeasurement, ModelRow, Result
+from flashpoint.lab.bench.result_file import from_json, to_json
+from flashpoint.lab.bench.table import render
+from flashpoint.lab.bench.timing import Budget
+from flashpoint.lab.training.step import Step
+
+TINY = ModelCase(model="vit_ti16", batch=2, image_size=32, device="cpu")
+LIMIT = SpeedLimit(rivals=("softmax",), must=1.2, aim=1.4)
+REQUEST = Request(device="cuda", suite="vit-model", dtypes=("bf16",))
+
+
+def make_model_row(ours_s=0.1, theirs_s=0.13, **changes):
+    row = ModelRow(
+        case=ModelCase(model="vit_s8", batch=256),
+        limit=LIMIT,
+        measurements=(
+            ModelMeasurement(attention="relu", timing=make_timing(ours_s), peak=Peak(9 * 10**9)),
+            ModelMeasurement(
+                attention="softmax", timing=make_timing(theirs_s), peak=Peak(12 * 10**9)
+            ),
+        ),
+    )
+    return replace(row, **changes)
+
+
+def make_result(*rows):
+    return Result(environment=ENVIRONMENT, models=rows)
+
+
+def show(result):
+    console = Console(file=io.StringIO(), width=80)
+    console.print(render(result))
+    return console.file.getvalue()
+
+
+def test_twins_are_timed_and_nothing_is_promised_of_unknown_cases():
+    said = []
+    row = measure_model(TINY, Budget(rounds=2, seconds=0.1), said.append, has_memory=True)
+    assert [found.attention for found in row.measurements] == ["relu", "softmax"]
+    assert row.images_per_s("relu") > 0
+    assert row.speedup == pytest.approx(
+        row.of("softmax").timing.median_s / row.of("relu").timing.median_s
+    )
+    assert (row.limit, slow_model(row)) == (None, None)
+    assert said[-1] == "vit_ti16, 2 images: time"
+
+
+@pytest.mark.parametrize("attention", ["relu", "softmax"])
+def test_a_step_trains(attention, monkeypatch):
+    made = []
+    monkeypatch.setattr(models, "Step", lambda *given: made.append(Step(*given)) or made[-1])
+    step = make_step(TINY, attention)
+    model = made[0].model.module
+    assert model.config.qk_norm == "layer"
+    assert model.config.attention.activation == attention
+    for _ in range(3):
+        step()
+    counts = made[0].tally.read()
+    assert (counts.good, counts.bad) == (3, 0)
+    torch.manual_seed(0)
+    fresh = type(model)(model.config)
+    pairs = zip(fresh.parameters(), model.parameters(), strict=True)
+    assert sum(not torch.equal(a, b) for a, b in pairs) > 10
+
+
+def test_suite_states_its_limits():
+    cases = select_models(REQUEST)
+    assert [(case.model, case.batch) for case in cases] == [("vit_s16", 1024), ("vit_s8", 256)]
+    assert [(stated_limit(c).must, stated_limit(c).aim) for c in cases] == [
+        (1.12, 1.22),
+        (1.2, 1.4),
+    ]
+    assert tuple(MODEL_LIMITS) == cases
+    assert select_items(REQUEST, ("flashpoint",)) == ()
+    assert select_models(replace(REQUEST, suite="vit")) == ()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"mode": "forward", "causal": True}, "takes no --mode, --causal"),
+        ({"device": "cpu", "dtypes": ("bf16", "fp32")}, "is for --device cuda, the device is cpu"),
+        ({"dtypes": ("fp32",)}, "in bf16, and takes no --dtype"),
+    ],
+)
+def test_words_that_mean_nothing_are_refused(changes, message):
+    with pytest.raises(InputError, match=message):
+        select_models(replace(REQUEST, **changes))
+
+
+def test_promises_are_kept_broken_or_cannot_be_seen():
+    assert slow_model(make_model_row()) is None
+    slow = make_model_row(theirs_s=0.11)
+    assert slow_model(slow) == "1.10x as fast as softmax, limit 1.20x"
+    ours, theirs = make_model_row().measurements
+    alone = make_model_row(measurements=(ours, replace(theirs, timing=None, skipped="no memory")))
+    assert slow_model(alone) == "nothing to compare with: no result of softmax"
+    none = make_model_row(measurements=(replace(ours, timing=None, skipped="no memory"), theirs))
+    assert slow_model(none) == "there is no result: no memory"
+
+
+def test_file_keeps_everything_and_says_more_for_other_readers():
+    result = make_result(make_model_row(), make_model_row(limit=None))
+    text = to_json(result)
+    assert from_json(text) == result
+    first = json.loads(text)["models"][0]
+    assert first["speedup"] == pytest.approx(1.3)
+    assert first["measurements"][0]["images_per_s"] == pytest.approx(2560)
+
+
+def test_table_shows_both_twins():
+    text = show(make_result(make_model_row()))
+    for part in ("vit_s8, 256 images", "2560 images/s", "1.30x", ">=1.20", "9.0 GB", "12.0 GB"):
+        assert part in text
+    assert max(map(len, text.splitlines())) <= 80
+    ours, theirs = make_model_row().measurements
+    lost = make_model_row(measurements=(ours, replace(theirs, timing=None, skipped="no memory")))
+    assert "No softmax: no memory (vit_s8, 256 images)." in show(make_result(lost))
+
+
+def test_figure_has_a_panel_of_models():
+    (line,) = arrange(make_result(make_model_row()))
+    (panel,) = line
+    assert (panel.title, panel.unit) == ("Training step of whole models, bf16", "images/s")
+    assert [bar.provider for bar in panel.groups[0].bars] == ["flashpoint", "sdpa"]
+    assert panel.groups[0].speedup == pytest.approx(1.3)

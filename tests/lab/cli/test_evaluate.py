@@ -1,0 +1,68 @@
+"""``flashpoint evaluate`` from the command line."""
+
+import json
+
+import pytest
+from lab.evaluation.trained import call, trained_run
+
+from flashpoint.errors import InputError
+from flashpoint.lab.cli import run_arguments
+from flashpoint.lab.cli.evaluate import evaluate
+from flashpoint.lab.training.run_folder import open_run
+
+
+def test_numbers_are_shown_and_written(tmp_path):
+    run = trained_run()
+    out, _ = call(evaluate, run, "--checkpoint", "last", "--json", tmp_path / "a.json")
+    record = open_run(run).record
+    assert f"{record.validation['top1']:.2%}" in out
+    assert "step 60, on digits" in out
+    content = json.loads((tmp_path / "a.json").read_text())
+    assert content["top1"] == pytest.approx(record.validation["top1"])
+    assert (content["step"], content["data"], content["labels"]) == (60, "digits", "all")
+
+
+def test_json_on_stdout_is_nothing_but_json():
+    out, err = call(evaluate, trained_run(), "--json", "-", "--labels", "matching")
+    assert json.loads(out)["num_images"] == 360
+    assert "top-1" in err
+
+
+def test_progress_is_a_line_now_and_then_without_a_terminal(monkeypatch):
+    _, err = call(evaluate, trained_run())
+    assert "Evaluating" not in err
+    monkeypatch.setattr(run_arguments, "SECONDS_A_LINE", 0.0)
+    _, err = call(evaluate, trained_run(), "--batch-size", "180")
+    assert "Evaluating: 180 of 360\nEvaluating: 360 of 360\n" in err
+
+
+def test_checkpoints_are_told_apart():
+    steps = [
+        json.loads(call(evaluate, trained_run(), "--json", "-", "--checkpoint", which)[0])
+        for which in ("20", "best")
+    ]
+    assert steps[0]["step"] == 20
+    assert steps[1]["step"] == open_run(trained_run()).best_step
+    assert steps[0]["loss"] > steps[1]["loss"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--checkpoint", "bst"), "must be best, last or a step. Did you mean 'best'"),
+        (("--checkpoint", "7"), "no checkpoint of step 7. It has: 20, 40, 60"),
+        (("--device", "gpu"), "--device 'gpu' must be auto, cpu or cuda"),
+        (("--data", "/no/such"), "'/no/such' is neither a folder nor a known set"),
+        (("--classes", "/no/such.txt"), "the class list /no/such.txt cannot be read"),
+        (("--json", "/no/such/a.json"), "cannot write --json /no/such/a.json"),
+    ],
+)
+def test_wrong_arguments_are_one_line(arguments, message):
+    with pytest.raises(InputError, match=message) as caught:
+        call(evaluate, trained_run(), *arguments)
+    assert "\n" not in str(caught.value)
+
+
+def test_what_is_no_run_is_refused(tmp_path):
+    with pytest.raises(InputError, match="is not a run's folder"):
+        call(evaluate, tmp_path)

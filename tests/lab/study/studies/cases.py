@@ -1,0 +1,189 @@
+"""Made-up numbers for every study, and the verdicts that should follow."""
+
+import math
+
+from lab.study.studies.outcomes import noise, outcomes
+
+from flashpoint.lab.study.moments import output_variance
+
+YES, NO, OPEN = "supports", "contradicts", "undecided"
+
+
+def scaling(gap, growth=0.0):
+    """relu below softmax by a gap, and by more at larger sizes."""
+    sizes = {"128/8": 0, "128/4": 1, "192/4": 2, "256/4": 3}
+
+    def numbers(size, attention, seed):
+        lost = (gap + growth * sizes[size]) * (attention == "relu")
+        top1 = 0.7 + 0.05 * sizes[size] - lost + noise(seed)
+        seconds = 10.0 + sizes[size] + seed
+        return {"top1": top1, "transfer.mean": top1, "flops": 1e15, "seconds": seconds}
+
+    return numbers
+
+
+def length_power(best, identity=0.6, relu2=0.8):
+    def numbers(tokens, activation, seed, alpha=1.0):
+        level = {"identity": identity, "relu2": relu2}.get(activation, 0.8)
+        return {"top1": level - 0.1 * abs(alpha - best) + noise(seed)}
+
+    return numbers
+
+
+def qk_norm(lost):
+    return lambda attention, norm, seed: {"top1": 0.8 - lost * (norm == "without") + noise(seed)}
+
+
+def gate(lost, cost):
+    def numbers(seed, gate="", alpha=1.0, measured=""):
+        if measured:
+            return {"without_s": 1.0 + noise(seed), "with_s": 1.0 + cost}
+        return {"top1": 0.8 - lost * abs(alpha - 1.0) + noise(seed)}
+
+    return numbers
+
+
+def memory_slots(softmax, norm, norm_many):
+    def numbers(memory, slots, seed):
+        worse = {"relu": 0.0, "softmax": softmax, "softmax + norm": norm}[memory]
+        if memory == "softmax + norm" and slots >= 3072:
+            worse = norm_many
+        return {"loss": 3.0 + worse + noise(seed)}
+
+    return numbers
+
+
+def relu_attention(bare, factor, whole, from_one=10.0):
+    found = {
+        **{"softmax": 20.0, "relu, no factor": bare, "relu, factor": factor},
+        **{"relu, factor, gamma from 1": from_one, "relu, factor and penalty": whole},
+    }
+    return lambda attention, seed: {
+        "translation.bleu": found[attention] + noise(seed),
+        "loss": 3.0,
+    }
+
+
+def document_length(gains):
+    def numbers(attention, length, seed):
+        bleu = 20.0 + gains[length] * (attention == "relu") + noise(seed)
+        groups = {"translation.bleu_1-128": bleu, "translation.bleu_over 2048": bleu}
+        shares = {"translation.repeated_share": 0.5}
+        return {"translation.bleu": bleu, "loss": 3.0, **shares, **groups}
+
+    return numbers
+
+
+def learned_length(learned, from_half, alpha):
+    found = {"learned from 1": learned, "learned from 0.5": from_half, "fixed at 0.5": 0.7}
+
+    def numbers(seed, **factors):
+        rule = factors["alpha"]
+        return {
+            "top1": found.get(rule, 0.8) + noise(seed),
+            "learned.alpha": alpha + noise(seed),
+            "learned.alpha_layer0": alpha,
+            "learned.alpha_layer1": alpha,
+        }
+
+    return numbers
+
+
+def longer(relu_seen, relu_fixed, softmax):
+    def numbers(attention, trained_tokens, seed):
+        far = softmax if attention == "softmax" else relu_seen
+        found = {"top1": 0.8 + noise(seed), "seen64.top1": 0.8 + noise(seed)}
+        fixed = {} if attention == "softmax" else {"fixed576.top1": relu_fixed + noise(seed)}
+        return {**found, "seen576.top1": far + noise(seed), **fixed}
+
+    return numbers
+
+
+def retrieval(half, one, softmax=0.99, beyond=None):
+    """Recall of training's pairs, and of 128: by attention, or as before."""
+
+    def numbers(attention, trained_pairs, seed):
+        level = {"relu, alpha 0.5": half, "relu, alpha 1": one}.get(attention, softmax)
+        far = (beyond or {}).get(attention, level)
+        at = {4: 1.0, 32: level + noise(seed), 128: far + noise(seed)}
+        return {f"pairs{pairs}.exact": share for pairs, share in at.items()}
+
+    return numbers
+
+
+def speed(slow):
+    def numbers(measured, tokens=0, seed=0):
+        if measured == "kernels":
+            case = "NVIDIA H200|forward|relu|full|none|bf16|64|4096"
+            return {f"{case}|ours_s": 1.0, f"{case}|softmax_s": 1.8}
+        return {"relu_s": 1.0 + noise(seed), "softmax_s": slow if tokens == 16 else 1.5}
+
+    return numbers
+
+
+def variance(off=1.0, softmax=1.0, lemma=None):
+    def numbers(seed, width):
+        found = {}
+        for keys in (16, 1024):
+            for alpha in (0.0, 0.5, 1.0):
+                for h in ("relu", "relu2", "gelu", "softplus", "identity", "relu6", "sigmoid"):
+                    wrong = off if (h, alpha, keys) == ("gelu", 0.5, 1024) else 1.0 + noise(seed)
+                    computed = output_variance(h, alpha, keys)
+                    found[f"{h}.alpha{alpha:g}.keys{keys}"] = wrong * computed
+                found[f"silu.alpha{alpha:g}.keys{keys}"] = output_variance("silu", alpha, keys)
+                layer = output_variance("relu", alpha, keys, width) if lemma is None else lemma
+                found[f"layer.relu.alpha{alpha:g}.keys{keys}"] = layer
+            found[f"softmax.keys{keys}"] = softmax * math.e / keys
+        return found
+
+    return numbers
+
+
+CASES = [
+    ("scaling", scaling(0.004), [YES, YES, YES]),
+    ("scaling", scaling(0.05), [NO, YES, NO]),
+    ("scaling", scaling(-0.03, growth=0.01), [YES, NO, YES]),
+    ("scaling", scaling(0.01), [OPEN, YES, OPEN]),
+    ("length-power", length_power(1.0), [YES, YES, YES]),
+    ("length-power", length_power(0.0, identity=0.85, relu2=0.85), [NO, NO, NO]),
+    ("length-power", length_power(2.0), [NO, YES, YES]),
+    ("qk-norm", qk_norm(0.004), [YES, YES]),
+    ("qk-norm", qk_norm(0.03), [NO, NO]),
+    ("qk-norm", qk_norm(-0.03), [NO, NO]),
+    ("gate", gate(0.1, 0.09), [YES, YES]),
+    ("gate", gate(-0.1, 0.3), [NO, NO]),
+    ("gate", gate(0.1, 0.01), [YES, NO]),
+    ("memory-slots", memory_slots(0.1, 0.01, 0.1), [YES, YES, YES]),
+    ("memory-slots", memory_slots(-0.1, 0.2, -0.1), [NO, NO, NO]),
+    ("relu-attention", relu_attention(1.0, 19.0, 21.0), [YES] * 5),
+    ("relu-attention", relu_attention(20.0, 21.0, 18.0, 22.0), [NO] * 5),
+    ("relu-attention", relu_attention(0.0, -noise(0), 18.0), [OPEN, YES, YES, NO, NO]),
+    (
+        "document-length",
+        document_length({256: -0.1, 512: 0.5, 1024: 1.2}),
+        [YES, YES, YES],
+    ),
+    (
+        "document-length",
+        document_length({256: 0.9, 512: 0.5, 1024: -1.2}),
+        [NO, NO, NO],
+    ),
+    ("variance", variance(), [YES, YES, NO]),
+    ("variance", variance(off=1.3, softmax=1.3, lemma=0.5), [NO, NO, YES]),
+    ("learned-length", learned_length(0.81, 0.8099, 0.8), [YES, YES, YES, YES]),
+    ("learned-length", learned_length(0.75, 0.65, 0.5), [NO, NO, NO, NO]),
+    ("longer-than-trained", longer(0.7, 0.3, 0.7), [YES, YES]),
+    ("longer-than-trained", longer(0.3, 0.5, 0.7), [NO, NO]),
+    ("retrieval", retrieval(0.98, 0.5), [YES, NO, YES, NO]),
+    ("retrieval", retrieval(0.5, 0.999), [NO, YES, NO, YES]),
+    ("retrieval", retrieval(0.98, 0.98, beyond={"relu, alpha 1": 0.3}), [YES, YES, YES, NO]),
+    ("speed", speed(1.1), [YES, YES]),
+    ("speed", speed(0.9), [NO, YES]),
+    ("speed", speed(2.5), [YES, NO]),
+]
+
+
+def samples(name):
+    """Good numbers of a study's whole plan at small."""
+    numbers = next(numbers for case, numbers, _ in CASES if case == name)
+    return outcomes(name, numbers)

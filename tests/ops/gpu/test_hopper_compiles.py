@@ -1,0 +1,187 @@
+"""The kernels for Hopper compile without one, from the arguments that their launchers give them.
+
+Triton's interpreter cannot run Gluon, so that nothing else looks at these kernels where there is
+no such GPU. This file is its own worker: as a program, it compiles the kernels of some cases.
+"""
+
+import re
+import sys
+from importlib.util import find_spec
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+if find_spec("triton") is None:
+    pytest.skip("triton is not installed", allow_module_level=True)
+
+import triton
+from ahead_of_time import (
+    compile_in_processes,
+    compiling_for,
+    machine_code,
+    spills_in_product_loops,
+    unwritten_registers,
+    why_not,
+)
+
+from flashpoint.ops.gpu import versions
+
+# head dim, right end of the window, alpha, activation, and of which kernels
+CASES = {
+    "64": (64, None, 1.0, "relu", "both"),
+    "64-long": (64, None, 1.0, "relu", "all"),
+    "64-causal": (64, 0, 1.0, "relu", "all"),
+    "128": (128, None, 1.0, "relu", "all"),
+    "128-causal": (128, 0, 1.0, "relu", "all"),
+    "128-signed": (128, None, 1.0, "relu", "signed"),
+    "128-causal-signed": (128, 0, 1.0, "relu", "signed"),
+    "128-causal-root-signed": (128, 0, 0.5, "relu", "signed"),
+    "128-causal-power": (128, 0, 0.7, "relu", "all"),
+    "64-silu": (64, None, 1.0, "silu", "forward"),
+    "64-causal-silu": (64, 0, 1.0, "silu", "forward"),
+    "128-silu": (128, None, 1.0, "silu", "forward"),
+    "128-causal-silu": (128, 0, 1.0, "silu", "forward"),
+}
+# tokens and norms of q and k in a packed call, whether these have gains, kernels with one inside
+NORMED_CASES = {
+    "64-layer": (300, "layer", "layer", True, ["forward", "both"]),
+    "64-rms-q-only": (784, "rms", "none", False, ["forward", "both"]),
+    "64-rms-k-only": (784, "none", "rms", False, ["both"]),
+    "64-short-layer": (200, "layer", "layer", True, ["forward", "both"]),
+    "64-short-rms-k-only": (200, "none", "rms", False, ["forward", "both"]),
+    "64-long-layer": (1100, "layer", "layer", True, ["forward", "keys", "queries"]),
+}
+NUM_KERNELS = {"all": 3, "both": 2, "signed": 2, "forward": 1}
+LOCAL_MEMORY = re.compile(r"(\d+) bytes stack frame")
+SPILLING = (3, 8)  # Triton from which on ptxas keeps more of a tile's numbers in local memory
+MOST_LOCAL_MEMORY = 96  # bytes, then and for the keys' side in head dim 128; else none
+# accesses to it in the loop over a tile's blocks, then; else none. docs/log.md has their times
+MOST_IN_LOOP = {"64-rms-q-only": 6, "128-causal-signed": 1, "128-causal-root-signed": 1}
+
+
+def test_kernels_compile_without_a_gpu():
+    if not versions.has_supported_gluon():
+        pytest.skip(f"triton {triton.__version__} has another Gluon than the tested ones")
+    if (reason := why_not()) is not None:
+        pytest.skip(reason)
+    counts = {case: NUM_KERNELS[which] for case, (*_, which) in CASES.items()}
+    counts |= {case: len(sides) for case, (*_, sides) in NORMED_CASES.items()}
+    lines = compile_in_processes(__file__, list(counts))
+    for case, count in counts.items():
+        assert sum(line.startswith(f"{case}: ") for line in lines) == count, lines
+
+
+@pytest.mark.parametrize(
+    ("columns", "block", "pieces"),
+    [
+        *((784, 128, (16, 0)), (577, 128, (64, 16)), (197, 128, (64, 16)), (96, 128, (64, 32))),
+        *((300, 128, (32, 16)), (256, 128, (0, 0)), (250, 128, (0, 0)), (100, 64, (32, 16))),
+        (120, 64, (0, 0)),
+    ],
+)
+def test_last_block_is_cut_to_pieces(columns, block, pieces):
+    """Powers of two from 16 on that hold what is left; as others where a block costs no more."""
+    from flashpoint.ops.gpu.hopper.backward.kernel import pieces_of
+
+    assert pieces_of(columns, block) == pieces
+    assert sum(pieces) == 0 or 0 <= sum(pieces) - columns % block < 16
+
+
+@pytest.mark.parametrize(
+    ("keys", "block", "piece"),
+    [(196, 64, 16), (784, 64, 16), (577, 128, 0), (785, 128, 32), (300, 64, 0), (256, 64, 0),
+     (200, 128, 0)],
+)  # fmt: skip
+def test_last_keys_of_forward_are_cut(keys, block, piece):
+    """To a power of two from 16 on, where blocks before it fill the loop."""
+    from flashpoint.ops.gpu.hopper.forward.kernel import piece_of
+
+    assert piece_of(keys, block) == piece
+
+
+def launches_of(head_dim, right, alpha, activation, which):
+    """What the launchers would run: kernels and their arguments.
+
+    ``which``: all of a plain call, those of a short one, whose backward has both sides in one, the
+    backward ones that store signs, or the forward one.
+    """
+    from flashpoint.ops.gpu.activations import in_kernels
+    from flashpoint.ops.gpu.call import Problem
+    from flashpoint.ops.gpu.hopper import tiles as hopper_tiles
+    from flashpoint.ops.gpu.hopper.backward import kernel as hopper_backward
+    from flashpoint.ops.gpu.hopper.forward import kernel as hopper_forward
+    from flashpoint.ops.gpu.replay import Recorder
+    from flashpoint.ops.spec import Terms
+
+    q, k, v, do = (torch.empty(2, 4, 512, head_dim, dtype=torch.bfloat16) for _ in range(4))
+    problem = Problem.dense(q, k, v, None, None, None, Terms(activation, alpha, right=right))
+    assert hopper_tiles.suits(problem)
+    assert hopper_backward.suits(problem, do)
+    with compiling_for(90) as kernels:
+        if which != "signed":
+            hopper_forward.launch_hopper_forward(problem, Recorder(q), do)
+        if which == "forward":
+            return kernels
+        signed_rows = 512 if which == "signed" else 513
+        hopper_backward.SIGNED_ROWS = dict.fromkeys([False, True], signed_rows)
+        hopper_backward.BOTH_ROWS = 512 if which == "both" else 511
+        arguments = problem.arguments() | {"GRADIENT": in_kernels(activation)[1]}
+        hopper_backward.launch_hopper_backward(problem, Recorder(q), do, [q, k, v], arguments)
+    return kernels
+
+
+def packed_launches_of(tokens, q_kind, k_kind, has_gains, sides):
+    """Those with a norm inside, of a packed call."""
+    from flashpoint.ops.gpu import dispatch, packed
+    from flashpoint.ops.gpu.hopper.backward import kernel as hopper_backward
+    from flashpoint.ops.spec import NormTerms, Terms
+
+    hopper_backward.BOTH_ROWS = 1024
+    dispatch.serves = lambda _: True
+    qkv = torch.empty(2, tokens, 3, 4, 64, dtype=torch.bfloat16)
+    gains = [torch.ones(64) if has_gains and kind != "none" else None for kind in (q_kind, k_kind)]
+    rest = (*gains, None, None, None, NormTerms(q_kind, 1e-6, k_kind, 1e-6), Terms())
+    with compiling_for(90) as kernels:
+        o = packed.launch_packed_forward(qkv, *rest)
+        packed.launch_packed_backward(o, qkv, *rest, False, False)
+    launches = [kernel for kernel in kernels if kernel.name.startswith("hopper")]
+    normed = [kernel for kernel in launches if has_norm(kernel.arguments)]
+    assert [side_of(kernel.arguments) for kernel in normed] == sides
+    return normed
+
+
+def side_of(arguments):
+    return arguments.get("SIDE", "forward")
+
+
+def has_norm(arguments):
+    names = {"keys": ["K_NORM"], "queries": ["Q_NORM"]}
+    of_both = ["Q_NORM", "K_NORM"]
+    return any(arguments[name] != "none" for name in names.get(side_of(arguments), of_both))
+
+
+def main():
+    """Compile, and read what ptxas made: products that do not wait, and no spill among them."""
+    torch.cuda.get_device_properties = lambda _: SimpleNamespace(multi_processor_count=132)
+    for case in sys.argv[1:]:
+        plain = case in CASES
+        kernels = launches_of(*CASES[case]) if plain else packed_launches_of(*NORMED_CASES[case])
+        for kernel in kernels:
+            side = side_of(kernel.arguments)
+            head_dim = (kernel.arguments["v"] or kernel.arguments["v_rows"]).block_shape[3]
+            may_spill = (side, head_dim) == ("keys", 128) or versions.installed() >= SPILLING
+            said = f"{case}, {side}:\n{kernel.log}"
+            assert not re.search(r"\(C75\d\d\)", said), said
+            assert int(LOCAL_MEMORY.search(said)[1]) <= MOST_LOCAL_MEMORY * may_spill, said
+            code = machine_code(kernel)
+            assert not unwritten_registers(code), said
+            loops = spills_in_product_loops(code)
+            assert loops, said
+            most = MOST_IN_LOOP.get(case, 0) if versions.installed() >= SPILLING else 0
+            assert max(loops) <= most, f"{said}{loops} spills in the loops over blocks"
+            print(f"{case}: {side} compiled")  # noqa: T201 - the parent process reads it
+
+
+if __name__ == "__main__":
+    main()

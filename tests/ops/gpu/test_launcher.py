@@ -1,0 +1,387 @@
+"""Launches past Triton: what its C launcher gets, and when Triton must go its own way.
+
+The installed Triton's own classes run here, with a C launcher and a driver that only take notes;
+``make test-versions`` runs them with the oldest and the newest Triton that is known.
+"""
+
+from contextlib import nullcontext as nothing
+from functools import partial
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from implementations import HAS_TRITON
+
+if not HAS_TRITON:
+    pytest.skip("triton is not installed", allow_module_level=True)
+
+import triton
+from triton import knobs
+from triton.backends.nvidia.driver import CudaLauncher, wrap_handle_tensordesc
+from triton.compiler.compiler import CompiledKernel
+from triton.runtime import driver
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from flashpoint.ops.gpu import launcher, replay, versions
+
+META = {"swizzle": 3, "elem_size": 2, "elem_type": 8, "block_size": [1, 16], "fp4_padded": False}
+STREAM = 11
+IS_FLAT = triton.__version__.startswith(("3.5.", "3.6."))  # read off Triton's own C launchers
+SHAPE = (4, 32)
+
+
+class Given(NamedTuple):
+    """What the C launcher was given, in the same order for every Triton."""
+
+    grid: tuple[int, ...]
+    stream: int
+    function: int
+    modes: tuple[bool, ...]
+    scratch: tuple[Any, ...]
+    metadata: tuple[int, ...]
+    hooks: tuple[Any, ...]  # what they are told, enter, exit
+    extra: tuple[Any, ...]
+    arguments: tuple[Any, ...]
+
+    @classmethod
+    def of(cls, given):
+        """The C launcher's arguments, which have two forms."""
+        first = (given[:3], given[3], given[4], given[5:7])
+        if IS_FLAT:
+            return cls(*first, given[7:9], given[9], given[10:13], (), given[13:])
+        assert len(given) == 16
+        return cls(*first, given[11:13], given[7], given[8:11], given[13:15], tuple(given[15]))
+
+
+@pytest.fixture
+def made(monkeypatch):
+    """A driver without a GPU; gives the addresses it made descriptors of."""
+    addresses = []
+
+    def fill(address, *rest):
+        addresses.append(address)
+        return ("map", address, repr(rest))
+
+    active = SimpleNamespace(
+        get_current_device=lambda: 0,
+        get_current_stream=lambda _: STREAM,
+        utils=SimpleNamespace(fill_tma_descriptor=fill, fill_tma_descriptor_tiled=fill),
+    )
+    monkeypatch.setattr(driver, "_active", active)
+    return addresses
+
+
+class Compiled(CompiledKernel):
+    """Loaded nothing, so that there is nothing to unload."""
+
+    def __del__(self):
+        pass
+
+
+class Kernel:
+    """o = f(q, k), with q and k read by the copy engine or by pointers."""
+
+    arg_names = ("q", "k", "strides", "scale", "o", "bias", "BLOCK")
+
+    def __init__(self, described=True, metas=2, **changes):
+        self.notes = []
+        kind = "tensordesc<bf16[1, 16]>" if described else "*bf16"
+        others = (("i32", "constexpr"), "fp32", "*bf16", "constexpr", "constexpr")
+        signature = dict(enumerate((kind, kind, *others)))
+        run = CudaLauncher.__new__(CudaLauncher)
+        run.num_ctas = 1
+        run.launch_cooperative_grid, run.launch_pdl = False, True
+        run.global_scratch_size = run.profile_scratch_size = 0
+        run.global_scratch_align = run.profile_scratch_align = 1
+        run.arg_annotations, run.kernel_signature, run.gsan_enabled = ("annotations",), b"s", False
+        metas = [META] * metas if described else None
+        run.launch = wrap_handle_tensordesc(self.note, signature, metas)
+        vars(run).update(changes)
+        self.compiled = Compiled.__new__(Compiled)
+        known = {"module": 1, "function": 7, "packed_metadata": (4, 1, 0), "name": "kernel"}
+        vars(self.compiled).update(known, _run=run, src=None)
+
+    def note(self, *given):
+        """The C launcher."""
+        self.notes.append(Given.of(given))
+
+    def __getitem__(self, grid):
+        def launch(enable_fp_fusion=None, **arguments):
+            assert enable_fp_fusion == (True if versions.launcher_form() else None)
+            self.compiled[(*grid, 1, 1)](*arguments.values())
+            return self.compiled
+
+        return launch
+
+
+def describe(x):
+    return TensorDescriptor(x, list(x.shape), list(x.stride()), [1, 16])
+
+
+def attend(kernel, recorder, q, k, describe=describe):
+    """The first call."""
+    o = recorder.empty("o", SHAPE, q.dtype)
+    values = (describe(q), describe(k), (32, 1), 0.5, o, None, 16)
+    recorder.launch(kernel, 9, dict(zip(kernel.arg_names, values, strict=True)))
+    return [o]
+
+
+class Repeating(replay.Recorder):
+    def __init__(self, like):
+        super().__init__(like)
+        self.is_repeatable = True
+
+
+@pytest.fixture
+def call(monkeypatch, made):
+    """Calls a kernel on q and k, recorded and then replayed; gives what the C launcher got."""
+    monkeypatch.setattr(replay, "Recorder", Repeating)
+    monkeypatch.setattr(replay, "_recordings", {})
+
+    def call(kernel, q, k, describe=describe):
+        first_call = partial(attend, kernel, q=q, k=k, describe=describe)
+        inputs = {"q": q, "k": k}
+        (o,) = replay.run_recorded("attend", inputs, (), ("o",), first_call)
+        return kernel.notes[-1], o
+
+    return call
+
+
+def make(num=2):
+    return [torch.zeros(SHAPE, dtype=torch.bfloat16) for _ in range(num)]
+
+
+def addresses_in(given):
+    """The same with addresses for tensors, and without hooks."""
+    arguments = [x.data_ptr() if isinstance(x, torch.Tensor) else x for x in given.arguments]
+    return given._replace(hooks=(), arguments=arguments)
+
+
+def took_shortcut(given):
+    return given.hooks == (None, None, None)
+
+
+def mapped(given):
+    """The addresses in descriptors."""
+    return [x[1] for x in given.arguments if isinstance(x, tuple) and x[0] == "map"]
+
+
+def values_of(q, k):
+    return (q, k, (32, 1), 0.5, make(1)[0], None, 16)
+
+
+def find(kernel, values):
+    return launcher.find_shortcut(kernel.compiled, (9, 1, 1), kernel.arg_names, values)
+
+
+@pytest.mark.parametrize("described", [True, False], ids=["described", "pointers"])
+def test_moved_tensors_reach_the_launcher_as_by_triton(call, described, monkeypatch):
+    kernel = Kernel(described)
+    how = describe if described else (lambda x: x)
+    call(kernel, *make(), how)
+    q, k = make()
+    short, o = call(kernel, q, k, how)
+    monkeypatch.setattr(replay, "is_watched", lambda: True)
+    monkeypatch.setattr(replay.torch, "empty", lambda *_, **__: o)  # at the same address
+    own, _ = call(kernel, q, k, how)
+    assert took_shortcut(short)
+    assert not took_shortcut(own)
+    assert addresses_in(short) == addresses_in(own)
+    assert short.stream == STREAM
+    found = [*mapped(short), *short.arguments]
+    assert all(x.data_ptr() in found for x in (q, k, o))
+
+
+@pytest.mark.parametrize("which", ["launch_enter_hook", "launch_exit_hook"])
+@pytest.mark.parametrize("is_chain", [True, False], ids=["chain", "function"])
+def test_hooks_are_told_of_replays(call, monkeypatch, which, is_chain):
+    kernel = Kernel()
+    call(kernel, *make())
+    hook = knobs.HookChain()
+    monkeypatch.setattr(knobs.runtime, which, hook)
+    assert took_shortcut(call(kernel, *make())[0])
+    told = []
+    hook.add(told.append)
+    if not is_chain:
+        monkeypatch.setattr(knobs.runtime, which, told.append)
+    given, _ = call(kernel, *make())
+    assert not took_shortcut(given)
+    assert getattr(knobs.runtime, which) in given.hooks
+
+
+CHANGES = {
+    "global scratch": {"global_scratch_size": 8},
+    "profile scratch": {"profile_scratch_size": 8},
+    "sanitizer": {"gsan_enabled": True},
+    "another function": {"launch": lambda *_: None},
+    "no function": {"launch": print},
+    "no maps": {"metas": 0},
+}
+
+
+@pytest.mark.parametrize("changes", CHANGES.values(), ids=CHANGES)
+def test_kernels_that_need_triton_have_no_shortcut(changes, made):
+    values = values_of(*map(describe, make()))
+    assert find(Kernel(), values) is not None
+    assert find(Kernel(**changes), values) is None
+
+
+def test_launchers_of_another_form_have_no_shortcut(made):
+    kernel = Kernel()
+    q, k = make()
+    assert find(kernel, values_of(describe(q), k)) is None
+    assert (
+        find(SimpleNamespace(compiled=None, arg_names=kernel.arg_names), values_of(q, k)) is None
+    )
+    del kernel.compiled.run.launch_pdl
+    assert find(kernel, values_of(describe(q), describe(k))) is None
+
+
+def test_replays_without_a_shortcut_go_by_triton(call, monkeypatch):
+    kernel = Kernel()
+    kernel.compiled.run.global_scratch_size = 8
+    allocator = SimpleNamespace(get=lambda: lambda *_: 5)
+    monkeypatch.setattr("triton.runtime._allocation._allocator", allocator)
+    call(kernel, *make())
+    q, k = make()
+    given, o = call(kernel, q, k)
+    assert not took_shortcut(given)
+    assert any(x is o for x in given.arguments)
+    assert mapped(given) == [q.data_ptr(), k.data_ptr()]
+
+
+@pytest.fixture
+def install(monkeypatch):
+    """Makes the installed Triton say that it is another version."""
+
+    def install(version):
+        monkeypatch.setattr(triton, "__version__", version)
+        versions.warn_if_unsupported.cache_clear()
+
+    yield install
+    versions.warn_if_unsupported.cache_clear()
+
+
+@pytest.mark.parametrize("version", ["3.10.0", "3.4.0", "3.99.1+git", "4.0.0", "3.55.0", "main"])
+def test_calls_of_an_unsupported_triton_go_its_own_way_each_time(
+    monkeypatch, made, install, version
+):
+    """Nothing of it is remembered, and its users are told once."""
+    install(version)
+    monkeypatch.setattr(replay, "_recordings", {})
+    kernel = Kernel()
+    assert not replay.Recorder(SimpleNamespace(is_cuda=True)).is_repeatable
+    assert find(kernel, values_of(*map(describe, make()))) is None
+    for turn in range(3):
+        q, k = make()
+        first_call = partial(attend, kernel, q=q, k=k)
+        with (
+            pytest.warns(UserWarning, match=r"supports Triton 3.5 to 3.9, not yet")
+            if turn == 0
+            else nothing()
+        ):
+            (o,) = replay.run_recorded("attend", {"q": q, "k": k}, (), ("o",), first_call)
+        given = kernel.notes[-1]
+        assert any(x is o for x in given.arguments)
+        assert mapped(given) == [q.data_ptr(), k.data_ptr()]
+    assert not replay._recordings
+    assert version in versions.describe()
+    assert "not supported yet" in versions.describe()
+
+
+@pytest.mark.parametrize("version", ["3.5.1", "3.6.0", "3.7.0+git1a2b", "3.8.0", "3.9.2"])
+def test_supported_versions_are_known_by_their_first_numbers(install, version):
+    install(version)
+    versions.warn_if_unsupported()
+    assert versions.launcher_form() is not None
+    assert versions.has_supported_gluon() == (not version.startswith("3.5."))
+    assert versions.describe() == f"Triton {version} is supported"
+
+
+def test_all_that_a_descriptor_holds_comes_along(call):
+    """A field that a later Triton adds reaches replays, since descriptors are copied whole."""
+
+    def describe_newly(x):
+        made = describe(x)
+        made.padding, made.of_tomorrow = "nan", 7
+        return made
+
+    first, second = (describe_newly(x) for x in make())
+    moved = launcher.described(first, second.base)
+    assert vars(moved) == vars(second) | {"base": second.base}
+    assert first.base is not second.base
+    kernel = Kernel()
+    call(kernel, *make(), describe_newly)
+    (recorder,) = replay._recordings.values()
+    (launch,) = recorder.launches
+    assert [(d.base, d.of_tomorrow) for _, _, d in launch.descriptors] == [(None, 7)] * 2
+    given, _ = call(kernel, *make(), describe_newly)
+    maps = [x for x in given.arguments if isinstance(x, tuple) and x[0] == "map"]
+    assert all(rest.endswith(" 1)") for *_, rest in maps)  # padding with NaN is 1
+
+
+def test_launcher_that_takes_other_arguments_is_left_to_triton(call, monkeypatch):
+    """A patch release may change what nobody promised to keep: one warning, and right results."""
+    kernel = Kernel()
+    call(kernel, *make())
+    (recorder,) = replay._recordings.values()
+
+    def launch(*_):
+        raise TypeError("function takes exactly 17 arguments")
+
+    recorder.shortcuts[:] = [shortcut._replace(launch=launch) for shortcut in recorder.shortcuts]
+    versions.warn_of_launcher.cache_clear()
+    for turn in range(2):
+        q, k = make()
+        with pytest.warns(UserWarning, match="in another way") if turn == 0 else nothing():
+            given, o = call(kernel, q, k)
+        assert not took_shortcut(given)
+        assert any(x is o for x in given.arguments)
+        assert mapped(given) == [q.data_ptr(), k.data_ptr()]
+    versions.warn_of_launcher.cache_clear()
+
+
+def test_descriptors_are_made_once_for_an_address(call, made):
+    kernel = Kernel()
+    call(kernel, *make())
+    made.clear()
+    q, k, other_q, other_k = make(4)
+    for pair in ((q, k), (other_q, other_k), (q, k), (other_q, k)):
+        given, _ = call(kernel, *pair)
+        assert mapped(given) == [x.data_ptr() for x in pair]
+    assert made == [x.data_ptr() for x in (q, k, other_q, other_k)]
+
+
+def test_remembered_descriptors_are_bounded(monkeypatch):
+    monkeypatch.setattr(launcher, "MOST_MAPS", 3)
+    maps = launcher.Maps(lambda address: -address)
+    for address in range(10):
+        assert maps[address] == -address
+        assert len(maps) <= 3
+
+
+def test_parts_of_a_tensor_have_their_addresses(monkeypatch, made):
+    kernel = Kernel(described=False)
+    x = torch.zeros(2, 5, 3, 4, 8, dtype=torch.bfloat16)
+    recorder = Repeating(x)
+    recorder.name_parts("x", ("q", "k", "v"))
+    attend(kernel, recorder, *x.unbind(2)[:2], describe=lambda part: part)
+    moved = torch.zeros_like(x)
+    for is_watched in (False, True):
+        monkeypatch.setattr(replay, "is_watched", lambda is_watched=is_watched: is_watched)
+        recorder.replay({"x": moved}, {"x": moved.data_ptr()}, moved)
+        q, k, _ = moved.unbind(2)
+        given = addresses_in(kernel.notes[-1])
+        assert given.arguments[:2] == [q.data_ptr(), k.data_ptr()]
+
+
+def test_tensors_on_other_devices_share_no_recording():
+    """A launcher that gets numbers cannot tell the host's from the GPU's."""
+
+    def signature(device):
+        x = torch.zeros(4, 4)
+        x.get_device = lambda: device
+        return replay._identify({"q": x})[0]
+
+    assert signature(0) == signature(0) != signature(-1)

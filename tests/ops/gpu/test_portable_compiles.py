@@ -1,0 +1,102 @@
+"""The portable kernels compile for every GPU that is served, and fit its shared memory.
+
+This file is its own worker: as a program, it compiles the kernels of some cases.
+"""
+
+import sys
+from importlib.util import find_spec
+
+import pytest
+import torch
+
+if find_spec("triton") is None:
+    pytest.skip("triton is not installed", allow_module_level=True)
+
+from ahead_of_time import (
+    GPUS,
+    compile_in_processes,
+    compiling_for,
+    machine_code,
+    unwritten_registers,
+    why_not,
+)
+
+from flashpoint.ops.spec import NormTerms, Terms
+
+BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
+PACKED = "normalise_heads forward normalise_heads dkdv dq denormalise_heads"
+# dtype, D, Dv, Lq, Lk, terms, tensors beside q, k and v; which kernels the call takes
+CASES = {
+    "64": (BF16, 64, 64, 2048, 2048, Terms(), (), "forward dkdv dq"),
+    "128-causal": (BF16, 128, 128, 300, 300, Terms(right=0), (), "forward dkdv dq"),
+    "256": (FP16, 256, 256, 300, 300, Terms(), (), "forward dkdv dq"),
+    "narrow": (FP16, 72, 8, 64, 128, Terms("silu", 0.7, right=0), (), "forward dkdv dq"),
+    "odd-rows": (BF16, 65, 7, 64, 128, Terms(), (), "forward dkdv dq"),
+    "bias": (BF16, 64, 64, 300, 300, Terms("gelu"), ("bias",), "forward dkdv dq scored"),
+    "mask": (BF16, 64, 128, 300, 300, Terms(), ("mask",), "count forward count dkdv dq"),
+    "lengths": (FP16, 64, 64, 300, 300, Terms(left=9), ("lengths",), "forward dkdv dq"),
+    "fp32": (FP32, 64, 64, 300, 300, Terms("sigmoid"), (), "forward dkdv dq"),
+    "decode": (BF16, 128, 128, 1, 4096, Terms(), (), "decode combine dkdv dq"),
+    "whole": (BF16, 64, 64, 49, 49, Terms(), (), "whole whole_backward"),
+    "packed": (BF16, 64, 64, 300, 300, Terms(), ("norms",), PACKED),
+}
+WHOLE = (80, 90)  # without descriptors and with; others take some of the cases, for their time
+SHORT = ("64", "256", "bias", "mask", "fp32")
+
+
+def test_kernels_compile_for_every_gpu(request):
+    if (reason := why_not()) is not None:
+        pytest.skip(reason)
+    archs = GPUS if request.config.getoption("--every-case") else (80, 90)
+    cases = [f"{arch}:{case}" for case in CASES for arch in archs if arch in WHOLE]
+    cases += [f"{arch}:{case}" for case in SHORT for arch in archs if arch not in WHOLE]
+    lines = compile_in_processes(__file__, cases)
+    assert sorted(line for line in lines if line.endswith(" compiled")) == sorted(
+        f"{case} compiled" for case in cases
+    )
+
+
+def call_plain(dtype, D, Dv, Lq, Lk, terms, extras):
+    """Forward and backward on tensors without values."""
+    from flashpoint.ops.gpu.portable.backward import launch_backward
+    from flashpoint.ops.gpu.portable.forward import launch_forward
+
+    q, do = (torch.empty(2, 4, Lq, d, dtype=dtype) for d in (D, Dv))
+    k, v = (torch.empty(2, 2 if "lengths" in extras else 4, Lk, d, dtype=dtype) for d in (D, Dv))
+    bias = torch.empty(1, 4, Lq, Lk, dtype=dtype) if "bias" in extras else None
+    mask = torch.empty(2, 1, Lq, Lk, dtype=torch.bool) if "mask" in extras else None
+    lengths = torch.empty(2, dtype=torch.int64) if "lengths" in extras else None
+    launch_forward(q, k, v, bias, mask, lengths, terms)
+    launch_backward(do, q, k, v, bias, mask, lengths, terms, bias is not None, False)
+
+
+def call_packed(dtype, D, Dv, Lq, Lk, terms, extras):
+    """The same of a packed call with norms."""
+    from flashpoint.ops.gpu.packed import launch_packed_backward, launch_packed_forward
+
+    qkv, gain = torch.empty(2, Lq, 3, 4, D, dtype=dtype), torch.empty(D)
+    rest = (gain, None, None, None, None, NormTerms("layer", 1e-6, "rms", 1e-6), terms)
+    o = launch_packed_forward(qkv, *rest)
+    launch_packed_backward(o, qkv, *rest, False, False)
+
+
+def main():
+    """Compile; a kernel must fit the shared memory that its GPU has for one program."""
+    for name in sys.argv[1:]:
+        arch, case = name.split(":")
+        *arguments, expected = CASES[case]
+        call = call_packed if "norms" in arguments[-1] else call_plain
+        with compiling_for(int(arch)) as kernels:
+            call(*arguments)
+        found = " ".join(kernel.name for kernel in kernels)
+        assert found == expected, (name, found)
+        for kernel in kernels:
+            most = GPUS[int(arch)].shared_bytes
+            assert kernel.shared_bytes <= most, (name, kernel.name, kernel.shared_bytes, most)
+            unwritten = unwritten_registers(machine_code(kernel)) if arch == "90" else []
+            assert not unwritten, (name, kernel.name, unwritten)
+        print(f"{name} compiled")  # noqa: T201 - the parent process reads it
+
+
+if __name__ == "__main__":
+    main()
