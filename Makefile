@@ -10,7 +10,7 @@ INTERNALS := tests/ops/test_library.py tests/ops/test_packed_library.py tests/la
   tests/lab/training/test_step.py tests/lab/training/test_step_memory.py tests/lab/training/test_optimizer.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-versions lint bench clean
+.PHONY: help demo test test-versions lint docs-numbers bench clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 15
@@ -37,6 +37,9 @@ lint: $(STAMP) ## check style, import directions and types
 	$(BIN)/ruff format --check
 	$(BIN)/lint-imports --no-logo
 	PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(BIN)/pyright
+
+docs-numbers: $(STAMP) ## write the stored numbers into README and docs; NUMBERS=--check compares
+	@PYTHONPATH=tools $(BIN)/python -m docs_numbers $(NUMBERS)
 
 bench: $(STAMP) ## time the operator beside PyTorch's attention; BENCH=--quick for a short run
 	@$(BIN)/flashpoint bench --device cpu --threads 2 $(BENCH)

@@ -1,0 +1,166 @@
+"""Tables over all studies: what came out, how they were run, and what the README quotes."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from docs_numbers.documents import TWINS, pair_scores
+from docs_numbers.images import TOKENS, cifar_top1
+from docs_numbers.stored import Stored
+from docs_numbers.tables import Generator, claims, listed, numbers, table
+from flashpoint.lab.report.findings import Verdict
+from flashpoint.lab.report.run_files import RunFiles
+from flashpoint.lab.report.verdicts import PAST, count_words
+from flashpoint.lab.study.registry import STUDIES
+
+DOCUMENTS = "documents-from-english-to-german"
+GLANCE: dict[str, tuple[str, Callable[[list[float]], str]]] = {
+    "scaling": (
+        "sizes",
+        lambda v: f"relu / L is at most {-v[0]:.1f} points below softmax in the mean, at any size",
+    ),
+    "length-power": (
+        "the-power-of-the-length-and-the-activation",
+        lambda v: (
+            f"relu is best with alpha near 1; without an activation {v[2]:.1f} points are lost"
+        ),
+    ),
+    "qk-norm": (
+        "qk-layernorm",
+        lambda v: f"relu loses {-v[0]:.1f} points without it, squared relu {-v[1]:.1f}",
+    ),
+    "gate": (
+        "a-gate",
+        lambda v: f"a gate does not replace the factor; a step takes {v[1]:.1f}% longer",
+    ),
+    "memory-slots": (
+        "slots-of-the-feed-forward-memory",
+        lambda v: "a relu memory beats softmax's from 128 to 2048 slots and falls back at 4096",
+    ),
+    "relu-attention": (
+        DOCUMENTS,
+        lambda v: (
+            f"the penalty gains {v[2]:.1f} BLEU; ReLUFormer stays {-v[3]:.1f} behind softmax"
+        ),
+    ),
+    "document-length": (
+        DOCUMENTS,
+        lambda v: (
+            f"ReLUFormer is {-v[1]:.0f} BLEU behind on the longest documents; "
+            "length brings no gain"
+        ),
+    ),
+    "variance": (
+        "variance-at-initialization",
+        lambda v: f"the closed form holds; a layer has {v[2]:.0f} where paper 2's lemma says 1",
+    ),
+    "learned-length": (
+        "a-learned-power-of-the-length",
+        lambda v: f"alpha learns its way from 0.5 to {v[2]:.2f}, not to 1: start at 1",
+    ),
+    "longer-than-trained": (
+        "more-tokens-than-in-training",
+        lambda v: f"divide by the keys seen, not by the training length: {v[1]:.0f} points",
+    ),
+    "retrieval": (
+        "finding-one-key-among-many",
+        lambda v: (
+            "relu follows softmax up to the lengths of training; at four times as many pairs "
+            f"it is {-v[2]:.0f} to {-v[3]:.0f} points behind"
+        ),
+    ),
+    "speed": (
+        "does-the-gain-arrive",
+        lambda v: f"every training step is faster, by {v[0]:.2f} times at least",
+    ),
+}
+"""By study: its heading in results.md, and one sentence of its verdicts' values."""
+
+
+def _all_verdicts(stored: Stored) -> list[Verdict]:
+    return [verdict for study in STUDIES for verdict in stored.verdicts(study)]
+
+
+@numbers("glance")
+def _glance(stored: Stored) -> str:
+    rows = []
+    for study, (anchor, sentence) in GLANCE.items():
+        verdicts = stored.verdicts(study)
+        words = [verdict.word for verdict in verdicts]
+        values = [float("nan") if one.value is None else one.value for one in verdicts]
+        rows.append([f"[{study}](#{anchor})", *map(words.count, PAST), sentence(values)])
+    return table(["study", *PAST.values(), "what came out"], rows)
+
+
+@numbers("verdicts")
+def _verdicts(stored: Stored) -> str:
+    found = _all_verdicts(stored)
+    return f"{len(STUDIES)} studies, {len(found)} claims: {count_words(found)}."
+
+
+@numbers("study-runs")
+def _runs(stored: Stored) -> str:
+    rows = []
+    for study in GLANCE:
+        section = stored.section(study)
+        commits = dict.fromkeys(str(one["commit"])[:7] for one in section.environments)
+        scope = section.scope.partition(": ")[2]
+        trials = len(stored.outcomes(study))
+        rows.append([study, trials, scope, ", ".join(f"`{one}`" for one in commits)])
+    return table(["study", "trials", "what was run", "commits"], rows)
+
+
+@numbers("equal-runs")
+def _equal_runs(stored: Stored) -> str:
+    """Runs of equal configs and seeds, by the same code, in several studies."""
+    alike, apart = [], []
+    for group in _repeated(stored):
+        curves = [[row["loss"] for row in (*run.train, *run.validation)] for run in group]
+        (alike if all(one == curves[0] for one in curves) else apart).append(group)
+    images = [group for group in alike if group[0].config["task"] == "vision"]
+    largest = {
+        step: max(float(np.ptp(_losses_at(group, step))) for group in apart)
+        for step in (100, 2000)
+    }
+    return listed(
+        {
+            "image configs that ran in several studies": f"{len(images)}, all with equal curves",
+            "text configs with equal curves (ReLUFormer)": f"{len(alike) - len(images)}",
+            "text configs with other curves (softmax)": f"{len(apart)}",
+            "their training losses differ": (
+                f"by up to {largest[100]:.4f} at update 100, {largest[2000]:.3f} at update 2,000"
+            ),
+        }
+    )
+
+
+def _repeated(stored: Stored) -> list[list[RunFiles]]:
+    groups: dict[tuple[str, str], list[RunFiles]] = {}
+    for study in sorted(GLANCE):
+        for run in stored.section(study).runs:
+            key = (repr(run.config), run.record["environment"]["commit"])
+            groups.setdefault(key, []).append(run)
+    return [group for group in groups.values() if len(group) > 1]
+
+
+def _losses_at(group: Sequence[RunFiles], step: int) -> list[float]:
+    return [row["loss"] for run in group for row in run.train if row["step"] == step]
+
+
+@numbers("quality")
+def _quality(stored: Stored) -> str:
+    rows = []
+    for patch, tokens in TOKENS.items():
+        softmax, relu = (f"{cifar_top1(stored, patch, twin).mean():.1f}%" for twin in TWINS)
+        rows.append([f"CIFAR-10, ViT, {tokens} tokens, 60 epochs: top-1", relu, softmax])
+    softmax, relu = (f"{pair_scores(stored, twin)['all']['bleu']:.1f}" for twin in TWINS)
+    rows.append(["English to German documents, 8,000 updates: BLEU", relu, softmax])
+    return table(["trained by one recipe", "relu", "softmax"], rows)
+
+
+def _claims_of(study: str) -> Generator:
+    return lambda stored: claims(stored, study)
+
+
+for _study in STUDIES:
+    numbers(f"{_study}-claims")(_claims_of(_study))
