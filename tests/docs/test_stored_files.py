@@ -162,8 +162,8 @@ def test_twins_of_a_size_have_the_same_parameters_and_flops(stored, size):
 @pytest.mark.parametrize("tokens", BATCHES)
 def test_timed_steps_have_the_shapes_that_the_tables_count_with(stored, tokens):
     for seed in SEEDS:
-        trial = stored.plan_of("speed", f"step-tokens{tokens}-seed{seed}")
-        for config in trial.work.options["configs"].values():
+        options = stored.options_of("speed", f"step-tokens{tokens}-seed{seed}")
+        for config in options["configs"].values():
             model = config["model"]
             assert (model["depth"], model["num_heads"]) == (DEPTH, HEADS)
             assert (32 // model["patch_size"]) ** 2 == tokens

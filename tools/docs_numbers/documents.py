@@ -6,9 +6,8 @@ from typing import Any
 import numpy as np
 
 from docs_numbers.stored import SEEDS, Stored
-from docs_numbers.tables import between, difference, listed, numbers, spread, table
+from docs_numbers.tables import between, difference, interval, listed, numbers, spread, table
 from flashpoint.lab.study.reading import change
-from flashpoint.lab.study.verdict import bootstrap
 
 FOLDER = "en_de_docs"
 LENGTHS = (256, 512, 1024)
@@ -29,6 +28,14 @@ PILOTS = ("penalty0.3", "penalty1.0", "penalty3.0")
 def _of_length(stored: Stored, twin: str, length: int, number: str) -> np.ndarray:
     """By seed."""
     return stored.values("document-length", f"{twin}-length{length}-", f"translation.{number}")
+
+
+def bleu_gaps(stored: Stored) -> list[float]:
+    """BLEU of softmax less that of ReLUFormer, by length."""
+    return [
+        float(np.subtract(*(_of_length(stored, twin, n, "bleu").mean() for twin in TWINS)))
+        for n in LENGTHS
+    ]
 
 
 @numbers("document-length")
@@ -77,7 +84,7 @@ def _gap(stored: Stored) -> str:
         for length in (1024, 256)
         for twin in ("relu", "softmax")
     ]
-    drawn = bootstrap(groups, change)
+    drawn = interval(groups, change)
     relu, softmax, relu_before, softmax_before = (group.mean() for group in groups)
     return listed(
         {

@@ -1,5 +1,7 @@
 """Tables of image models: the long runs on CIFAR-10, and the studies of small ViTs."""
 
+from typing import Any
+
 import numpy as np
 
 from docs_numbers.stored import PERCENT, SEEDS, Stored
@@ -7,6 +9,7 @@ from docs_numbers.tables import (
     between,
     by_seed,
     difference,
+    interval,
     less,
     listed,
     numbers,
@@ -14,7 +17,6 @@ from docs_numbers.tables import (
     table,
 )
 from flashpoint.lab.study.reading import change
-from flashpoint.lab.study.verdict import bootstrap
 
 CIFAR = "cifar10"
 TOKENS = {4: 64, 2: 256}
@@ -42,7 +44,7 @@ def _cifar(stored: Stored) -> str:
     for patch, tokens in TOKENS.items():
         softmax, relu = (cifar_top1(stored, patch, twin) for twin in TWINS)
         pairs = relu - softmax
-        drawn = bootstrap([relu, softmax])
+        drawn = interval([relu, softmax])
         half = STUDENT_975 * pairs.std(ddof=1) / len(pairs) ** 0.5
         rows.append(
             [
@@ -297,7 +299,7 @@ def _gate(stored: Stored) -> str:
 @numbers("gate-more")
 def _gate_more(stored: Stored) -> str:
     arms = [gate_top1(stored, gate, alpha) for gate in GATES for alpha in (1.0, 0.5)]
-    part = bootstrap(arms, change)
+    part = interval(arms, change)
     gated, plain = (
         1e3 * stored.values("gate", "time-", f"{gate}_s").mean() for gate in ("with", "without")
     )
@@ -320,16 +322,12 @@ def _more_products(stored: Stored) -> float:
     from flashpoint.models.cost import forward_flops
     from flashpoint.models.vit import ViTConfig
 
-    options = stored.plan_of("gate", "time-seed0").work.options
     flops = {}
-    for gate, config in options["configs"].items():
-        shape = {key: value for key, value in config["model"].items() if isinstance(value, int)}
-        flops[gate] = forward_flops(
-            ViTConfig(
-                **{"image_size": 32, "channels": 3, "num_classes": 10},
-                **{"gate": config["model"]["gate"], **shape},
-            )
-        )
+    for gate, config in stored.options_of("gate", "time-seed0")["configs"].items():
+        model = config["model"]
+        shape = {k: v for k, v in model.items() if isinstance(v, int)}
+        sizes: dict[str, Any] = {"image_size": 32, "channels": 3, "num_classes": 10, **shape}
+        flops[gate] = forward_flops(ViTConfig(gate=model["gate"], **sizes))
     return PERCENT * (flops["with"] / flops["without"] - 1)
 
 

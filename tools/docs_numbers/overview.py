@@ -4,74 +4,81 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from docs_numbers.documents import TWINS, pair_scores
+from docs_numbers.documents import TWINS, bleu_gaps, pair_scores
 from docs_numbers.images import TOKENS, cifar_top1
+from docs_numbers.steps import step_ratios
 from docs_numbers.stored import Stored
-from docs_numbers.tables import Generator, claims, listed, numbers, table
+from docs_numbers.tables import Generator, between, claims, listed, numbers, table
 from flashpoint.lab.report.findings import Verdict
 from flashpoint.lab.report.run_files import RunFiles
 from flashpoint.lab.report.verdicts import PAST, count_words
 from flashpoint.lab.study.registry import STUDIES
 
 DOCUMENTS = "documents-from-english-to-german"
-GLANCE: dict[str, tuple[str, Callable[[list[float]], str]]] = {
+GLANCE: dict[str, tuple[str, Callable[[list[float], Stored], str]]] = {
     "scaling": (
         "sizes",
-        lambda v: f"relu / L is at most {-v[0]:.1f} points below softmax in the mean, at any size",
+        lambda v, _: (
+            f"in the mean relu / L is at most {-v[0]:.1f} points below softmax at any size; "
+            "three seeds do not decide"
+        ),
     ),
     "length-power": (
         "the-power-of-the-length-and-the-activation",
-        lambda v: (
+        lambda v, _: (
             f"relu is best with alpha near 1; without an activation {v[2]:.1f} points are lost"
         ),
     ),
     "qk-norm": (
         "qk-layernorm",
-        lambda v: f"relu loses {-v[0]:.1f} points without it, squared relu {-v[1]:.1f}",
+        lambda v, _: f"relu loses {-v[0]:.1f} points without it, squared relu {-v[1]:.1f}",
     ),
     "gate": (
         "a-gate",
-        lambda v: f"a gate does not replace the factor; a step takes {v[1]:.1f}% longer",
+        lambda v, _: f"a gate does not replace the factor; a step takes {v[1]:.1f}% longer",
     ),
     "memory-slots": (
         "slots-of-the-feed-forward-memory",
-        lambda v: "a relu memory beats softmax's from 128 to 2048 slots and falls back at 4096",
+        lambda v, _: "a relu memory beats softmax's from 128 to 2048 slots and falls back at 4096",
     ),
     "relu-attention": (
         DOCUMENTS,
-        lambda v: (
+        lambda v, _: (
             f"the penalty gains {v[2]:.1f} BLEU; ReLUFormer stays {-v[3]:.1f} behind softmax"
         ),
     ),
     "document-length": (
         DOCUMENTS,
-        lambda v: (
-            f"ReLUFormer is {-v[1]:.0f} BLEU behind on the longest documents; "
-            "length brings no gain"
+        lambda _, stored: (
+            f"ReLUFormer is {between(bleu_gaps(stored), 0)} BLEU behind at every "
+            "length; length brings no gain"
         ),
     ),
     "variance": (
         "variance-at-initialization",
-        lambda v: f"the closed form holds; a layer has {v[2]:.0f} where paper 2's lemma says 1",
+        lambda v, _: f"the closed form holds; a layer has {v[2]:.0f} where paper 2's lemma says 1",
     ),
     "learned-length": (
         "a-learned-power-of-the-length",
-        lambda v: f"alpha learns its way from 0.5 to {v[2]:.2f}, not to 1: start at 1",
+        lambda v, _: f"alpha learns its way from 0.5 to {v[2]:.2f}, not to 1: start at 1",
     ),
     "longer-than-trained": (
         "more-tokens-than-in-training",
-        lambda v: f"divide by the keys seen, not by the training length: {v[1]:.0f} points",
+        lambda v, _: f"divide by the keys seen, not by the training length: {v[1]:.0f} points",
     ),
     "retrieval": (
         "finding-one-key-among-many",
-        lambda v: (
+        lambda v, _: (
             "relu follows softmax up to the lengths of training; at four times as many pairs "
             f"it is {-v[2]:.0f} to {-v[3]:.0f} points behind"
         ),
     ),
     "speed": (
         "does-the-gain-arrive",
-        lambda v: f"every training step is faster, by {v[0]:.2f} times at least",
+        lambda _, stored: (
+            f"a training step is {between(step_ratios(stored))} times as fast, most "
+            "at the fewest tokens"
+        ),
     ),
 }
 """By study: its heading in results.md, and one sentence of its verdicts' values."""
@@ -88,7 +95,7 @@ def _glance(stored: Stored) -> str:
         verdicts = stored.verdicts(study)
         words = [verdict.word for verdict in verdicts]
         values = [float("nan") if one.value is None else one.value for one in verdicts]
-        rows.append([f"[{study}](#{anchor})", *map(words.count, PAST), sentence(values)])
+        rows.append([f"[{study}](#{anchor})", *map(words.count, PAST), sentence(values, stored)])
     return table(["study", *PAST.values(), "what came out"], rows)
 
 

@@ -115,7 +115,7 @@ def _missed(stored: Stored) -> str:
     for what, must, reached in _targets(stored):
         if reached < must:
             groups.setdefault((what, must), []).append(reached)
-    rows = [[what, must, between(found)] for (what, must), found in groups.items()]
+    rows = [[what, f"{must:.2f}", between(found)] for (what, must), found in groups.items()]
     return table(["what", "target", "reached"], rows)
 
 
@@ -160,10 +160,9 @@ def _host(stored: Stored) -> str:
 @numbers("speed-memory")
 def _memory(stored: Stored) -> str:
     """What attention keeps for backward, beside FlashAttention."""
+    backward = [row for row in stored.bench(GPU_FILES["long"]).rows if row.of(OURS).kept_bytes]
     shares = [
-        row.of(OURS).kept_bytes / theirs
-        for row in stored.bench(GPU_FILES["long"]).rows
-        if (theirs := row.of("sdpa_flash").kept_bytes)
+        (row.of(OURS).kept_bytes or 0) / (row.of("sdpa_flash").kept_bytes or 1) for row in backward
     ]
     decoded = stored.bench(GPU_FILES["decode"]).rows
     ours, cudnn = (
@@ -193,8 +192,12 @@ def _gpu_files(stored: Stored) -> str:
         versions = [at.torch.partition("+")[0], ".".join((at.triton or "").split(".")[:2])]
         versions.append(f"{cudnn // 10000}.{cudnn // 100 % 100}")
         place = f"[{name}.json](results/{name}.json)"
-        rows.append([f"`{suite}`", place, f"`{at.commit[:7]}`", *versions])
+        rows.append([f"`{suite}`", place, f"`{_short(at.commit)}`", *versions])
     return table(["suite", "stored file", "commit", "torch", "Triton", "cuDNN"], rows)
+
+
+def _short(commit: str | None) -> str:
+    return (commit or "?")[:7]
 
 
 @numbers("speed-cpu")
@@ -234,7 +237,10 @@ def _cpu_more(stored: Stored) -> str:
             [f"a call on {row.case.shape.length} tokens{words}", _beside(row)]
             for row, words in ((call, ""), (recorded, ", graph recorded"))
         ),
-        ["measured", f"{at.device}, {at.threads} threads, torch {at.torch}, `{at.commit[:7]}`"],
+        [
+            "measured",
+            f"{at.device}, {at.threads} threads, torch {at.torch}, `{_short(at.commit)}`",
+        ],
     ]
     return table(["", "CPU"], rows)
 

@@ -23,11 +23,16 @@ def _more(stored: Stored, tokens: int) -> float:
     return float(np.subtract(*_steps(stored, tokens)).mean())
 
 
-def kernels(stored: Stored, mode: str, length: int) -> list[float]:
+def step_ratios(stored: Stored) -> list[float]:
+    """softmax's time over relu's, by tokens."""
+    return [float(np.divide(*_steps(stored, tokens)).mean()) for tokens in BATCHES]
+
+
+def kernels(stored: Stored, mode: str, length: int) -> tuple[float, float]:
     """Seconds of softmax's best and of ours, with norms of q and k, head dim 64."""
     found = stored.outcome("speed", "kernels").numbers
     case = f"NVIDIA H200|{mode}|relu|full|layer|bf16|64|{length}"
-    return [found[f"{case}|{name}_s"] for name in ("softmax", "ours")]
+    return found[f"{case}|softmax_s"], found[f"{case}|ours_s"]
 
 
 def _by_kernels(stored: Stored, tokens: int) -> float:
@@ -35,8 +40,8 @@ def _by_kernels(stored: Stored, tokens: int) -> float:
     length = NEAREST[tokens]
     rows = [row for row in stored.bench(GPU_FILES["vit"]).rows if not row.is_overhead]
     shape = next(row.case.shape for row in rows if row.case.shape.length == length)
-    more = sum(np.subtract(*kernels(stored, mode, length)) for mode in ("forward", "backward"))
-    one = more / (shape.batch * shape.heads * length)
+    pairs = [kernels(stored, mode, length) for mode in ("forward", "backward")]
+    one = sum(softmax - ours for softmax, ours in pairs) / (shape.batch * shape.heads * length)
     return 1e3 * one * DEPTH * HEADS * tokens * BATCHES[tokens]
 
 
@@ -73,8 +78,9 @@ def _more_numbers(stored: Stored) -> str:
 def _kernels(stored: Stored) -> str:
     lengths = (49, 196, 197, 577, 784)
     rows = [
-        [mode, *(f"{np.divide(*kernels(stored, mode, length)):.2f}" for length in lengths)]
+        [mode, *(f"{softmax / ours:.2f}" for softmax, ours in pairs)]
         for mode in ("forward", "backward")
+        for pairs in [[kernels(stored, mode, length) for length in lengths]]
     ]
     return table(["kernels with norms, softmax over ours", *lengths], rows)
 
@@ -86,10 +92,9 @@ def _elsewhere(stored: Stored) -> str:
         stored.run(f"cifar10/speed-patch2-{name}").record["samples_per_s"]
         for name in ("relu", "softmax")
     ]
-    ratios = [np.divide(*_steps(stored, tokens)).mean() for tokens in BATCHES]
     return listed(
         {
-            "a step of this study, softmax's time over relu's": between(ratios),
+            "a step of this study, softmax's time over relu's": between(step_ratios(stored)),
             "a step of ViT-S/16, 196 tokens (suite `vit-model`)": f"{models['vit_s16']:.2f}",
             "a step of ViT-S/8, 784 tokens (suite `vit-model`)": f"{models['vit_s8']:.2f}",
             "a whole training, 256 tokens, batches of 128 (section CIFAR-10)": (

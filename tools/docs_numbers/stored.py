@@ -16,7 +16,7 @@ from flashpoint.lab.report.run_files import RunFiles, read_runs
 from flashpoint.lab.report.study_report import StudySection
 from flashpoint.lab.study import store
 from flashpoint.lab.study.outcome import Outcome
-from flashpoint.lab.study.plan import Trial
+from flashpoint.lab.study.plan import Measurement
 from flashpoint.lab.study.registry import STUDIES
 from flashpoint.lab.study.sections import read_section
 
@@ -68,10 +68,13 @@ class Stored:
             raise InputError(f"results/{study} has no finished trial {trial!r}.")
         return found
 
-    def plan_of(self, study: str, trial: str) -> Trial:
-        """What a trial was to do."""
+    def options_of(self, study: str, trial: str) -> Mapping[str, Any]:
+        """What a trial was to measure, and how."""
         found = store.read_study(self.root / "results" / study)
-        return store.read_trial(next(path for path in found.trials if path.name == trial))
+        work = store.read_trial(next(path for path in found.trials if path.name == trial)).work
+        if not isinstance(work, Measurement):
+            raise InputError(f"results/{study}: {trial} is a training and measures nothing.")
+        return work.options
 
     def verdicts(self, study: str) -> Sequence[Verdict]:
         """What the numbers say about each claim of a study."""

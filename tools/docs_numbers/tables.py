@@ -6,7 +6,7 @@ import numpy as np
 
 from docs_numbers.stored import Stored
 from flashpoint.lab.report.verdicts import PAST, describe_region, numbers_of
-from flashpoint.lab.study.verdict import bootstrap
+from flashpoint.lab.study.verdict import Interval, bootstrap
 
 Generator = Callable[[Stored], str]
 TABLES: dict[str, Generator] = {}
@@ -73,9 +73,16 @@ def by_seed(values: Iterable[float], form: str = ".2f") -> str:
     return ", ".join(format(value, form) for value in values)
 
 
+def interval(
+    groups: Sequence[np.ndarray], quantity: Callable[..., np.ndarray] | None = None
+) -> Interval:
+    """A quantity of means over seeds and its interval of 95%, by the rule of the studies."""
+    return bootstrap([group.tolist() for group in groups], quantity)
+
+
 def difference(first: np.ndarray, second: np.ndarray, digits: int = 2) -> list[str]:
     """Two cells: the first less the second, and its interval of 95%."""
-    found = bootstrap([first, second])
+    found = interval([first, second])
     return [
         f"{found.value:+.{digits}f}",
         f"{found.low:+.{digits}f} to {found.high:+.{digits}f}",
