@@ -1,6 +1,7 @@
 """Stored runs and studies: whole, as they were planned, and without folders of a machine."""
 
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,8 @@ ROOT = Path(__file__).parents[2]
 RUNS = ROOT / "benchmarks" / "results"
 FOLDERS = (":/", '"/', " /", "/tmp", "/home", "/root")
 """How the name of a machine's folder shows in a file."""
+PICTURE = re.compile(r'"base64": *"[^"]*"')
+"""As a file of records may hold one; its letters spell anything by chance."""
 PILOTS = ("penalty0.3", "penalty1.0", "penalty3.0")
 LATER = {f"patch2-{twin}-seed{seed}" for twin in ("relu", "softmax") for seed in (1, 2)}
 
@@ -28,9 +31,11 @@ def test_no_stored_file_names_a_folder_of_a_machine():
     places = (ROOT / "results", RUNS / "cifar10", RUNS / "en_de_docs")
     files = [file for place in places for file in sorted(place.rglob("*")) if file.is_file()]
     texts = {
-        file: file.read_text("utf-8") for file in files if file.suffix not in (".png", ".txt")
+        file: PICTURE.sub("", file.read_text("utf-8"))
+        for file in files
+        if file.suffix not in (".png", ".txt")
     }
-    assert len(texts) > 100
+    assert len(texts) > 50
     assert not [file for file, text in texts.items() if any(map(text.__contains__, FOLDERS))]
 
 
