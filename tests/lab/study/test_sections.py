@@ -9,7 +9,7 @@ from lab.report.run_folders import make_run
 from lab.study.tiny import SETTINGS, STUDY, measurement, settle, training
 
 from flashpoint.lab.data.sources import PREPARED
-from flashpoint.lab.report.run_files import read_runs
+from flashpoint.lab.runs.run_files import read_runs
 from flashpoint.lab.study.needs import Need
 from flashpoint.lab.study.outcome import Outcome
 from flashpoint.lab.study.plan import Settings

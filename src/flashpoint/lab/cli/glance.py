@@ -4,8 +4,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from flashpoint.errors import FlashpointError
-from flashpoint.lab.report.run_files import number, read_mapping
 from flashpoint.lab.runs.metrics import read_metrics
+from flashpoint.lab.runs.names import CONFIG, RECORD
+from flashpoint.lab.runs.run_files import number, read_mapping
 
 
 class Glance(NamedTuple):
@@ -32,7 +33,7 @@ class Glance(NamedTuple):
 def look_at(folder: Path) -> Glance:
     """Read a run's files; half-written ones are as good as not there."""
     try:
-        config = read_mapping(folder / "config.yaml")
+        config = read_mapping(folder / CONFIG)
         lines = read_metrics(folder)
     except FlashpointError:
         return Glance()
@@ -44,7 +45,7 @@ def look_at(folder: Path) -> Glance:
         if config.get("epochs")
         else (number(last, "step"), number(config, "steps"))
     )
-    is_finished = (folder / "record.json").is_file()
+    is_finished = (folder / RECORD).is_file()
     return Glance(
         share=1.0 if is_finished else min((done or 0.0) / (total or 1.0), 1.0),
         step=int(number(last, "step") or 0),

@@ -13,6 +13,7 @@ from flashpoint.errors import FlashpointError, InputError, hint
 from flashpoint.lab.cli.paths import path_of
 from flashpoint.lab.cli.study_report import OUT, report
 from flashpoint.lab.cli.train import STOPPED
+from flashpoint.lab.runs.names import FAILURE
 
 if TYPE_CHECKING:
     from flashpoint.lab.study.plan import Settings, Study, Trial
@@ -224,15 +225,16 @@ def _settle(
     chosen: "Sequence[Study]", settings: "Settings", out: Path, fresh: bool, stack: ExitStack
 ) -> "list[StoredStudy]":
     """Plans written to folders that are held until the stack is left."""
+    from flashpoint.lab.runs import trials
     from flashpoint.lab.study import store
     from flashpoint.lab.study.needs import require_data
 
     plans = {entry.name: entry.plan(settings) for entry in chosen}
     require_data([trial for plan in plans.values() for trial in plan])
     for entry in chosen:
-        stack.enter_context(store.claim_study(out / entry.name))
+        stack.enter_context(trials.claim_study(out / entry.name))
         if fresh:
-            store.remove_study(out / entry.name)
+            trials.remove_study(out / entry.name)
     return [
         store.settle_study(out / entry.name, entry, settings, plans[entry.name])
         for entry in chosen
@@ -250,10 +252,10 @@ def _do(
     from rich.console import Console
 
     from flashpoint.lab.cli.study_view import Progress
+    from flashpoint.lab.runs.failure import Preempted
     from flashpoint.lab.study.local import run_locally
     from flashpoint.lab.study.on_ray import GPUS_PER_TRIAL, run_on_ray
     from flashpoint.lab.study.store import read_outcomes
-    from flashpoint.lab.training.failure import Preempted
 
     outcomes = [read_outcomes(entry, _studies()[entry.name]) for entry in stored]
     standing = {trial: one.status for found in outcomes for trial, one in found.items()}
@@ -306,7 +308,7 @@ def _say_what_came_out(stored: "Sequence[StoredStudy]", out: Path) -> None:
     console.print(f"Report: {program_name()} study report {out}", soft_wrap=True, highlight=False)
     if counts["failed"]:
         typer.echo(
-            f"{counts['failed']} of {counts.total()} trials failed. Why is in their failure.json; "
+            f"{counts['failed']} of {counts.total()} trials failed. Why is in their {FAILURE}; "
             "the same command tries them again.",
             err=True,
         )

@@ -9,7 +9,7 @@ from typing import TypeAlias, TypeVar
 from flashpoint.lab.report.chart import add_places
 from flashpoint.lab.report.figure import SERIES, Figure, Line, embed, line_figure, tabs
 from flashpoint.lab.report.html import Html, join, tag
-from flashpoint.lab.report.run_files import Row, RunFiles, number
+from flashpoint.lab.runs.run_files import Row, RunFiles, number
 
 Factor: TypeAlias = str | int | float
 _T = TypeVar("_T")

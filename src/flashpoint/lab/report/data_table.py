@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from flashpoint.lab.report.findings import DataTable
-from flashpoint.lab.report.format import DASH, rounded
 from flashpoint.lab.report.html import Cell, Html, table
+from flashpoint.lab.runs.findings import DataTable
+from flashpoint.lab.runs.format import DASH, rounded
 
 
 def data_table(data: DataTable, *, file: str) -> Html:

@@ -11,11 +11,9 @@ from flashpoint.lab.report.chart import assign_places, chart_figure
 from flashpoint.lab.report.curves import Factor, curves_by_factors, spread
 from flashpoint.lab.report.data_table import data_table
 from flashpoint.lab.report.figure import embed
-from flashpoint.lab.report.findings import RULE, DataTable, Findings
 from flashpoint.lab.report.html import Cell, Child, Html, join, table, tag
 from flashpoint.lab.report.page import Section, build_page
 from flashpoint.lab.report.provenance import SAME, environments
-from flashpoint.lab.report.run_files import Row, RunFiles
 from flashpoint.lab.report.verdicts import (
     badge,
     count_words,
@@ -26,6 +24,9 @@ from flashpoint.lab.report.verdicts import (
     value_cell,
     verdict_card,
 )
+from flashpoint.lab.runs.findings import RULE, DataTable, Findings
+from flashpoint.lab.runs.names import CONFIG
+from flashpoint.lab.runs.run_files import Row, RunFiles
 
 MOST_MAPS = 4
 """So many runs of a study show their attention."""
@@ -191,7 +192,7 @@ def _commands(sections: Sequence[StudySection]) -> Html:
         parts += [tag("h3", section.name), tag("pre", tag("code", lines))]
     run = next((section.runs[0] for section in sections if section.runs), None)
     if run:
-        config = str(run.path / "config.yaml")
+        config = str(run.path / CONFIG)
         one = shlex.join(["flashpoint", "train", config, "--out", f"{run.path}-again"])
         parts += [tag("h3", "One run, as any other"), tag("pre", tag("code", one))]
     return join(parts)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from flashpoint.errors import InputError
-from flashpoint.lab.report.findings import Findings
+from flashpoint.lab.runs.findings import Findings
 from flashpoint.lab.study.measures.registry import known_name
 from flashpoint.lab.study.outcome import Outcome
 

@@ -4,14 +4,16 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from flashpoint.lab.report.findings import DataTable
-from flashpoint.lab.report.run_files import Row, read_runs
 from flashpoint.lab.report.study_report import StudySection
+from flashpoint.lab.runs.findings import DataTable
+from flashpoint.lab.runs.names import CONFIG
+from flashpoint.lab.runs.run_files import Row, read_runs
+from flashpoint.lab.runs.trials import read_record
 from flashpoint.lab.study.outcome import Outcome
 from flashpoint.lab.study.plan import Study
 from flashpoint.lab.study.repeat import commands_of
 from flashpoint.lab.study.scope import describe_scope
-from flashpoint.lab.study.store import read_outcomes, read_record, read_study, read_trial
+from flashpoint.lab.study.store import read_outcomes, read_study, read_trial
 
 MOST_NUMBERS = 16
 """Columns of the table of trials."""
@@ -28,7 +30,7 @@ def read_section(folder: Path, studies: Mapping[str, Study]) -> StudySection:
     study = studies[stored.name]
     outcomes = read_outcomes(stored, study)
     sound = [trial for trial, outcome in outcomes.items() if outcome.status != "failed"]
-    trained = [trial for trial in sound if (trial / "config.yaml").is_file()]
+    trained = [trial for trial in sound if (trial / CONFIG).is_file()]
     runs = read_runs(trained) if trained else []
     stated = _environments(sound)
     trials = [read_trial(trial) for trial in stored.trials]

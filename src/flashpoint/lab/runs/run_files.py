@@ -8,6 +8,7 @@ from typing import Any, NotRequired, TypeAlias, TypedDict, cast
 
 from flashpoint.errors import InputError
 from flashpoint.lab.runs.metrics import read_metrics
+from flashpoint.lab.runs.names import ALL_MAPS, ATTENTION, CONFIG, RECORD, STATISTICS
 from flashpoint.lab.runs.stored import check, exists, read_json, read_yaml
 
 Row: TypeAlias = Mapping[str, Any]
@@ -73,21 +74,21 @@ def read_runs(paths: Sequence[Path]) -> list[RunFiles]:
 
 
 def _read_run(path: Path, name: str) -> RunFiles:
-    if not exists(path / "config.yaml"):
+    if not exists(path / CONFIG):
         raise InputError(
-            f"{path} is not a run's folder: it has no config.yaml. Give one that `flashpoint "
+            f"{path} is not a run's folder: it has no {CONFIG}. Give one that `flashpoint "
             "train` wrote."
         )
     lines = read_metrics(path)
     return RunFiles(
         path=path,
         name=name,
-        config=_read_config(path / "config.yaml"),
-        record=_read_part(path / "record.json", _Record),
+        config=_read_config(path / CONFIG),
+        record=_read_part(path / RECORD, _Record),
         train=[line for line in lines if line.get("kind") == "train"],
         validation=[line for line in lines if line.get("kind") == "validation"],
-        statistics=_read_part(path / "attention" / "statistics.json", _Statistics) or None,
-        maps=sorted((path / "attention").glob("maps*.png")),
+        statistics=_read_part(path / ATTENTION / STATISTICS, _Statistics) or None,
+        maps=sorted((path / ATTENTION).glob(ALL_MAPS)),
     )
 
 
