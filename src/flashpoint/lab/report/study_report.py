@@ -2,13 +2,11 @@
 
 import shlex
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from urllib.parse import quote
+from collections.abc import Sequence
 
 from flashpoint.lab.report.attention import attention
 from flashpoint.lab.report.chart import assign_places, chart_figure
-from flashpoint.lab.report.curves import Factor, curves_by_factors, spread
+from flashpoint.lab.report.curves import curves_by_factors, spread
 from flashpoint.lab.report.data_table import data_table
 from flashpoint.lab.report.figure import embed
 from flashpoint.lab.report.html import Cell, Child, Html, join, table, tag
@@ -24,50 +22,14 @@ from flashpoint.lab.report.verdicts import (
     value_cell,
     verdict_card,
 )
-from flashpoint.lab.runs.findings import RULE, DataTable, Findings
+from flashpoint.lab.runs.findings import RULE, DataTable, StudySection
 from flashpoint.lab.runs.names import CONFIG
-from flashpoint.lab.runs.run_files import Row, RunFiles
 
 MOST_MAPS = 4
 """So many runs of a study show their attention."""
 MOST_ROWS = 30
 """Longer tables start folded."""
 HEAD = ("study", "claim", "verdict", "found", "interval", "holds if")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StudySection:
-    """A study as far as a page shows it.
-
-    Attributes:
-        name, question, source, claim: as ``study/plan.py`` says.
-        scope: what was trained on what, in a line.
-        departures: from the paper; may be empty.
-        findings: what came out.
-        runs: of its trials that trained, those that go on too; may be empty.
-        factors: of each run, where it stands on every axis of the study.
-        environments: in which its trials were made, those that trained nothing too.
-        trials: all of them, with their status, factors and numbers.
-        commands: that repeat it, one a line.
-    """
-
-    name: str
-    question: str
-    source: str
-    claim: str
-    scope: str
-    departures: str
-    findings: Findings
-    runs: Sequence[RunFiles]
-    factors: Sequence[Mapping[str, Factor]]
-    environments: Sequence[Row]
-    trials: DataTable
-    commands: Sequence[str]
-
-    @property
-    def anchor(self) -> str:
-        """Its address within the page."""
-        return f"study-{quote(self.name, safe='')}"
 
 
 def report_studies(sections: Sequence[StudySection], *, title: str) -> str:

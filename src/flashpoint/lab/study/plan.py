@@ -5,16 +5,15 @@ Nothing here trains or imports torch: ``trial.py`` does what a trial says, the r
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 from flashpoint.errors import InputError
-from flashpoint.lab.runs.findings import Findings
+from flashpoint.lab.runs.findings import Factor, Findings
 from flashpoint.lab.study.measures.registry import known_name
 from flashpoint.lab.study.outcome import Outcome
 
 Scale = Literal["smoke", "small", "paper"]
 MOST_SEEDS = 1000
-Factor: TypeAlias = str | int | float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -4,8 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from flashpoint.lab.report.study_report import StudySection
-from flashpoint.lab.runs.findings import DataTable
+from flashpoint.lab.runs.findings import DataTable, StudySection
 from flashpoint.lab.runs.names import CONFIG
 from flashpoint.lab.runs.run_files import Row, read_runs
 from flashpoint.lab.runs.trials import read_record
