@@ -76,7 +76,7 @@ def list_studies() -> None:
     from rich.console import Console
 
     from flashpoint.lab.cli.study_view import draw_studies
-    from flashpoint.lab.study.defaults import settings_of
+    from flashpoint.lab.study.plan import settings_of
 
     entries, scales = list(_studies().values()), list(ScaleName)
     counts = [[len(entry.plan(settings_of(scale.value))) for scale in scales] for entry in entries]
@@ -95,7 +95,7 @@ def show(
     from rich.console import Console
 
     from flashpoint.lab.cli.study_view import draw_plan
-    from flashpoint.lab.study.defaults import settings_of
+    from flashpoint.lab.study.plan import settings_of
 
     if name == ALL:
         raise InputError(
@@ -112,8 +112,7 @@ def show(
 
 def _count(trials: "Sequence[Trial]") -> tuple[list[float], str | None]:
     """Operations of each trial; or none and what is missing to count them."""
-    from flashpoint.lab.study.cost import training_flops
-    from flashpoint.lab.study.needs import require_data
+    from flashpoint.lab.study.needs import require_data, training_flops
 
     try:
         require_data(trials)
@@ -183,7 +182,7 @@ def run(
     failed ones are tried again. SIGTERM and Ctrl-C save what has begun and end with status 75.
     If trials failed the status is 1.
     """
-    from flashpoint.lab.study.defaults import settings_of
+    from flashpoint.lab.study.plan import settings_of
 
     _check_runner(on, jobs, gpus_per_trial)
     chosen = _choose(names, [*_studies(), ALL])

@@ -249,7 +249,7 @@ def _show(config: "TrainConfig", said: str) -> None:
     from flashpoint.lab.training.given_weights import describe_start
     from flashpoint.lab.training.memory_check import describe_memory
     from flashpoint.lab.training.ranks import Ranks, choose_device
-    from flashpoint.lab.training.tasks import task_class
+    from flashpoint.lab.training.task_registry import task_class
 
     ranks = Ranks(device=choose_device("cpu" if config.device == "cpu" else "auto"))
     task = task_class(config)(config, ranks)

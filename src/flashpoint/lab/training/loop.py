@@ -40,7 +40,7 @@ from flashpoint.lab.training.step import Counts, Step, Update
 from flashpoint.lab.training.stopping import Stopped, Wish, stop_wishes
 from flashpoint.lab.training.stopwatch import Stopwatch
 from flashpoint.lab.training.task import Batch, Task
-from flashpoint.lab.training.tasks import task_class
+from flashpoint.lab.training.task_registry import task_class
 
 
 class _State(TypedDict):

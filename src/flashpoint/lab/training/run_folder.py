@@ -28,7 +28,7 @@ from flashpoint.lab.runs.schema import plain
 from flashpoint.lab.runs.stored import exists, read_text
 from flashpoint.lab.runs.writing import replace_file, writing
 from flashpoint.lab.training import checkpoint, config_file
-from flashpoint.lab.training.tasks import task_class
+from flashpoint.lab.training.task_registry import task_class
 
 if TYPE_CHECKING:
     from flashpoint.lab.training.config import TrainConfig
