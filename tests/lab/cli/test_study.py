@@ -307,3 +307,19 @@ def test_report_refuses_what_is_not_clear(study, tmp_path):
     study_file = one / names.STUDY
     study_file.write_text(study_file.read_text().replace('"tiny"', '"gone"'))
     assert "holds study 'gone', unknown here. Known: tiny" in refused(study, "report", one)
+
+
+def test_packed_study_is_reported_and_runs_again_once_it_is_unpacked(study):
+    folder = Path("runs", "studies", "smoke", "small")
+    run = ("run", "small", "--scale", "smoke")
+    study(*run)
+    before = content(folder)
+    assert f"{folder}: 1 trials in trials.jsonl" in study("pack", folder.parent).stdout
+    assert {path.name for path in folder.iterdir()} == {names.STUDY, names.TRIALS, names.LOCK}
+    assert study("report", folder).exit_code == 0
+    assert f"{folder} is packed. Make its folders again: flashpoint" in refused(study, *run)
+    assert f"{folder}: 1 trials in folders" in study("unpack", folder).stdout
+    (folder / names.PAGE).unlink()
+    assert content(folder) == before
+    assert study(*run).exit_code == 0
+    assert "holds no study" in refused(study, "pack", folder / "add")

@@ -13,7 +13,7 @@ from flashpoint.errors import FlashpointError, InputError, hint
 from flashpoint.lab.cli.paths import path_of
 from flashpoint.lab.cli.study_report import OUT, report
 from flashpoint.lab.cli.train import STOPPED
-from flashpoint.lab.runs.names import FAILURE
+from flashpoint.lab.runs.names import FAILURE, TRIALS
 
 if TYPE_CHECKING:
     from flashpoint.lab.study.plan import Settings, Study, Trial
@@ -192,6 +192,41 @@ def run(
         stored = _settle(chosen, settings, folder, fresh, stack)
         _do(stored, on, jobs, gpus_per_trial, keep_checkpoints)
     _say_what_came_out(stored, folder)
+
+
+Folder: TypeAlias = Annotated[
+    Path,
+    typer.Argument(parser=path_of, metavar="DIR", help="A folder of studies, or one study's."),
+]
+
+
+@study.command()
+def pack(folder: Folder) -> None:
+    """Put the records of finished studies into one file each, trials.jsonl, for safekeeping.
+
+    Reports are the same as before. To run such a study further, unpack it first.
+    """
+    from flashpoint.lab.study.store import pack_study
+
+    for path in _studies_below(folder):
+        typer.echo(f"{path}: {pack_study(path)} trials in {TRIALS}")
+
+
+@study.command()
+def unpack(folder: Folder) -> None:
+    """Make the folders of packed studies again, as they were."""
+    from flashpoint.lab.study.store import unpack_study
+
+    for path in _studies_below(folder):
+        typer.echo(f"{path}: {unpack_study(path)} trials in folders")
+
+
+def _studies_below(folder: Path) -> list[Path]:
+    from flashpoint.lab.runs.trials import find_studies
+
+    if not (found := find_studies(folder)):
+        raise InputError(f"{folder} holds no study. Run one: flashpoint study run NAME.")
+    return found
 
 
 def _check_runner(on: str, jobs: int | None, gpus_per_trial: float | None) -> None:

@@ -7,7 +7,7 @@ from typing import Any, TypedDict, cast
 
 from flashpoint.files import json_text
 from flashpoint.lab.runs.names import METRICS
-from flashpoint.lab.runs.stored import check, exists, read_json_lines
+from flashpoint.lab.runs.stored import check, exists, place_of, read_json_lines
 from flashpoint.lab.runs.writing import replace_file, writing
 
 Line = Mapping[str, Any]
@@ -33,9 +33,10 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
     if not exists(file):
         return []
     lines = cast("list[dict[str, Any]]", read_json_lines(file, _Head, _ADVICE))
+    place = place_of(file)
     for number, line in enumerate(lines, start=1):
         numbers = {name: value for name, value in line.items() if name != "kind"}
-        check(numbers, Mapping[str, int | float | None], f"{file}, line {number}", _ADVICE)
+        check(numbers, Mapping[str, int | float | None], f"{place}, line {number}", _ADVICE)
     return lines
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, NotRequired, TypeAlias, TypedDict, cast
 from flashpoint.errors import FlashpointError, InputError
 from flashpoint.lab.runs.metrics import read_metrics
 from flashpoint.lab.runs.names import ALL_MAPS, ATTENTION, CONFIG, RECORD, STATISTICS
-from flashpoint.lab.runs.stored import check, exists, read_json, read_yaml
+from flashpoint.lab.runs.stored import check, exists, listed, place_of, read_json, read_yaml
 
 Row: TypeAlias = Mapping[str, Any]
 Number: TypeAlias = int | float | None
@@ -88,7 +88,7 @@ def _read_run(path: Path, name: str) -> RunFiles:
         train=[line for line in lines if line.get("kind") == "train"],
         validation=[line for line in lines if line.get("kind") == "validation"],
         statistics=_read_part(path / ATTENTION / STATISTICS, _Statistics) or None,
-        maps=sorted((path / ATTENTION).glob(ALL_MAPS)),
+        maps=listed(path / ATTENTION, ALL_MAPS),
     )
 
 
@@ -111,7 +111,7 @@ def read_mapping(file: Path) -> Row:
 
 
 def _read_config(file: Path) -> Row:
-    return cast(Row, check(read_yaml(file), _Config, str(file)))
+    return cast(Row, check(read_yaml(file), _Config, place_of(file)))
 
 
 def _read_part(file: Path, shape: type[Any]) -> Row:

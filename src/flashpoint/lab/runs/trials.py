@@ -4,6 +4,7 @@ A trial's folder is a run's folder with files more: ``evaluations.json`` holds w
 training, ``failure.json`` says why it failed. A measurement has a ``record.json`` of its own.
 """
 
+import os
 import shutil
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
@@ -23,9 +24,11 @@ from flashpoint.lab.runs.names import (
     RECORD,
     STUDY,
     TRIAL,
+    TRIALS,
 )
+from flashpoint.lab.runs.pack import is_packed
 from flashpoint.lab.runs.stored import exists, read_json
-from flashpoint.lab.runs.writing import write_json
+from flashpoint.lab.runs.writing import remove_parts, write_json
 
 T = TypeVar("T")
 Numbers = dict[str, int | float | None]
@@ -97,6 +100,8 @@ def _read_part(file: Path, shape: type[T]) -> T:
 
 def again(folder: Path) -> str:
     """What to do about a trial whose files are broken."""
+    if not os.path.lexists(folder) and is_packed(folder.parent):
+        return f"Restore {folder.parent / TRIALS}."
     return f"Remove {folder} to do the trial again."
 
 
@@ -119,10 +124,11 @@ def tidy(folder: Path) -> None:
 
 
 def remove_study(folder: Path) -> None:
-    """Remove a study's trials and its ``study.json``, and nothing else."""
+    """Remove a study's trials, packed ones too, and its ``study.json``; nothing else."""
     for file in folder.glob(f"*/{TRIAL}"):
         shutil.rmtree(file.parent)
-    (folder / STUDY).unlink(missing_ok=True)
+    for name in (TRIALS, STUDY):
+        (folder / name).unlink(missing_ok=True)
 
 
 @contextmanager
@@ -132,6 +138,7 @@ def claim_study(folder: Path) -> Generator[None]:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             stack.enter_context(locked(folder / LOCK))
+            remove_parts(folder)
         except OSError as error:
             raise InputError(
                 f"{folder} cannot be written: {error.strerror}. Pass another --out."

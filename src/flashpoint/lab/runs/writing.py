@@ -14,7 +14,7 @@ from flashpoint.lab.runs.locks import InUse, locked
 from flashpoint.lab.runs.names import LOCK
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-_PARTS = ".*.part"
+PARTS = ".*.part"
 """What a killed ``write_atomically`` leaves."""
 
 
@@ -26,14 +26,19 @@ def claim(path: Path) -> Generator[None]:
             with writing(path):
                 path.mkdir(parents=True, exist_ok=True)
                 stack.enter_context(locked(path / LOCK))
-                for part in path.glob(_PARTS):
-                    part.unlink()
+                remove_parts(path)
         except InUse as owner:
             raise RunError(
                 f"{path} is in use by process {owner}, which trains this run. Wait until it "
                 "ends, or pass another --out."
             ) from owner
         yield
+
+
+def remove_parts(folder: Path) -> None:
+    """Remove what a killed process left of files that it was writing; the caller holds them."""
+    for part in folder.glob(PARTS):
+        part.unlink()
 
 
 @contextlib.contextmanager

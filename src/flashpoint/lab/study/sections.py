@@ -10,6 +10,7 @@ from flashpoint.lab.data.prepare import SETS
 from flashpoint.lab.runs.findings import DataTable, StudySection
 from flashpoint.lab.runs.names import CONFIG
 from flashpoint.lab.runs.run_files import Row, read_runs
+from flashpoint.lab.runs.stored import exists
 from flashpoint.lab.runs.trials import read_record
 from flashpoint.lab.study.needs import Need, needs_of
 from flashpoint.lab.study.outcome import Outcome
@@ -34,7 +35,7 @@ def read_section(folder: Path, studies: Mapping[str, Study]) -> StudySection:
     study = studies[stored.name]
     outcomes = read_outcomes(stored, study)
     sound = [trial for trial, outcome in outcomes.items() if outcome.status != "failed"]
-    trained = [trial for trial in sound if (trial / CONFIG).is_file()]
+    trained = [trial for trial in sound if exists(trial / CONFIG)]
     runs = read_runs(trained) if trained else []
     stated = _environments(sound)
     trials = [read_trial(trial) for trial in stored.trials]

@@ -17,8 +17,10 @@ from typing import Any
 
 from flashpoint.errors import InputError, describe
 from flashpoint.files import json_text
+from flashpoint.lab.runs import pack
 from flashpoint.lab.runs.locks import is_held
-from flashpoint.lab.runs.names import LOCK, LOG, STUDY, TRIAL
+from flashpoint.lab.runs.names import LOCK, LOG, STUDY, TRIAL, TRIALS
+from flashpoint.lab.runs.pack import is_folder_name
 from flashpoint.lab.runs.stored import exists, read_json
 from flashpoint.lab.runs.trials import (
     FailureFile,
@@ -26,6 +28,7 @@ from flashpoint.lab.runs.trials import (
     RecordFile,
     RecordNumbers,
     again,
+    claim_study,
     read_evaluations,
     read_failure,
     read_record,
@@ -34,9 +37,6 @@ from flashpoint.lab.runs.writing import write_json
 from flashpoint.lab.study.outcome import Outcome, Status
 from flashpoint.lab.study.plan import Measurement, Settings, Study, Training, Trial
 from flashpoint.lab.training.config_file import differences
-
-LONGEST_NAME = 255
-"""Bytes of a folder's name, on any usual file system."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,8 +49,7 @@ class StudyFile:
 
     def __post_init__(self) -> None:
         for name in self.trials:
-            is_long = len(name.encode()) > LONGEST_NAME
-            if name in ("", ".", "..") or "/" in name or "\0" in name or is_long:
+            if not is_folder_name(name):
                 raise InputError(f"trials has {describe(name)}, which is no name of a folder.")
         if len(set(self.trials)) < len(self.trials):
             raise InputError("trials has a name twice.")
@@ -79,6 +78,11 @@ def settle_study(
 
     More or fewer seeds are no other plan. Trials that are there already stay in the study.
     """
+    if pack.is_packed(folder):
+        raise InputError(
+            f"{folder} is packed. Make its folders again: flashpoint study unpack {folder}. Or "
+            "pass another --out."
+        )
     content = {"study": study.name, "settings": asdict(settings)}
     names = [trial.name for trial in trials]
     if exists(folder / STUDY):
@@ -137,10 +141,30 @@ def read_study(folder: Path) -> StoredStudy:
     )
 
 
+def pack_study(folder: Path) -> int:
+    """Put a study's trials into one file; gives how many they are."""
+    with claim_study(folder):
+        stored = read_study(folder)
+        for trial in stored.trials:
+            read_trial(trial)
+        pack.pack(folder, [trial.name for trial in stored.trials])
+    return len(stored.trials)
+
+
+def unpack_study(folder: Path) -> int:
+    """Make the folders of a packed study's trials again; gives how many."""
+    read_study(folder)
+    with claim_study(folder):
+        return pack.unpack(folder)
+
+
 def read_trial(folder: Path) -> Trial:
     """What ``trial.json`` says."""
     file = folder / TRIAL
     if not exists(file):
+        if pack.is_packed(folder.parent):
+            packed = folder.parent / TRIALS
+            raise InputError(f"{packed} has no trial {folder.name!r}. Restore the file.")
         raise InputError(
             f"{folder} is no trial's folder: it has no {TRIAL}. Give the command that ran the "
             "study again."
