@@ -5,6 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
+from flashpoint.lab.runs.run_files import read_mapping
+from flashpoint.lab.study.store import read_study
 from flashpoint.lab.study.verdict import bootstrap
 
 ROOT = Path(__file__).parents[1]
@@ -26,8 +28,12 @@ def benchmark(name):
 
 def record_of(study, name, file="record.json", seeds=(0, 1, 2)):
     """By seed."""
-    trials = [STUDIES / study / f"{name}seed{seed}" for seed in seeds]
-    return [json.loads((trial / file).read_text("utf-8")) for trial in trials]
+    return [read_mapping(STUDIES / study / f"{name}seed{seed}" / file) for seed in seeds]
+
+
+def trials_of(study):
+    """Folders of its trials, which are packed, by name."""
+    return sorted(read_study(STUDIES / study).trials)
 
 
 def top1_in(study, name, evaluation=None, seeds=(0, 1, 2)):

@@ -3,9 +3,10 @@
 from itertools import pairwise
 
 import pytest
-from stored_results import STUDIES, TEXT
+from stored_results import STUDIES, TEXT, trials_of
 
 from flashpoint.lab.runs.run_files import read_mapping, read_runs
+from flashpoint.lab.runs.stored import exists
 
 IMAGES = ("scaling", "length-power", "qk-norm", "gate", "learned-length", "longer-than-trained")
 DOCUMENTS = ("memory-slots", "relu-attention", "document-length")
@@ -15,8 +16,7 @@ HALT_S = 30
 
 def records(study):
     """By trial."""
-    files = sorted((STUDIES / study).glob("*/record.json"))
-    return {file.parent.name: read_mapping(file) for file in files}
+    return {trial.name: read_mapping(trial / "record.json") for trial in trials_of(study)}
 
 
 def sizes(*studies):
@@ -55,7 +55,7 @@ def test_commits_of_the_last_four_studies_are_those_of_their_records():
 def test_halted_trainings_are_those_of_the_text(study):
     folders = [STUDIES / study / name for name in records(study)]
     halts = {}
-    for run in read_runs([one for one in folders if (one / "metrics.jsonl").exists()]):
+    for run in read_runs([one for one in folders if exists(one / "metrics.jsonl")]):
         times = [0.0, *(row["seconds"] for row in run.train)]
         longest = max(after - before for before, after in pairwise(times))
         if longest > HALT_S:

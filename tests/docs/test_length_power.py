@@ -1,6 +1,5 @@
 """docs/results.md beside the stored study of the power of the length."""
 
-import json
 import math
 
 import numpy as np
@@ -14,8 +13,10 @@ from stored_results import (
     rounded,
     said,
     top1_in,
+    trials_of,
 )
 
+from flashpoint.lab.runs.run_files import read_mapping
 from flashpoint.lab.study.registry import STUDIES as REGISTRY
 from flashpoint.lab.study.sections import read_section
 from flashpoint.lab.study.studies.length_power import ACTIVATIONS, ALPHAS
@@ -172,8 +173,7 @@ def test_activations_that_fall_behind_are_those_of_the_text():
 
 
 def test_all_trials_have_the_size_of_the_text_and_left_out_no_update():
-    files = sorted((STUDIES / STUDY).glob("*/record.json"))
-    records = [json.loads(file.read_text("utf-8")) for file in files]
+    records = [read_mapping(trial / "record.json") for trial in trials_of(STUDY)]
     assert len(records) == 146
     assert {f"{one['num_parameters'] / 1e6:.1f}" for one in records} == {"0.8"}
     assert {one["skipped"] for one in records} == {0}

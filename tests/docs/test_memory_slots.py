@@ -1,12 +1,10 @@
 """docs/results.md beside the stored study of the memory's slots."""
 
-import json
-
 import numpy as np
 import pytest
-from stored_results import STUDIES, TEXT, assert_row, difference, record_of, rounded
+from stored_results import STUDIES, TEXT, assert_row, difference, record_of, rounded, trials_of
 
-from flashpoint.lab.runs.run_files import read_runs
+from flashpoint.lab.runs.run_files import read_mapping, read_runs
 from flashpoint.lab.study.registry import STUDIES as REGISTRY
 from flashpoint.lab.study.sections import read_section
 from flashpoint.lab.study.studies.memory_slots import MARGIN
@@ -107,8 +105,7 @@ def test_norm_is_beside_relu_as_the_text_says():
 
 
 def test_training_is_as_the_text_says():
-    files = sorted((STUDIES / STUDY).glob("*/record.json"))
-    found = [json.loads(file.read_text("utf-8")) for file in files]
+    found = [read_mapping(trial / "record.json") for trial in trials_of(STUDY)]
     assert len(found) == 45
     assert {f"{one['samples'] / 1e6:.1f} M" for one in found} == {"18.6 M"}
     assert {f"{one['epochs']:.1f}" for one in found} == {"2.6"}

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from stored_results import STUDIES, TEXT, assert_row, difference, record_of, rounded
+from stored_results import STUDIES, TEXT, assert_row, difference, record_of, rounded, trials_of
 
 from flashpoint.lab.data.text.recall import NUM_HELD_OUT, NUM_KEYS, VALUES, Recall, best_guess
 from flashpoint.lab.runs.run_files import read_runs
@@ -111,7 +111,7 @@ def test_64_pairs_are_as_the_text_says():
 
 
 def stored_runs():
-    return read_runs([file.parent for file in sorted((STUDIES / STUDY).glob("*/record.json"))])
+    return read_runs(trials_of(STUDY))
 
 
 def test_training_is_as_the_text_says():

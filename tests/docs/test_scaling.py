@@ -1,6 +1,5 @@
 """docs/results.md beside the stored study of sizes."""
 
-import json
 from datetime import datetime
 from itertools import pairwise
 
@@ -15,10 +14,11 @@ from stored_results import (
     record_of,
     rounded,
     top1_in,
+    trials_of,
 )
 
 from flashpoint.lab.data.arrays import open_digits
-from flashpoint.lab.runs.run_files import read_runs
+from flashpoint.lab.runs.run_files import read_mapping, read_runs
 from flashpoint.lab.study.reading import change
 from flashpoint.lab.study.registry import STUDIES as REGISTRY
 from flashpoint.lab.study.sections import read_section
@@ -50,10 +50,6 @@ def probes(size, twin):
 def slashed(sizes):
     """As the text lists two of them."""
     return " and ".join(size.replace("-", "/") for size in sizes)
-
-
-def folders():
-    return sorted(folder for folder in (STUDIES / STUDY).iterdir() if folder.is_dir())
 
 
 def are_borne_out(groups):
@@ -169,7 +165,7 @@ def test_longer_training_at_192_is_as_the_text_says():
 
 
 def test_models_and_training_are_as_the_text_says():
-    runs = read_runs(folders())
+    runs = read_runs(trials_of(STUDY))
     assert len(runs) == 24
     models = [run.config["model"] for run in runs]
     assert {one["width"] / one["num_heads"] for one in models} == {64}
@@ -194,8 +190,8 @@ def test_models_and_training_are_as_the_text_says():
 
 def test_second_sitting_is_that_of_the_text():
     times, commits = {}, set()
-    for folder in folders():
-        environment = json.loads((folder / "record.json").read_text("utf-8"))["environment"]
+    for folder in trials_of(STUDY):
+        environment = read_mapping(folder / "record.json")["environment"]
         times[folder.name] = datetime.fromisoformat(environment["time_utc"])
         commits.add(environment["commit"])
     assert commits == {"6056270"}

@@ -15,6 +15,7 @@ from stored_results import (
     rounded,
 )
 
+from flashpoint.lab.runs.run_files import read_mapping
 from flashpoint.lab.study.registry import STUDIES as REGISTRY
 from flashpoint.lab.study.sections import read_section
 from flashpoint.lab.study.verdict import bootstrap
@@ -44,7 +45,7 @@ def difference(tokens):
 
 def kernels(mode, length, norm="layer"):
     """Seconds of softmax's best and of ours, head dim 64."""
-    record = json.loads((STUDIES / STUDY / "kernels" / "record.json").read_text("utf-8"))
+    record = read_mapping(STUDIES / STUDY / "kernels" / "record.json")
     case = f"NVIDIA H200|{mode}|relu|full|{norm}|bf16|64|{length}"
     return [record["numbers"][f"{case}|{name}_s"] for name in ("softmax", "ours")]
 

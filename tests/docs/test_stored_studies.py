@@ -4,10 +4,11 @@ import re
 
 import numpy as np
 import pytest
-from stored_results import PAGE, ROOT, STUDIES, TEXT, names_a_machine
+from stored_results import PAGE, ROOT, STUDIES, TEXT, names_a_machine, trials_of
 
 from flashpoint.lab.report.verdicts import count_words
 from flashpoint.lab.runs.run_files import read_mapping, read_runs
+from flashpoint.lab.runs.stored import exists, read_text
 from flashpoint.lab.study import store
 from flashpoint.lab.study.registry import STUDIES as REGISTRY
 from flashpoint.lab.study.sections import read_section
@@ -29,9 +30,10 @@ VERDICTS = {
 def repeated():
     """Runs of equal configs and seeds in several studies, by the same code."""
     groups = {}
-    for file in sorted(STUDIES.rglob("config.yaml")):
-        commit = read_mapping(file.parent / "record.json")["environment"]["commit"]
-        groups.setdefault((file.read_text("utf-8"), commit), []).append(file.parent)
+    trials = [trial for study in STUDIES.iterdir() for trial in trials_of(study.name)]
+    for trial in sorted(trial for trial in trials if exists(trial / "config.yaml")):
+        commit = read_mapping(trial / "record.json")["environment"]["commit"]
+        groups.setdefault((read_text(trial / "config.yaml"), commit), []).append(trial)
     return {tuple(group): read_runs(group) for group in groups.values() if len(group) > 1}
 
 
@@ -135,9 +137,9 @@ def test_every_figure_is_there_and_shown():
 
 @pytest.mark.parametrize(
     "file",
-    sorted(file for file in STUDIES.rglob("*") if file.is_file() and file.suffix != ".png"),
+    sorted(file for file in STUDIES.rglob("*") if file.is_file()),
     ids=lambda file: file.parent.name,
 )
-def test_stored_trial_names_no_folder_of_a_machine(file):
+def test_stored_study_names_no_folder_of_a_machine(file):
     text = file.read_text("utf-8")
     assert not names_a_machine(text)

@@ -1,14 +1,12 @@
 """docs/results.md beside the stored studies of document translation."""
 
-import json
-
 import numpy as np
 import pytest
 import torch
 from stored_results import PAGE, STUDIES, TEXT, record_of, rounded
 
 from flashpoint.lab.evaluation.translation import SOURCE_SHARE
-from flashpoint.lab.runs.run_files import read_runs
+from flashpoint.lab.runs.run_files import read_mapping, read_runs
 from flashpoint.lab.study.reading import change
 from flashpoint.lab.study.verdict import bootstrap
 from flashpoint.models.registry import create_model
@@ -27,8 +25,8 @@ def translations(study, name):
     rows = []
     for seed in (0, 1, 2):
         trial = STUDIES / study / f"{name}-seed{seed}"
-        found = json.loads((trial / "evaluations.json").read_text("utf-8"))["translation"]
-        loss = json.loads((trial / "record.json").read_text("utf-8"))["validation"]["loss"]
+        found = read_mapping(trial / "evaluations.json")["translation"]
+        loss = read_mapping(trial / "record.json")["validation"]["loss"]
         rows.append((found["bleu"], found["document_bleu"], loss))
     return np.array(rows)
 
