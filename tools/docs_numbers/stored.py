@@ -11,8 +11,8 @@ import numpy as np
 from flashpoint.errors import InputError
 from flashpoint.lab.bench import result_file
 from flashpoint.lab.bench.result import Result
-from flashpoint.lab.report.findings import Verdict
-from flashpoint.lab.report.run_files import RunFiles, read_runs
+from flashpoint.lab.runs.findings import Verdict
+from flashpoint.lab.runs.run_files import RunFiles, read_runs
 from flashpoint.lab.report.study_report import StudySection
 from flashpoint.lab.study import store
 from flashpoint.lab.study.outcome import Outcome

@@ -42,12 +42,14 @@ SURFACE = {
     ],
     "report": ["--out", "--title", "runs"],
     "study list": [],
+    "study pack": ["folder"],
     "study report": ["--out", "--pictures", "--title", "folder"],
     "study run": [
         *("--documents", "--fresh", "--gpus-per-trial", "--images", "--jobs"),
         *("--keep-checkpoints", "--on", "--out", "--scale", "--seeds", "names"),
     ],
     "study show": ["--documents", "--images", "--scale", "--seeds", "name"],
+    "study unpack": ["folder"],
     "train": ["--data", "--dry-run", "--fresh", "--out", "--set", "--weights", "what"],
     "translate": [
         *("--batch-size", "--beam", "--checkpoint", "--device", "--length-penalty"),

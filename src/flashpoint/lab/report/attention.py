@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 from flashpoint.lab.report.figure import embed, heat_figure, tabs
 from flashpoint.lab.report.html import Html, join, tag
-from flashpoint.lab.report.run_files import Row, RunFiles, number
+from flashpoint.lab.runs.run_files import Row, RunFiles, number
+from flashpoint.lab.runs.stored import read_bytes
 
 
 class Statistic(NamedTuple):
@@ -62,7 +63,7 @@ def _maps(run: RunFiles) -> Html:
 
 
 def _picture(file: Path, description: str) -> Html:
-    data = base64.b64encode(file.read_bytes()).decode("ascii")
+    data = base64.b64encode(read_bytes(file)).decode("ascii")
     return tag("img", src=f"data:image/png;base64,{data}", alt=description)
 
 

@@ -1,5 +1,6 @@
 """Files of runs, studies and data as checked plain data.
 
+A file of a trial whose study is packed is read from the pack (``pack.py``) as if it were there.
 Whatever lies there instead (half a file, another type, a FIFO, a bomb of aliases) is an InputError
 in one line: the file, the field, what was found, what to do. Nothing is read without limits, and
 only a file that is not there counts as missing: one that cannot be read is an error.
@@ -10,12 +11,15 @@ import os
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 import yaml
 
 from flashpoint.errors import InputError, describe
 from flashpoint.lab.runs.schema import convert
+
+if TYPE_CHECKING:
+    from flashpoint.lab.runs.pack import Packed
 
 T = TypeVar("T")
 
@@ -39,10 +43,30 @@ def exists(path: Path) -> bool:
     except (FileNotFoundError, NotADirectoryError) as error:
         if path.is_symlink():
             raise InputError(f"{path} is a link to what is not there.") from error
-        return False
+        return _packed(path) is not None
     except (OSError, ValueError) as error:
         raise unreadable(path, error) from error
     return True
+
+
+def _packed(file: Path) -> "Packed | None":
+    """What the pack of a study has of a file that is not on disk."""
+    from flashpoint.lab.runs.pack import find  # which itself reads files and JSON from here
+
+    return find(file)
+
+
+def listed(folder: Path, pattern: str) -> list[Path]:
+    """Files in a folder, on disk or in a pack, by name."""
+    from flashpoint.lab.runs.pack import matching
+
+    return sorted({*folder.glob(pattern), *matching(folder, pattern)})
+
+
+def place_of(file: Path) -> str:
+    """How messages name a file: its path, or its place in a pack."""
+    packed = None if os.path.lexists(file) else _packed(file)
+    return str(file) if packed is None else packed.place
 
 
 def open_plain(file: Path) -> IO[bytes]:
@@ -60,7 +84,15 @@ def open_plain(file: Path) -> IO[bytes]:
 
 def read_bytes(file: Path, max_bytes: int = MAX_BYTES) -> bytes:
     """What a plain file holds."""
-    with open_plain(file) as handle:
+    try:
+        opened = open_plain(file)
+    except InputError as error:
+        is_missing = isinstance(error.__cause__, FileNotFoundError | NotADirectoryError)
+        packed = _packed(file) if is_missing else None
+        if packed is None:
+            raise
+        return packed.content
+    with opened as handle:
         size = os.fstat(handle.fileno()).st_size
         if size > max_bytes:
             raise InputError(f"{file} has {size} bytes, more than the {max_bytes} that are read.")
@@ -80,15 +112,15 @@ def unreadable(path: Path, error: OSError | ValueError) -> InputError:
 
 def read_text(file: Path, max_bytes: int = MAX_BYTES) -> str:
     """A file of UTF-8."""
-    return _decode(file, read_bytes(file, max_bytes))
+    return _decode(place_of(file), read_bytes(file, max_bytes))
 
 
-def _decode(file: Path, content: bytes) -> str:
+def _decode(where: str, content: bytes) -> str:
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:
         raise InputError(
-            f"{file} is not UTF-8: byte {error.start} is {content[error.start]:#04x}."
+            f"{where} is not UTF-8: byte {error.start} is {content[error.start]:#04x}."
         ) from error
 
 
@@ -103,7 +135,7 @@ def read_json(file: Path, shape: type[T], advice: str = "") -> T:
     Raises:
         InputError: it cannot be read, is no JSON, or has another shape.
     """
-    return _advised(lambda: parse_json(read_text(file), shape, str(file)), advice)
+    return _advised(lambda: parse_json(read_text(file), shape, place_of(file)), advice)
 
 
 def read_json_lines(file: Path, shape: type[T], advice: str = "") -> list[T]:
@@ -111,12 +143,13 @@ def read_json_lines(file: Path, shape: type[T], advice: str = "") -> list[T]:
     *lines, rest = _advised(lambda: read_bytes(file), advice).split(b"\n")
     if _is_json(rest):
         lines.append(rest)
+    place = place_of(file)
 
     def parse() -> list[T]:
         return [
-            parse_json(_decode(where, line), shape, str(where))
+            parse_json(_decode(where, line), shape, where)
             for number, line in enumerate(lines, start=1)
-            for where in [Path(f"{file}, line {number}")]
+            for where in [f"{place}, line {number}"]
         ]
 
     return _advised(parse, advice)
@@ -194,9 +227,10 @@ def _inner(value: object) -> Iterator[Any]:
 
 def read_yaml(file: Path) -> dict[str, Any]:
     """A YAML file of keys and values."""
-    content = parse_yaml(read_text(file), f"{file} is not a YAML file")
+    where = place_of(file)
+    content = parse_yaml(read_text(file), f"{where} is not a YAML file")
     if not isinstance(content, dict):
-        raise InputError(f"{file} must hold keys and values, not {describe(content)}.")
+        raise InputError(f"{where} must hold keys and values, not {describe(content)}.")
     return content
 
 
