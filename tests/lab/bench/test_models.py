@@ -12,16 +12,15 @@ from rich.console import Console
 from flashpoint.errors import InputError
 from flashpoint.lab.bench import models
 from flashpoint.lab.bench.check import slow_model
-from flashpoint.lab.bench.limits import SpeedLimit
 from flashpoint.lab.bench.memory import Peak
-from flashpoint.lab.bench.model_cases import MODEL_LIMITS, ModelCase, stated_limit
 from flashpoint.lab.bench.models import make_step, measure_model
 from flashpoint.lab.bench.panels import arrange
 from flashpoint.lab.bench.plan import Request, select_items, select_models
 from flashpoint.lab.bench.result import ModelMeasurement, ModelRow, Result
 from flashpoint.lab.bench.result_file import from_json, to_json
-from flashpoint.lab.bench.table import render
+from flashpoint.lab.bench.suites import MODEL_LIMITS, ModelCase, SpeedLimit
 from flashpoint.lab.bench.timing import Budget
+from flashpoint.lab.cli.bench_view import render
 from flashpoint.lab.training.step import Step
 
 TINY = ModelCase(model="vit_ti16", batch=2, image_size=32, device="cpu")
@@ -86,7 +85,7 @@ def test_a_step_trains(attention, monkeypatch):
 def test_suite_states_its_limits():
     cases = select_models(REQUEST)
     assert [(case.model, case.batch) for case in cases] == [("vit_s16", 1024), ("vit_s8", 256)]
-    assert [(stated_limit(c).must, stated_limit(c).aim) for c in cases] == [
+    assert [(limit.must, limit.aim) for limit in MODEL_LIMITS.values()] == [
         (1.12, 1.22),
         (1.2, 1.4),
     ]

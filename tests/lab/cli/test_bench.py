@@ -10,12 +10,12 @@ import torch
 from lab.bench.samples import make_gpu_result
 
 import flashpoint
-from flashpoint.lab.bench import matrix_rate, plot, runner, suites
+from flashpoint.lab.bench import plot, runner, suites
 from flashpoint.lab.bench.cases import Shape
-from flashpoint.lab.bench.limits import Limits, SpeedLimit
 from flashpoint.lab.bench.result_file import from_json, to_json
-from flashpoint.lab.bench.suites import Entry, Suite
+from flashpoint.lab.bench.suites import Entry, Limits, SpeedLimit, Suite
 from flashpoint.lab.cli.main import main
+from flashpoint.lab.training import device_rate
 
 TINY = ("--quick", "--threads", "1", "--dtype", "fp32", "--mode", "forward")
 
@@ -24,7 +24,7 @@ TINY = ("--quick", "--threads", "1", "--dtype", "fp32", "--mode", "forward")
 def run(monkeypatch, capsys):
     """Run the command in this process; gives its exit status, stdout and stderr."""
     monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setitem(matrix_rate.SIZES, "cpu", 128)
+    monkeypatch.setitem(device_rate.SIZES, "cpu", 128)
 
     def run_bench(*arguments, device=("--device", "cpu")):
         monkeypatch.setattr(sys, "argv", ["flashpoint", "bench", *device, *arguments])

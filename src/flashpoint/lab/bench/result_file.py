@@ -9,10 +9,9 @@ from typing import Any, Literal, NotRequired, TypedDict
 from flashpoint.errors import InputError, describe
 from flashpoint.lab.bench.cases import Case
 from flashpoint.lab.bench.environment import Environment
-from flashpoint.lab.bench.limits import Limits, SpeedLimit
 from flashpoint.lab.bench.memory import Peak
-from flashpoint.lab.bench.model_cases import ModelCase
 from flashpoint.lab.bench.result import Measurement, ModelMeasurement, ModelRow, Result, Row
+from flashpoint.lab.bench.suites import Limits, ModelCase, SpeedLimit
 from flashpoint.lab.bench.timing import Timing
 from flashpoint.lab.runs.stored import check, parse_json, read_text
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from flashpoint.errors import InputError, UnsupportedError
-from flashpoint.lab.cli.paths import path_of
+from flashpoint.lab.cli.run_arguments import path_of
 
 if TYPE_CHECKING:
     from rich.console import Console

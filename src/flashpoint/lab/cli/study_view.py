@@ -13,10 +13,10 @@ from rich.table import Table
 from rich.text import Text
 
 from flashpoint.lab.cli.glance import Glance, look_at
-from flashpoint.lab.cli.live_view import LiveView
+from flashpoint.lab.cli.terminal import LiveView
 from flashpoint.lab.report.findings import Findings, Verdict
-from flashpoint.lab.report.format import count, duration
 from flashpoint.lab.report.verdicts import numbers_of
+from flashpoint.lab.runs.formats import count, duration
 from flashpoint.lab.study.needs import needs_of
 from flashpoint.lab.study.outcome import Outcome, Status
 from flashpoint.lab.study.plan import Factor, Study, Trial

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from flashpoint.lab.report.findings import DataTable
-from flashpoint.lab.report.format import DASH, rounded
 from flashpoint.lab.report.html import Cell, Html, table
+from flashpoint.lab.runs.formats import DASH, rounded
 
 
 def data_table(data: DataTable, *, file: str) -> Html:

@@ -3,9 +3,9 @@
 import shlex
 from collections.abc import Mapping, Sequence
 
-from flashpoint.lab.report.format import DASH
 from flashpoint.lab.report.html import Child, Html, join, table, tag
 from flashpoint.lab.report.run_files import Row, RunFiles
+from flashpoint.lab.runs.formats import DASH
 
 SAME = (
     "The same config and commit give the same curve on the same kind of device; with softmax over "

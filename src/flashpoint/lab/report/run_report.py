@@ -5,12 +5,12 @@ from pathlib import Path
 
 from flashpoint.lab.report.attention import attention
 from flashpoint.lab.report.curves import curves
-from flashpoint.lab.report.format import percent
 from flashpoint.lab.report.html import Html, join, tag
 from flashpoint.lab.report.page import Section, build_page
 from flashpoint.lab.report.provenance import commands, environment
 from flashpoint.lab.report.run_files import RunFiles, read_runs
 from flashpoint.lab.report.run_table import describe_attention, final, run_table
+from flashpoint.lab.runs.formats import percent
 
 
 def report_runs(folders: Sequence[Path], *, title: str) -> str:

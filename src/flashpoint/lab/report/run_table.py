@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from flashpoint.lab.report.figure import SERIES
-from flashpoint.lab.report.format import count, decimal, duration, percent
 from flashpoint.lab.report.html import Cell, Child, Html, join, table, tag
 from flashpoint.lab.report.run_files import Row, RunFiles, number
+from flashpoint.lab.runs.formats import count, decimal, duration, percent
 
 HEAD = (
     *("run", "attention", "top-1", "top-5", "loss", "best top-1", "training time"),

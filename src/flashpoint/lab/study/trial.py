@@ -114,8 +114,8 @@ def _inspect(folder: Path, log: IO[bytes]) -> None:
 def _measure(folder: Path, work: Measurement) -> None:
     if store.read_record(folder):
         return
+    from flashpoint.lab.training.environment import describe_environment
     from flashpoint.lab.training.ranks import choose_device
-    from flashpoint.lab.training.record import describe_environment
 
     start = time.perf_counter()
     numbers = MEASURES[work.function](work.options)

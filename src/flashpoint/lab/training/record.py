@@ -1,17 +1,11 @@
 """record.json: what came out of a run, and where and with what it was made."""
 
-import platform
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import torch
-
-import flashpoint
 from flashpoint.files import json_text
-from flashpoint.lab.runs.provenance import commit, cpu_name
 from flashpoint.lab.runs.stored import exists, read_json
 from flashpoint.lab.training.checkpoint import replace_file
 
@@ -75,21 +69,3 @@ class Record:
 def numbers_of(line: Mapping[str, Any]) -> dict[str, float]:
     """What was measured in a line of validation."""
     return {name: value for name, value in line.items() if name not in ("kind", "step")}
-
-
-def describe_environment(device: torch.device, num_processes: int) -> dict[str, Any]:
-    """Machine, versions and commit of this process."""
-    is_gpu = device.type == "cuda"
-    return {
-        "device": torch.cuda.get_device_name(device) if is_gpu else cpu_name(),
-        "device_type": device.type,
-        "num_processes": num_processes,
-        "threads": torch.get_num_threads(),
-        "platform": f"{platform.system()}-{platform.machine()}",
-        "python": platform.python_version(),
-        "torch": str(torch.__version__),
-        "cuda": torch.version.cuda if is_gpu else None,
-        "flashpoint": flashpoint.__version__,
-        "commit": commit(),
-        "time_utc": datetime.now(UTC).isoformat(timespec="seconds"),
-    }

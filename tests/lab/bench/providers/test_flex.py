@@ -8,9 +8,8 @@ import torch.nn.functional as F
 from implementations import needs_gpu
 
 import flashpoint
-from flashpoint.lab.bench.calls import make_call
+from flashpoint.lab.bench.calls import make_call, make_inputs
 from flashpoint.lab.bench.cases import Case, Shape
-from flashpoint.lab.bench.inputs import make_inputs
 from flashpoint.lab.bench.providers.flex import NOT_NEGATIVE, bind_log, bind_softmax, log_weights
 from flashpoint.lab.bench.providers.registry import PROVIDERS
 from flashpoint.ops.spec import BUILTIN

@@ -6,9 +6,8 @@ import pytest
 import torch
 
 import flashpoint
-from flashpoint.lab.bench.calls import make_call
+from flashpoint.lab.bench.calls import make_call, make_inputs
 from flashpoint.lab.bench.cases import Case, Shape
-from flashpoint.lab.bench.inputs import make_inputs
 from flashpoint.lab.bench.providers.registry import PROVIDERS
 from flashpoint.ops.spec import BUILTIN
 

@@ -5,9 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from flashpoint.lab.bench.calls import make_call
+from flashpoint.lab.bench.calls import make_call, make_inputs
 from flashpoint.lab.bench.cases import Case, Shape
-from flashpoint.lab.bench.inputs import make_inputs
 from flashpoint.lab.bench.providers.registry import PROVIDERS
 
 CASE = Case(shape=Shape(2, 2, 40, 16), dtype="fp32", mode="forward", causal=True)

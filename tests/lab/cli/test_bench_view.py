@@ -8,10 +8,10 @@ from lab.bench.samples import ENVIRONMENT, make_gpu_result, make_row
 from rich.console import Console
 
 from flashpoint.lab.bench.cases import Case, Shape
-from flashpoint.lab.bench.formats import format_seconds
 from flashpoint.lab.bench.memory import Peak
 from flashpoint.lab.bench.result import Result
-from flashpoint.lab.bench.table import render
+from flashpoint.lab.cli.bench_view import render
+from flashpoint.lab.runs.formats import brief
 
 
 def make_result(*rows):
@@ -90,7 +90,7 @@ def test_wrong_rival_is_named():
     ],
 )
 def test_seconds_have_three_digits_and_a_unit(seconds, text):
-    assert format_seconds(seconds) == text
+    assert brief(seconds) == text
 
 
 def test_reason_for_missing_memory_is_shown_once():
