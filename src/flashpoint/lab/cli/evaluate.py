@@ -136,7 +136,7 @@ def _evaluate_images(
     from rich.console import Console
 
     from flashpoint.lab.cli import run_arguments
-    from flashpoint.lab.evaluation.run_evaluation import evaluate_run
+    from flashpoint.lab.evaluation.classification import evaluate_run
 
     found, model, step = run_arguments.open_classifier(run, checkpoint, device)
     with run_arguments.counting("Evaluating") as on_count:

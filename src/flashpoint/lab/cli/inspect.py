@@ -67,7 +67,7 @@ def inspect(
     from rich.console import Console
 
     from flashpoint.lab.cli import run_arguments
-    from flashpoint.lab.evaluation.run_evaluation import data_at
+    from flashpoint.lab.evaluation.classification import data_at
     from flashpoint.lab.evaluation.run_inspection import inspect_model
 
     run_arguments.require_writable(json_file, "--json")

@@ -20,7 +20,7 @@ _SECONDS, _FEWEST, _MOST = 0.3, 2, 20
 def matrix_rate(device: torch.device, dtype: torch.dtype) -> float:
     """FLOP/s of products of two square matrices, fp32 without TF32; the median of samples."""
     size, products = SIZES[device.type], _PRODUCTS[device.type]
-    a, b = torch.randn(2, size, size, device=device).to(dtype)
+    a, b = torch.randn(2, size, size, device=device, dtype=dtype)
     samples: list[float] = []
     with _without_tf32():
         torch.mm(a, b)  # makes ready what a first product needs
