@@ -54,10 +54,8 @@ def test_logarithm_of_no_weight_has_no_gradient():
 def test_what_flex_cannot_do_is_refused():
     flex, log = PROVIDERS["flex_softmax"], PROVIDERS["flex_log"]
     assert flex.refusal(CASE) is None
-    assert flex.refusal(replace(CASE, mode="backward")) == (
-        "FlexAttention has no backward on the CPU"
-    )
-    assert log.refusal(CASE) == "FlexAttention gives no log-sum-exp on the CPU"
+    assert "no backward" in flex.refusal(replace(CASE, mode="backward"))
+    assert "no log-sum-exp" in log.refusal(CASE)
     refused = [n for n in BUILTIN if log.refusal(replace(CASE, activation=n, device="cuda"))]
     assert refused == ["gelu", "silu", "identity"]
 
