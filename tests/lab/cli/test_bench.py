@@ -157,7 +157,7 @@ def test_gpu_that_is_not_there_is_one_line(run, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     status, _, err = run(device=("--device", "cuda"))
     assert status == 2
-    assert re.search(r"'cuda' .*torch.*--device cpu", err)
+    assert re.search(r"'cuda' .*torch.*device cpu", err)
     assert len(err.strip().splitlines()) == 1
 
 
