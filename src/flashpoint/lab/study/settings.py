@@ -17,7 +17,7 @@ from flashpoint.lab.study.plan import (
     Training,
     Trial,
 )
-from flashpoint.lab.training.config_file import find_published
+from flashpoint.lab.training.config_file import copied, find_published
 
 Config = dict[str, Any]
 
@@ -178,7 +178,7 @@ def changed(config: Mapping[str, Any], changes: Mapping[str, Any]) -> Config:
         >>> changed({"model": {"name": "vit"}, "epochs": 3}, {"model.depth": 2, "epochs": None})
         {'model': {'name': 'vit', 'depth': 2}}
     """
-    copy = _copy(config)
+    copy = copied(config)
     for path, value in changes.items():
         *above, last = path.split(".")
         section = copy
@@ -187,7 +187,7 @@ def changed(config: Mapping[str, Any], changes: Mapping[str, Any]) -> Config:
         if value is None:
             section.pop(last, None)
         else:
-            section[last] = _copy(cast(Config, value)) if isinstance(value, Mapping) else value
+            section[last] = copied(cast(Config, value)) if isinstance(value, Mapping) else value
     return copy
 
 
@@ -231,10 +231,3 @@ def _read(name: str) -> Config:
 
 def _both(where: str) -> Config:
     return {"data.train": where, "data.validation": where}
-
-
-def _copy(values: Mapping[str, Any]) -> Config:
-    return {
-        key: _copy(cast(Config, value)) if isinstance(value, Mapping) else value
-        for key, value in values.items()
-    }

@@ -52,7 +52,7 @@ def parse(values: Mapping[str, Any], overrides: Sequence[str] = ()) -> TrainConf
         >>> config.optimizer.lr
         0.0003
     """
-    changed = _copy(values)
+    changed = copied(values)
     for override in overrides:
         _apply(changed, override)
     return build(config_class(changed.get("task", "vision")), changed)
@@ -101,8 +101,9 @@ def _apply(values: Values, override: str) -> None:
     section[names[-1]] = value
 
 
-def _copy(values: Mapping[str, Any]) -> Values:
+def copied(values: Mapping[str, Any]) -> Values:
+    """Sections of sections, none of them shared with what is given."""
     return {
-        key: _copy(cast(Values, value)) if isinstance(value, Mapping) else value
+        key: copied(cast(Values, value)) if isinstance(value, Mapping) else value
         for key, value in values.items()
     }
