@@ -9,9 +9,9 @@ from docs_numbers.images import TOKENS, cifar_top1
 from docs_numbers.steps import step_ratios
 from docs_numbers.stored import Stored
 from docs_numbers.tables import Generator, between, claims, listed, numbers, table
+from flashpoint.lab.report.verdicts import PAST, count_words
 from flashpoint.lab.runs.findings import Verdict
 from flashpoint.lab.runs.run_files import RunFiles
-from flashpoint.lab.report.verdicts import PAST, count_words
 from flashpoint.lab.study.registry import STUDIES
 
 DOCUMENTS = "documents-from-english-to-german"

@@ -11,9 +11,8 @@ import numpy as np
 from flashpoint.errors import InputError
 from flashpoint.lab.bench import result_file
 from flashpoint.lab.bench.result import Result
-from flashpoint.lab.runs.findings import Verdict
+from flashpoint.lab.runs.findings import StudySection, Verdict
 from flashpoint.lab.runs.run_files import RunFiles, read_runs
-from flashpoint.lab.report.study_report import StudySection
 from flashpoint.lab.study import store
 from flashpoint.lab.study.outcome import Outcome
 from flashpoint.lab.study.plan import Measurement

@@ -3,8 +3,8 @@
 from docs_numbers.speed import CPU_FILE, GPU_FILES, MODELS, ordinary
 from docs_numbers.stored import Stored
 from docs_numbers.tables import numbers, table
-from flashpoint.lab.bench.limits import SpeedLimit
 from flashpoint.lab.bench.result import Row
+from flashpoint.lab.bench.suites import SpeedLimit
 
 FLEX, FLASH = "flex_log", "sdpa_flash"
 

@@ -1,14 +1,19 @@
 """Results that nobody measured."""
 
+import io
+
+from rich.console import Console
+
 from flashpoint.lab.bench.accuracy import error_bound
 from flashpoint.lab.bench.cases import Case, Shape
 from flashpoint.lab.bench.environment import Environment
-from flashpoint.lab.bench.limits import Limits, SpeedLimit
 from flashpoint.lab.bench.memory import Peak
 from flashpoint.lab.bench.plan import Request, select_items
 from flashpoint.lab.bench.providers.registry import USUAL
 from flashpoint.lab.bench.result import Measurement, Result, Row
+from flashpoint.lab.bench.suites import Limits, SpeedLimit
 from flashpoint.lab.bench.timing import Timing
+from flashpoint.lab.cli.bench_view import render
 
 MB = 10**6
 
@@ -68,6 +73,18 @@ def make_row(ours_s=0.0121, theirs_s=0.0202, ours_bytes=40 * MB, error=2.4e-3):
             Measurement(provider="plain", skipped="its L x L matrix takes 8.6 GB"),
         ),
     )
+
+
+def make_result(*rows):
+    """A result of rows in bf16."""
+    return Result(environment=ENVIRONMENT, rows=rows, matrix_flops_per_s={"bf16": 2e11})
+
+
+def draw(result, width=80):
+    """What the terminal shows of a result."""
+    console = Console(width=width, file=io.StringIO())
+    console.print(render(result))
+    return console.file.getvalue()
 
 
 def make_gpu_result(suite="all"):

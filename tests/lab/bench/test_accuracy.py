@@ -8,9 +8,8 @@ import torch.nn.functional as F
 
 import flashpoint
 from flashpoint.lab.bench.accuracy import error_bound, exact_parts, relative_error, result_error
-from flashpoint.lab.bench.calls import make_call
+from flashpoint.lab.bench.calls import make_call, make_inputs
 from flashpoint.lab.bench.cases import Case, Shape
-from flashpoint.lab.bench.inputs import make_inputs
 from flashpoint.lab.bench.providers.registry import PROVIDERS
 
 CASE = Case(shape=Shape(2, 3, 150, 16), dtype="fp32", mode="training")

@@ -1,5 +1,6 @@
 """Rows are compared with their limits, and what breaks one says both numbers."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -28,6 +29,13 @@ def slower(row, factor):
     return replace(timing, median_s=timing.median_s * factor)
 
 
+def broken(row):
+    """The promises that a row breaks, and the numbers in what is said of each."""
+    return {
+        name: re.findall(r"[\d.]+(?:e-\d+)?", said) for name, said in broken_promises(row).items()
+    }
+
+
 def test_kept_promises_say_nothing():
     assert broken_promises(make_row()) == {}
     results = map(make_gpu_result, ("long", "decode"))
@@ -36,38 +44,39 @@ def test_kept_promises_say_nothing():
 
 def test_broken_promises_say_both_numbers():
     row = make_row(ours_s=0.02, theirs_s=0.02, ours_bytes=120 * MB, error=0.5)
-    assert broken_promises(row) == {
-        "error": "relative error 5.0e-01 is beyond rounding (4e-03)",
-        "speed against sdpa": "1.00x as fast as sdpa, limit 1.54x",
-        "memory": "peak extra memory is 120 MB, limit 114 MB (SDPA's 50 MB and 64 MB)",
+    assert broken(row) == {
+        "error": ["5.0e-01", "4e-03"],
+        "speed against sdpa": ["1.00", "1.54"],
+        "memory": ["120", "114", "50", "64"],
     }
 
 
 def test_each_rival_has_its_own_limit():
     row = gpu_row("forward")
     row = gpu_row("forward", flashpoint={"timing": slower(row, 2.0)})
-    assert broken_promises(row) == {
-        "speed against sdpa_cudnn and sdpa_flash": "0.75x as fast as sdpa_cudnn, limit 1.40x",
-        "speed against flex_log": "3.00x as fast as flex_log, limit 4.00x",
+    assert broken(row) == {
+        "speed against sdpa_cudnn and sdpa_flash": ["0.75", "1.40"],
+        "speed against flex_log": ["3.00", "4.00"],
     }
 
 
 def test_bytes_kept_for_backward_are_compared_with_flash():
     row = gpu_row("backward", flashpoint={"kept_bytes": 120 * MB})
-    clause = "120.0 MB are kept for backward, 0.89x those of sdpa_flash (135.0 MB), limit 0.78x"
-    assert broken_promises(row) == {"kept": clause}
+    assert broken(row) == {"kept": ["120.0", "0.89", "135.0", "0.78"]}
 
 
 def test_no_result_of_ours_breaks_a_promise():
     gone = {"timing": None, "relative_error": None, "skipped": "out of memory"}
-    broken = broken_promises(gpu_row("forward", flashpoint=gone))
-    assert broken == {"error": "there is no result: out of memory"}
+    found = broken_promises(gpu_row("forward", flashpoint=gone))
+    assert list(found) == ["error"]
+    assert found["error"].endswith("out of memory")
 
 
 def test_limit_without_a_right_rival_is_not_kept():
     row = gpu_row("forward", flex_log={"timing": None, "skipped": "no compiler"})
-    clause = "nothing to compare with: no right result of flex_log"
-    assert broken_promises(row) == {"speed against flex_log": clause}
+    found = broken_promises(row)
+    assert list(found) == ["speed against flex_log"]
+    assert found["speed against flex_log"].endswith("no right result of flex_log")
 
 
 @pytest.mark.parametrize("names", [("flashpoint",), ()])

@@ -4,10 +4,9 @@ import pytest
 import torch
 from implementations import needs_gpu
 
-from flashpoint.lab.bench.calls import make_call
+from flashpoint.lab.bench.calls import make_call, make_inputs
 from flashpoint.lab.bench.cases import Case, Shape
 from flashpoint.lab.bench.device import own_stream
-from flashpoint.lab.bench.inputs import make_inputs
 from flashpoint.lab.bench.providers.registry import PROVIDERS
 
 pytestmark = [

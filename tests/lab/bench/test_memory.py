@@ -39,7 +39,7 @@ def test_peaks_are_what_the_calls_allocate():
 def test_process_that_dies_gets_a_reason():
     (peak,) = measure_in_child([partial(partial, os._exit, 1)])
     assert peak.extra_bytes is None
-    assert peak.reason == "the measuring process died, perhaps of too little memory"
+    assert "process died" in peak.reason
 
 
 def test_flashpoint_keeps_its_inputs_and_sdpa_the_output_too():
@@ -77,4 +77,4 @@ def test_kernel_that_cannot_reset_the_mark_gets_a_reason(monkeypatch):
 
     monkeypatch.setattr(memory.Path, "write_text", refuse)
     peak = memory._measure(partial(partial, int))
-    assert peak.reason == "the high-water mark cannot be reset: Operation not permitted"
+    assert "Operation not permitted" in peak.reason

@@ -1,26 +1,23 @@
 """Whole models: what is timed, what is promised, and how it is shown."""
 
-import io
 import json
+import re
 from dataclasses import replace
 
 import pytest
 import torch
-from lab.bench.samples import ENVIRONMENT, make_timing
-from rich.console import Console
+from lab.bench.samples import ENVIRONMENT, draw, make_timing
 
 from flashpoint.errors import InputError
 from flashpoint.lab.bench import models
 from flashpoint.lab.bench.check import slow_model
-from flashpoint.lab.bench.limits import SpeedLimit
 from flashpoint.lab.bench.memory import Peak
-from flashpoint.lab.bench.model_cases import MODEL_LIMITS, ModelCase, stated_limit
 from flashpoint.lab.bench.models import make_step, measure_model
 from flashpoint.lab.bench.panels import arrange
 from flashpoint.lab.bench.plan import Request, select_items, select_models
 from flashpoint.lab.bench.result import ModelMeasurement, ModelRow, Result
 from flashpoint.lab.bench.result_file import from_json, to_json
-from flashpoint.lab.bench.table import render
+from flashpoint.lab.bench.suites import MODEL_LIMITS, ModelCase, SpeedLimit
 from flashpoint.lab.bench.timing import Budget
 from flashpoint.lab.training.step import Step
 
@@ -45,12 +42,6 @@ def make_model_row(ours_s=0.1, theirs_s=0.13, **changes):
 
 def make_result(*rows):
     return Result(environment=ENVIRONMENT, models=rows)
-
-
-def show(result):
-    console = Console(file=io.StringIO(), width=80)
-    console.print(render(result))
-    return console.file.getvalue()
 
 
 def test_twins_are_timed_and_nothing_is_promised_of_unknown_cases():
@@ -86,7 +77,7 @@ def test_a_step_trains(attention, monkeypatch):
 def test_suite_states_its_limits():
     cases = select_models(REQUEST)
     assert [(case.model, case.batch) for case in cases] == [("vit_s16", 1024), ("vit_s8", 256)]
-    assert [(stated_limit(c).must, stated_limit(c).aim) for c in cases] == [
+    assert [(limit.must, limit.aim) for limit in MODEL_LIMITS.values()] == [
         (1.12, 1.22),
         (1.2, 1.4),
     ]
@@ -111,12 +102,12 @@ def test_words_that_mean_nothing_are_refused(changes, message):
 def test_promises_are_kept_broken_or_cannot_be_seen():
     assert slow_model(make_model_row()) is None
     slow = make_model_row(theirs_s=0.11)
-    assert slow_model(slow) == "1.10x as fast as softmax, limit 1.20x"
+    assert re.search(r"1\.10x .*softmax.* 1\.20x", slow_model(slow))
     ours, theirs = make_model_row().measurements
     alone = make_model_row(measurements=(ours, replace(theirs, timing=None, skipped="no memory")))
-    assert slow_model(alone) == "nothing to compare with: no result of softmax"
+    assert slow_model(alone).endswith("no result of softmax")
     none = make_model_row(measurements=(replace(ours, timing=None, skipped="no memory"), theirs))
-    assert slow_model(none) == "there is no result: no memory"
+    assert slow_model(none).endswith("no result: no memory")
 
 
 def test_file_keeps_everything_and_says_more_for_other_readers():
@@ -129,13 +120,13 @@ def test_file_keeps_everything_and_says_more_for_other_readers():
 
 
 def test_table_shows_both_twins():
-    text = show(make_result(make_model_row()))
+    text = draw(make_result(make_model_row()))
     for part in ("vit_s8, 256 images", "2560 images/s", "1.30x", ">=1.20", "9.0 GB", "12.0 GB"):
         assert part in text
     assert max(map(len, text.splitlines())) <= 80
     ours, theirs = make_model_row().measurements
     lost = make_model_row(measurements=(ours, replace(theirs, timing=None, skipped="no memory")))
-    assert "No softmax: no memory (vit_s8, 256 images)." in show(make_result(lost))
+    assert "No softmax: no memory (vit_s8, 256 images)." in draw(make_result(lost))
 
 
 def test_figure_has_a_panel_of_models():

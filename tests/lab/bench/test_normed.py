@@ -6,13 +6,20 @@ import pytest
 import torch
 
 from flashpoint.lab.bench.accuracy import error_bound, exact_parts, result_error
-from flashpoint.lab.bench.calls import by_heads, is_packed, make_call, prepare
+from flashpoint.lab.bench.calls import (
+    by_heads,
+    is_packed,
+    make_call,
+    make_inputs,
+    pack,
+    prepare,
+    unpack,
+)
 from flashpoint.lab.bench.cases import Case, Shape
 from flashpoint.lab.bench.check import broken_promises
-from flashpoint.lab.bench.inputs import make_inputs, pack, unpack
-from flashpoint.lab.bench.limits import Limits
 from flashpoint.lab.bench.providers.registry import PROVIDERS
 from flashpoint.lab.bench.result import Measurement, Row
+from flashpoint.lab.bench.suites import Limits
 
 CASE = Case(shape=Shape(2, 3, 20, 16), dtype="fp32", mode="training", qk_norm="layer")
 

@@ -36,7 +36,7 @@ def test_one_mode_is_that_of_the_suite():
     assert modes == {"training"}
     with pytest.raises(InputError, match="'decode' has no backward cases, only forward"):
         select("cuda", suite="decode", mode="backward")
-    with pytest.raises(InputError, match="'cpu' has no backward cases, only forward, training"):
+    with pytest.raises(InputError, match=r"'cpu' .*backward.*forward, training"):
         select(mode="backward")
 
 
@@ -77,7 +77,7 @@ def test_providers_are_the_usual_and_those_of_the_suite_unless_named():
 def test_suite_of_another_device_is_refused_with_what_to_do():
     with pytest.raises(
         InputError,
-        match=r"suite 'long' is for --device cuda, the device is cpu\. Pass .* for cpu: cpu\.",
+        match=r"'long' .*--device cuda.* for cpu: cpu\.",
     ):
         select(suite="long")
     with pytest.raises(InputError, match="for cuda: vit, long, decode, all"):

@@ -9,7 +9,7 @@ import broken_files
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from lab.bench.samples import ENVIRONMENT, make_gpu_result, make_row
+from lab.bench.samples import make_gpu_result, make_result, make_row
 from limits import answer
 
 from flashpoint.errors import InputError
@@ -18,10 +18,6 @@ from flashpoint.lab.bench.result_file import from_json, read, to_json
 from flashpoint.lab.study.measures import stored_benchmarks
 
 STORED = Path(__file__).parents[3] / "benchmarks" / "results"
-
-
-def make_result(*rows):
-    return Result(environment=ENVIRONMENT, rows=rows, matrix_flops_per_s={"bf16": 2e11})
 
 
 def test_round_trip_keeps_everything():

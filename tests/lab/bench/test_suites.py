@@ -3,8 +3,14 @@
 import pytest
 
 from flashpoint.lab.bench.cases import Case, Shape, parse_shape
-from flashpoint.lab.bench.limits import Limits, SpeedLimit
-from flashpoint.lab.bench.suites import BEST_SDPA, RIVALS, SUITES, stated_limits
+from flashpoint.lab.bench.suites import (
+    BEST_SDPA,
+    RIVALS,
+    SUITES,
+    Limits,
+    SpeedLimit,
+    stated_limits,
+)
 
 LONGEST = Shape(1, 8, 16384, 64)
 

@@ -54,9 +54,9 @@ def test_error_beyond_its_bound_fails(run, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--shape", "8,6,197"), "shape '8,6,197' must be four positive whole numbers"),
-        (("--dtype", "float32"), "unknown dtype 'float32'."),
-        (("--shape", "1,8,16384,64"), "the fp64 reference would need 17.2 GB"),
+        (("--shape", "8,6,197"), "shape '8,6,197' .*B,H,L,D"),
+        (("--dtype", "float32"), "dtype 'float32'"),
+        (("--shape", "1,8,16384,64"), "fp64 .*17.2 GB"),
     ],
 )
 def test_bad_input_is_one_line(run, arguments, message):

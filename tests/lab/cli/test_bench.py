@@ -1,6 +1,7 @@
 """``flashpoint bench`` from the command line."""
 
 import json
+import re
 import sys
 import time
 from dataclasses import replace
@@ -10,12 +11,12 @@ import torch
 from lab.bench.samples import make_gpu_result
 
 import flashpoint
-from flashpoint.lab.bench import matrix_rate, plot, runner, suites
+from flashpoint.lab.bench import plot, runner, suites
 from flashpoint.lab.bench.cases import Shape
-from flashpoint.lab.bench.limits import Limits, SpeedLimit
 from flashpoint.lab.bench.result_file import from_json, to_json
-from flashpoint.lab.bench.suites import Entry, Suite
+from flashpoint.lab.bench.suites import Entry, Limits, SpeedLimit, Suite
 from flashpoint.lab.cli.main import main
+from flashpoint.lab.training import device_rate
 
 TINY = ("--quick", "--threads", "1", "--dtype", "fp32", "--mode", "forward")
 
@@ -24,7 +25,7 @@ TINY = ("--quick", "--threads", "1", "--dtype", "fp32", "--mode", "forward")
 def run(monkeypatch, capsys):
     """Run the command in this process; gives its exit status, stdout and stderr."""
     monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setitem(matrix_rate.SIZES, "cpu", 128)
+    monkeypatch.setitem(device_rate.SIZES, "cpu", 128)
 
     def run_bench(*arguments, device=("--device", "cpu")):
         monkeypatch.setattr(sys, "argv", ["flashpoint", "bench", *device, *arguments])
@@ -114,20 +115,20 @@ def test_check_names_a_wrong_result(run, tiny_suite, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--shape", "1,2,3"), "shape '1,2,3' must be four positive whole numbers"),
-        (("--dtype", "fp23"), "unknown dtype 'fp23'. Did you mean 'fp32'?"),
-        (("--suite", "cpus"), "unknown suite 'cpus'. Did you mean 'cpu'?"),
-        (("--device", "gpu"), "unknown device 'gpu'."),
-        (("--suite", "long"), "suite 'long' is for --device cuda, the device is cpu. Pass"),
-        (("--mode", "backward"), "suite 'cpu' has no backward cases, only forward, training."),
-        (("--providers", "sdpa,flax_log"), "unknown provider 'flax_log'. Did you mean 'flex_log'"),
-        (("--plot", "figure.jpg"), "--plot figure.jpg must end in .png, .svg or .pdf, not '.jpg'"),
-        (("--plot", "/no/such/folder/figure.png"), "cannot write --plot /no/such/folder"),
-        (("--from", "/no/result.json"), "--from shows a stored result and measures nothing, but"),
-        (("--activation", "rellu"), "activation='rellu' is unknown. Did you mean 'relu'"),
-        (("--suite", "cpu", "--shape", "1,1,1,1"), "--suite and --shape exclude each other"),
-        (("--causal", "--check"), "--check has nothing to check"),
-        (("--json", "/no/such/folder/result.json"), "cannot write --json /no/such/folder"),
+        (("--shape", "1,2,3"), r"shape '1,2,3' .*B,H,L,D"),
+        (("--dtype", "fp23"), r"dtype 'fp23'.* 'fp32'\?"),
+        (("--suite", "cpus"), r"suite 'cpus'.* 'cpu'\?"),
+        (("--device", "gpu"), r"device 'gpu'"),
+        (("--suite", "long"), r"suite 'long' .*--device cuda.* cpu.*Pass"),
+        (("--mode", "backward"), r"suite 'cpu' .*backward.*forward, training.*--mode"),
+        (("--providers", "sdpa,flax_log"), r"provider 'flax_log'.* 'flex_log'\?"),
+        (("--plot", "figure.jpg"), r"--plot figure.jpg .*\.png, \.svg.*\.pdf"),
+        (("--plot", "/no/such/folder/figure.png"), r"--plot /no/such/folder"),
+        (("--from", "/no/result.json"), r"--from .*--device is given"),
+        (("--activation", "rellu"), r"activation='rellu' .*'relu'"),
+        (("--suite", "cpu", "--shape", "1,1,1,1"), r"--suite and --shape"),
+        (("--causal", "--check"), r"--check .*--causal"),
+        (("--json", "/no/such/folder/result.json"), r"--json /no/such/folder"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
@@ -135,7 +136,7 @@ def test_bad_input_is_one_line_before_any_measurement(run, monkeypatch, argument
     monkeypatch.setattr(runner, "measure", lambda *_: pytest.fail("measured"))
     status, out, err = run(*arguments)
     assert (status, out) == (2, "")
-    assert message in err
+    assert re.search(message, err)
     assert len(err.strip().splitlines()) == 1
 
 
@@ -156,8 +157,7 @@ def test_gpu_that_is_not_there_is_one_line(run, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     status, _, err = run(device=("--device", "cuda"))
     assert status == 2
-    assert "device 'cuda' is not available: torch" in err
-    assert "Pass --device cpu" in err
+    assert re.search(r"'cuda' .*torch.*device cpu", err)
     assert len(err.strip().splitlines()) == 1
 
 
@@ -221,7 +221,7 @@ def test_stored_result_takes_no_word_about_measuring(run, tmp_path, option):
     file.write_text(to_json(make_gpu_result("decode")))
     status, _, err = run("--from", str(file), *option, device=())
     assert status == 2
-    assert f"measures nothing, but {option[0]} is given" in err
+    assert f"{option[0]} is given" in err
 
 
 def test_stored_result_nested_without_end_is_one_line(run, tmp_path):

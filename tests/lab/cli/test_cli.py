@@ -88,20 +88,15 @@ def test_help_answers_in_half_a_second():
     assert 0 < min(seconds) < 0.5
 
 
-@pytest.mark.parametrize("verb", [[], *map(str.split, SURFACE)], ids=" ".join)
+@pytest.mark.parametrize("verb", [[], ["data"], *map(str.split, SURFACE)], ids=" ".join)
 def test_help_does_not_load_torch(verb):
     code = (
         "import sys; from flashpoint.lab.cli.main import app;"
         f"app({[*verb, '--help']}, standalone_mode=False);"
-        "sys.exit('torch' in sys.modules)"
+        "sys.exit(not {'torch', 'numpy'}.isdisjoint(sys.modules))"
     )
     process = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
     assert process.returncode == 0, process.stderr.decode()
-
-
-def test_no_arguments_show_the_help():
-    bare, asked = (CliRunner().invoke(app, a).output.strip() for a in ([], ["--help"]))
-    assert bare == asked
 
 
 def test_help_flows_with_the_terminal_but_for_its_examples():
@@ -133,12 +128,6 @@ def test_version_is_the_package_version():
     assert run_cli("--version").stdout.strip() == flashpoint.__version__
 
 
-def test_unknown_verb_suggests_the_close_one():
-    result = CliRunner().invoke(app, ["docter"])
-    assert result.exit_code == 2
-    assert "Did you mean 'doctor'?" in result.output
-
-
 def fail_with(error, monkeypatch):
     """Run ``flashpoint doctor`` with a part of it that raises this error."""
 
@@ -159,17 +148,17 @@ def test_our_error_is_one_line_and_status_2(monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("study run length-power --jobs 0", r".*'--jobs'.* 1\. See: \S+ study run --help"),
-        ("study run gate --jobs 99999999999", r".*'--jobs'.* 1000\. See: \S+ study run --help"),
-        ("study run gate --seeds 0", r".*'--seeds'.* 1\. See: \S+ study run --help"),
+        ("study run length-power --jobs 0", r".*'--jobs'.* 1\. See: .*study run --help"),
+        ("study run gate --jobs 99999999999", r".*'--jobs'.* 1000\. See: .*study run --help"),
+        ("study run gate --seeds 0", r".*'--seeds'.* 1\. See: .*study run --help"),
         ("study run gate --out ''", r"invalid value for '--out': it is empty and names no .*"),
         ("study report ''", r"invalid value for 'DIR': it is empty and names no .*"),
         ("study report --out ''", r"invalid value for '--out': it is empty and names no .*"),
         ("study report --pictures ''", r"invalid value for '--pictures': it is empty and .*"),
         ("study run length-power --bogus", r"no such option: --bogus.* See: .* run --help"),
         ("study run x --scale tiny", r"invalid value for '--scale': 'tiny' is not one of .*"),
-        ("study show", r"missing argument 'NAME'\. See: \S+ study show --help"),
-        ("docter", r"no such command 'docter'\. Did you mean 'doctor'\? See: \S+ --help"),
+        ("study show", r"missing argument 'NAME'\. See: .*study show --help"),
+        ("docter", r"no such command 'docter'\. Did you mean 'doctor'\? See: .*--help"),
         ("bench --dtype", r"option '--dtype' requires an argument\. See: flashpoint bench --help"),
         ("study run x --on", r"option '--on' requires an argument\. See: .* study run --help"),
     ],

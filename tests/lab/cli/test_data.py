@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import typer
 from lab.data.pictures import encoded, make_folder, make_shards, make_tar
 from lab.data.text.debian import make_packages, word
 from limits import limited
@@ -32,29 +31,6 @@ def run(*arguments):
         raise result.exception
     assert result.exit_code == 0, result.output
     return result.output
-
-
-def test_options_are_frozen():
-    verbs = typer.main.get_command(data).commands
-    surface = {
-        name: sorted(option for parameter in verb.params for option in parameter.opts)
-        for name, verb in verbs.items()
-    }
-    assert surface == {
-        "prepare": ["--from", "--to", "name"],
-        "show": ["--labels", "--languages", "--pairs", "--png", "--split", "where"],
-    }
-
-
-@pytest.mark.parametrize("verb", [[], ["prepare"], ["show"]], ids=["data", "prepare", "show"])
-def test_help_does_not_load_torch(verb):
-    code = (
-        "import sys; from flashpoint.lab.cli.data import data;"
-        f"data({[*verb, '--help']}, standalone_mode=False);"
-        "sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
-    )
-    process = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
-    assert process.returncode == 0, process.stderr.decode()
 
 
 def test_show_counts_splits_classes_and_sizes():

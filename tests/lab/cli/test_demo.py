@@ -14,10 +14,11 @@ from typer.testing import CliRunner
 from flashpoint.errors import InputError
 from flashpoint.lab.cli import demo as demo_module
 from flashpoint.lab.cli import demo_twins, demo_view
-from flashpoint.lab.cli.demo import demo, find_config
+from flashpoint.lab.cli.demo import demo
 from flashpoint.lab.cli.demo_twins import Glance, Stopped, Twin, TwinError, train_twins
 from flashpoint.lab.cli.demo_view import Progress
 from flashpoint.lab.cli.train import train
+from flashpoint.lab.training import config_file
 
 TINY = {
     "model": {"name": "vit", "patch_size": 4, "width": 16, "depth": 1, "num_heads": 2,
@@ -32,7 +33,7 @@ def config(tmp_path, monkeypatch):
     """A demo of seconds in the place of the real one."""
     file = tmp_path / "tiny.yaml"
     file.write_text(yaml.safe_dump(TINY))
-    monkeypatch.setattr(demo_module, "find_config", lambda: file)
+    monkeypatch.setattr(config_file, "find_published", lambda name: file)
     return file
 
 
@@ -89,7 +90,7 @@ def test_command_of_a_twin_is_one_that_train_takes(config, tmp_path):
 
 
 def test_real_config_is_found_and_is_small():
-    content = yaml.safe_load(find_config().read_text())
+    content = yaml.safe_load(config_file.find_published("digits").read_text())
     assert content["data"]["train"] == "digits"
     assert content["model"]["depth"] <= 6
 

@@ -49,12 +49,12 @@ def test_checkpoints_are_told_apart():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--checkpoint", "bst"), "must be best, last or a step. Did you mean 'best'"),
-        (("--checkpoint", "7"), "no checkpoint of step 7. It has: 20, 40, 60"),
-        (("--device", "gpu"), "--device 'gpu' must be auto, cpu or cuda"),
-        (("--data", "/no/such"), "'/no/such' is neither a folder nor a known set"),
-        (("--classes", "/no/such.txt"), "the class list /no/such.txt cannot be read"),
-        (("--json", "/no/such/a.json"), "cannot write --json /no/such/a.json"),
+        (("--checkpoint", "bst"), "best, last or a step.*'best'"),
+        (("--checkpoint", "7"), "step 7.*20, 40, 60"),
+        (("--device", "gpu"), "--device 'gpu' .*auto, cpu or cuda"),
+        (("--data", "/no/such"), "'/no/such' is neither"),
+        (("--classes", "/no/such.txt"), "class list /no/such.txt"),
+        (("--json", "/no/such/a.json"), "--json /no/such/a.json"),
     ],
 )
 def test_wrong_arguments_are_one_line(arguments, message):

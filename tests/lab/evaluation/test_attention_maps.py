@@ -89,7 +89,7 @@ def test_layers_count_from_either_end_and_once():
 
 @pytest.mark.parametrize("layer", [3, -4])
 def test_layer_that_is_not_there_is_refused(layer):
-    with pytest.raises(InputError, match=rf"layer {layer} does not exist: the model has 3"):
+    with pytest.raises(InputError, match=rf"layer {layer} .*has 3"):
         map_attention(make_model(), make_images(), [layer])
 
 

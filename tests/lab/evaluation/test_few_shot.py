@@ -124,7 +124,7 @@ def test_shots_are_of_their_class_distinct_and_chosen_by_seed():
 
 @pytest.mark.parametrize("shots", [0, 4])
 def test_impossible_shots_are_refused_with_the_numbers(shots):
-    message = rf"shots={shots} must lie between 1 and 3, .* smallest class \(number 1\)"
+    message = rf"shots={shots} .*1 and 3.*number 1"
     with pytest.raises(InputError, match=message):
         choose_shots(np.array([0] * 5 + [1] * 3), 2, shots, seed=0)
 
@@ -132,5 +132,5 @@ def test_impossible_shots_are_refused_with_the_numbers(shots):
 def test_features_that_are_not_finite_are_refused():
     test = clusters(5, seed=1)
     test.values[3, 0] = float("nan")
-    with pytest.raises(InputError, match="the features of 1 of 20 images are not finite"):
+    with pytest.raises(InputError, match="1 of 20 images"):
         few_shot_accuracy(clusters(5), test, 4)

@@ -134,7 +134,7 @@ def test_any_characters_are_translated():
 
 
 def test_wrong_search_is_refused():
-    with pytest.raises(InputError, match="beam_size=0 must be a whole number from 1 to 1,024"):
+    with pytest.raises(InputError, match=r"beam_size=0 .*from 1 to 1,024"):
         Search(beam_size=0)
 
 

@@ -31,12 +31,12 @@ def trained_run(attention="relu", num_classes=10):
     return folder
 
 
-def call(verb, *arguments):
+def call(verb, *arguments, columns=120):
     """Call one verb on a wide terminal; gives stdout and stderr, raises what it raises."""
     app = typer.Typer()
     app.command()(verb)
     words = [str(argument) for argument in arguments]
-    result = CliRunner().invoke(app, words, env={"COLUMNS": "120"})
+    result = CliRunner().invoke(app, words, env={"COLUMNS": str(columns)})
     if result.exception and not isinstance(result.exception, SystemExit):
         raise result.exception
     assert result.exit_code == 0, result.output

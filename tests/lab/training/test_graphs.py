@@ -13,11 +13,10 @@ from lab.training.runs import assert_same_run, curve, final, tiny_config, train_
 from lab.training.text_runs import text_config, write_corpus
 
 from flashpoint.errors import InputError
-from flashpoint.lab.training.graphs import CapturedStep
 from flashpoint.lab.training.optimizer import make_optimizer
 from flashpoint.lab.training.ranks import Ranks
 from flashpoint.lab.training.sharing import Shared
-from flashpoint.lab.training.step import Step
+from flashpoint.lab.training.step import CapturedStep, Step
 from flashpoint.lab.training.text import TextTask
 from flashpoint.lab.training.vision import VisionTask
 

@@ -13,10 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import flashpoint
+from flashpoint.lab.bench.calls import Inputs
 from flashpoint.lab.bench.cases import Case
-from flashpoint.lab.bench.inputs import Inputs
-from flashpoint.lab.bench.providers.normed import normalise
-from flashpoint.lab.bench.providers.provider import Function
+from flashpoint.lab.bench.providers.provider import Function, normalise
 
 CHUNK = 64
 """Rows, or keys, that are computed exactly: at the start, in the middle and at the end."""

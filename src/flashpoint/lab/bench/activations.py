@@ -10,10 +10,9 @@ from torch import Tensor
 import flashpoint
 from flashpoint.errors import InputError
 from flashpoint.lab.bench.accuracy import relative_error
-from flashpoint.lab.bench.calls import make_call
+from flashpoint.lab.bench.calls import Inputs, make_call, make_inputs
 from flashpoint.lab.bench.cases import Case, Shape
 from flashpoint.lab.bench.device import timer_for
-from flashpoint.lab.bench.inputs import Inputs, make_inputs
 from flashpoint.lab.bench.providers.registry import PROVIDERS
 from flashpoint.lab.bench.timing import Budget, Timing, interleave, start
 from flashpoint.ops.spec import BUILTIN

@@ -2,9 +2,8 @@
 
 from collections.abc import Iterator
 
-from flashpoint.lab.bench.limits import SpeedLimit
-from flashpoint.lab.bench.model_cases import OURS as OUR_TWIN
 from flashpoint.lab.bench.result import OURS, ModelRow, Row
+from flashpoint.lab.bench.suites import OUR_TWIN, SpeedLimit
 
 KEPT_RIVAL = "sdpa_flash"
 """Whose bytes kept for backward ours are compared with."""

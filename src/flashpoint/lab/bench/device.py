@@ -8,6 +8,7 @@ import torch
 from flashpoint.errors import UnsupportedError
 from flashpoint.lab.bench.cases import Case
 from flashpoint.lab.bench.timing import CpuTimer, Timer
+from flashpoint.lab.training.ranks import choose_device
 
 DEVICES = ("cpu", "cuda")
 MAX_INPUT_SETS = 8
@@ -27,16 +28,12 @@ def require(device: str) -> None:
     """Refuse a device that is not here."""
     if device not in DEVICES:
         raise UnsupportedError(f"timing on device {device!r} is not available. Pass 'cpu'.")
-    if device == "cuda" and not torch.cuda.is_available():
-        raise UnsupportedError(
-            f"device 'cuda' is not available: torch {torch.__version__} sees no GPU. "
-            "Pass --device cpu, or see `flashpoint doctor`."
-        )
+    choose_device(device)
 
 
 def default_device() -> str:
     """The GPU if there is one."""
-    return "cuda" if torch.cuda.is_available() else "cpu"
+    return choose_device("auto").type
 
 
 @contextmanager

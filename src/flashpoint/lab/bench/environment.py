@@ -1,15 +1,14 @@
 """Where a number was measured: machine, versions and commit, as plain data."""
 
 import os
-import platform
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from dataclasses import dataclass, fields
 from importlib import metadata
+from typing import Any
 
 import torch
 
-import flashpoint
-from flashpoint.lab.runs.provenance import commit, cpu_name, first_line
+from flashpoint.lab.runs.provenance import first_line
+from flashpoint.lab.training.environment import describe_environment
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,22 +37,29 @@ class Environment:
     cudnn: str | None = None
     triton: str | None = None
 
+    @property
+    def versions(self) -> str:
+        """Flashpoint with its commit, and everything below it."""
+        commit = f" ({self.commit})" if self.commit else ""
+        others = {
+            "torch": self.torch,
+            "Triton": self.triton,
+            "CUDA": self.cuda,
+            "cuDNN": self.cudnn,
+            "driver": self.driver,
+            "Python": self.python,
+        }
+        known = [f"{name} {version}" for name, version in others.items() if version]
+        return f"flashpoint {self.flashpoint}{commit}, {', '.join(known)}"
+
 
 def describe(device: str = "cpu") -> Environment:
     """Look at this process and machine."""
-    is_gpu = device == "cuda"
-    return Environment(
-        device=torch.cuda.get_device_name() if is_gpu else cpu_name(),
-        cores=os.cpu_count() or 1,
-        threads=torch.get_num_threads(),
-        platform=f"{platform.system()}-{platform.machine()}",
-        python=platform.python_version(),
-        torch=str(torch.__version__),
-        flashpoint=flashpoint.__version__,
-        commit=commit(),
-        time_utc=datetime.now(UTC).isoformat(timespec="seconds"),
-        **(_gpu_versions() if is_gpu else {"driver": None}),
-    )
+    known = {field.name for field in fields(Environment)}
+    stated = {**describe_environment(torch.device(device)), "cores": os.cpu_count() or 1}
+    stated |= _gpu_versions() if device == "cuda" else {"driver": None}
+    here: dict[str, Any] = {name: value for name, value in stated.items() if name in known}
+    return Environment(**here)
 
 
 def _gpu_versions() -> dict[str, str | None]:
@@ -61,7 +67,6 @@ def _gpu_versions() -> dict[str, str | None]:
     query = ("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
     return {
         "driver": first_line(*query),
-        "cuda": torch.version.cuda,
         "cudnn": str(torch.backends.cudnn.version() or "") or None,
         "triton": _version("triton"),
     }

@@ -20,9 +20,8 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from flashpoint.lab.bench.calls import prepare
+from flashpoint.lab.bench.calls import make_inputs, prepare
 from flashpoint.lab.bench.cases import Case
-from flashpoint.lab.bench.inputs import make_inputs
 from flashpoint.lab.bench.providers.provider import Provider
 from flashpoint.lab.bench.providers.registry import PROVIDERS
 from flashpoint.lab.bench.timing import Call
@@ -55,16 +54,20 @@ def measure_on_cpu(provider: str, cases: Sequence[Case], threads: int) -> list[P
 def measure_on_cuda(provider: str, case: Case) -> Peak:
     """The same of one case on the GPU; the provider has been warmed."""
     try:
-        call = _pending_call(PROVIDERS[provider], case)
-        torch.cuda.synchronize()
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
-        call()
-        torch.cuda.synchronize()
-        return Peak(torch.cuda.max_memory_allocated() - before)
+        return peak_on_cuda(_pending_call(PROVIDERS[provider], case))
     except torch.OutOfMemoryError:
         torch.cuda.empty_cache()
         return Peak(None, "the GPU has too little memory")
+
+
+def peak_on_cuda(call: Call) -> Peak:
+    """What a call takes of the GPU's memory over what is there."""
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    call()
+    torch.cuda.synchronize()
+    return Peak(torch.cuda.max_memory_allocated() - before)
 
 
 def measure_kept(provider: str, case: Case) -> int | None:

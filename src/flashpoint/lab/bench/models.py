@@ -13,9 +13,9 @@ from torch import Tensor
 
 from flashpoint.lab.bench.device import timer_for
 from flashpoint.lab.bench.failure import Refused, attempt
-from flashpoint.lab.bench.memory import Peak
-from flashpoint.lab.bench.model_cases import OURS, TWINS, ModelCase, stated_limit
+from flashpoint.lab.bench.memory import peak_on_cuda
 from flashpoint.lab.bench.result import ModelMeasurement, ModelRow
+from flashpoint.lab.bench.suites import MODEL_LIMITS, OUR_TWIN, TWINS, ModelCase
 from flashpoint.lab.bench.timing import Budget, Started, interleave, start
 from flashpoint.lab.training.config import ModelConfig, TrainConfig
 from flashpoint.lab.training.optimizer import make_optimizer
@@ -75,7 +75,7 @@ def measure_model(
         try:
             started[attention], _ = attempt(
                 lambda name=attention: start(make_step(case, name), timer, compiles=True),
-                is_ours=attention == OURS,
+                is_ours=attention == OUR_TWIN,
             )
         except Refused as refused:
             found[attention] = ModelMeasurement(attention=attention, skipped=str(refused))
@@ -84,16 +84,6 @@ def measure_model(
         found[attention] = ModelMeasurement(attention=attention, timing=timing)
     if has_memory and case.device == "cuda":
         for attention, (step, _) in started.items():
-            found[attention] = replace(found[attention], peak=_peak(step))
+            found[attention] = replace(found[attention], peak=peak_on_cuda(step))
     measurements = tuple(found[attention] for attention in TWINS)
-    return ModelRow(case=case, limit=stated_limit(case), measurements=measurements)
-
-
-def _peak(step: Callable[[], object]) -> Peak:
-    """Of the GPU's memory."""
-    torch.cuda.synchronize()
-    torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated()
-    step()
-    torch.cuda.synchronize()
-    return Peak(torch.cuda.max_memory_allocated() - before)
+    return ModelRow(case=case, limit=MODEL_LIMITS.get(case), measurements=measurements)

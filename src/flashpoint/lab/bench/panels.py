@@ -6,9 +6,8 @@ from itertools import groupby
 from typing import Literal, NamedTuple, TypeAlias
 
 from flashpoint.lab.bench.cases import Case, Mode
-from flashpoint.lab.bench.model_cases import OURS as OUR_TWIN
-from flashpoint.lab.bench.model_cases import RIVAL
 from flashpoint.lab.bench.result import OURS, ModelRow, Result, Row
+from flashpoint.lab.bench.suites import OUR_TWIN, RIVAL_TWIN
 
 Family: TypeAlias = Literal["long", "short", "normed", "decode"]
 FAMILIES: tuple[Family, ...] = ("long", "short", "normed", "decode")
@@ -86,7 +85,7 @@ def _model_panel(rows: Sequence[ModelRow]) -> Panel:
             f"{row.case.model}\nB {row.case.batch}",
             tuple(
                 Bar(provider, rate)
-                for provider, attention in ((OURS, OUR_TWIN), ("sdpa", RIVAL))
+                for provider, attention in ((OURS, OUR_TWIN), ("sdpa", RIVAL_TWIN))
                 if (rate := row.images_per_s(attention))
             ),
             row.speedup,

@@ -6,9 +6,16 @@ from itertools import groupby
 
 from flashpoint.errors import InputError
 from flashpoint.lab.bench.cases import Case, Mode, Shape, choose
-from flashpoint.lab.bench.limits import Limits
-from flashpoint.lab.bench.model_cases import MODEL_LIMITS, ModelCase
-from flashpoint.lab.bench.suites import DEFAULT_SUITE, LONG, SUITES, Entry, stated_limits
+from flashpoint.lab.bench.suites import (
+    DEFAULT_SUITE,
+    LONG,
+    MODEL_LIMITS,
+    SUITES,
+    Entry,
+    Limits,
+    ModelCase,
+    stated_limits,
+)
 from flashpoint.lab.bench.timing import Budget
 
 MODEL_SUITE = "vit-model"

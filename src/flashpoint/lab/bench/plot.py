@@ -159,8 +159,6 @@ def _draw_frame(figure: Any, result: Result, drawn: set[str], height: float) -> 
     """Title and legend above, where and with what it was measured below."""
     from matplotlib.patches import Patch
 
-    from flashpoint.lab.bench.table import describe_versions
-
     place, left = result.environment, 0.022
     title = f"Attention without softmax on {place.device}"
     figure.text(left, 1 - 0.22 / height, title, fontsize=22, fontweight="bold", va="top")
@@ -181,5 +179,5 @@ def _draw_frame(figure: Any, result: Result, drawn: set[str], height: float) -> 
         handleheight=1.0,
         columnspacing=1.6,
     )
-    footer = f"{describe_versions(place)}. Medians, {place.time_utc[:10]}."
+    footer = f"{place.versions}. Medians, {place.time_utc[:10]}."
     figure.text(left, 0.16 / height, footer, fontsize=10.5, color=MUTED, va="bottom")

@@ -5,10 +5,8 @@ from dataclasses import dataclass, field
 
 from flashpoint.lab.bench.cases import Case
 from flashpoint.lab.bench.environment import Environment
-from flashpoint.lab.bench.limits import Limits, SpeedLimit
 from flashpoint.lab.bench.memory import Peak
-from flashpoint.lab.bench.model_cases import TWINS, ModelCase
-from flashpoint.lab.bench.suites import BEST_SDPA
+from flashpoint.lab.bench.suites import BEST_SDPA, TWINS, Limits, ModelCase, SpeedLimit
 from flashpoint.lab.bench.timing import Timing
 
 OURS = "flashpoint"

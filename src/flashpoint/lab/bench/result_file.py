@@ -2,20 +2,21 @@
 
 import json
 import math
-from dataclasses import asdict
+from collections.abc import Mapping
+from dataclasses import asdict, fields, replace
 from pathlib import Path
-from typing import Any, Literal, NotRequired, TypedDict
+from typing import Any, Literal, NotRequired, TypedDict, TypeVar, cast
 
 from flashpoint.errors import InputError, describe
 from flashpoint.lab.bench.cases import Case
 from flashpoint.lab.bench.environment import Environment
-from flashpoint.lab.bench.limits import Limits, SpeedLimit
 from flashpoint.lab.bench.memory import Peak
-from flashpoint.lab.bench.model_cases import ModelCase
 from flashpoint.lab.bench.result import Measurement, ModelMeasurement, ModelRow, Result, Row
+from flashpoint.lab.bench.suites import Limits, ModelCase, SpeedLimit
 from flashpoint.lab.bench.timing import Timing
 from flashpoint.lab.runs.stored import check, parse_json, read_text
 
+T = TypeVar("T")
 FORMAT = 2
 """Number of the layout of the file. 1 had one limit, on the ratio of our time to SDPA's."""
 
@@ -155,19 +156,8 @@ def _row(data: _Row, where: str) -> Row:
 
 def _model_row(data: _ModelRow) -> ModelRow:
     """A row of a whole model out of its JSON object."""
-    return ModelRow(
-        case=data["case"],
-        limit=data["limit"],
-        measurements=tuple(
-            ModelMeasurement(
-                attention=found["attention"],
-                timing=found["timing"],
-                skipped=found["skipped"],
-                peak=found["peak"],
-            )
-            for found in data["measurements"]
-        ),
-    )
+    found = tuple(_of(ModelMeasurement, one) for one in data["measurements"])
+    return ModelRow(case=data["case"], limit=data["limit"], measurements=found)
 
 
 def _limits(data: _Limits) -> Limits:
@@ -184,11 +174,11 @@ def _limits(data: _Limits) -> Limits:
 def _measurement(data: _Measurement) -> Measurement:
     """A measurement out of its JSON object."""
     error = data["relative_error"]
-    return Measurement(
-        provider=data["provider"],
-        timing=data["timing"],
-        skipped=data.get("skipped"),
-        relative_error=None if error is None else float(error),
-        peak=data["peak"],
-        kept_bytes=data.get("kept_bytes"),
-    )
+    found = _of(Measurement, data)
+    return replace(found, relative_error=None if error is None else float(error))
+
+
+def _of(kind: type[T], data: Mapping[str, Any]) -> T:
+    """What a JSON object holds of a dataclass's fields."""
+    names = [field.name for field in fields(cast(Any, kind)) if field.name in data]
+    return kind(**{name: data[name] for name in names})

@@ -10,19 +10,24 @@ import torch
 
 from flashpoint.lab.bench import memory
 from flashpoint.lab.bench.accuracy import Part, error_bound, exact_parts, result_error
-from flashpoint.lab.bench.calls import by_heads, make_rotating_call
+from flashpoint.lab.bench.calls import (
+    TORCH_DTYPES,
+    Inputs,
+    by_heads,
+    make_inputs,
+    make_rotating_call,
+)
 from flashpoint.lab.bench.cases import Case
 from flashpoint.lab.bench.device import num_input_sets, own_stream, timer_for
 from flashpoint.lab.bench.environment import describe
 from flashpoint.lab.bench.failure import Refused, attempt
-from flashpoint.lab.bench.inputs import Inputs, make_inputs
-from flashpoint.lab.bench.matrix_rate import measure_matrix_rate
 from flashpoint.lab.bench.models import measure_model
 from flashpoint.lab.bench.plan import Item, Plan
 from flashpoint.lab.bench.providers.provider import Function, Provider
 from flashpoint.lab.bench.providers.registry import PROVIDERS
 from flashpoint.lab.bench.result import OURS, Measurement, ModelRow, Result, Row
 from flashpoint.lab.bench.timing import Budget, Started, Timer, interleave, start
+from flashpoint.lab.training.device_rate import matrix_rate
 
 CPU_MEMORY_PROVIDERS = (OURS, "sdpa")
 """A fresh process for each takes seconds."""
@@ -45,7 +50,7 @@ def measure(plan: Plan, report: Report) -> Result:
             rates: dict[str, float] = {}
             for dtype in dict.fromkeys(item.case.dtype for item in plan.items):
                 report(0, f"{dtype}: rate of a large matrix product")
-                rates[dtype] = measure_matrix_rate(device, dtype)
+                rates[dtype] = matrix_rate(torch.device(device), TORCH_DTYPES[dtype])
             rows: list[Row] = []
             for _, group in groupby(plan.items, key=lambda i: (i.case.shape, i.case.dtype)):
                 rows += _measure_group(list(group), plan, report, len(rows))

@@ -4,7 +4,52 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from flashpoint.lab.bench.cases import Case, Mode, QkNorm, Shape
-from flashpoint.lab.bench.limits import Limits, SpeedLimit
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SpeedLimit:
+    """Flashpoint is so many times as fast as the fastest of its rivals.
+
+    Attributes:
+        rivals: names of providers; those without a right result do not count.
+        must: the speed-up that is promised.
+        aim: the one that is hoped for; None: no other.
+    """
+
+    rivals: tuple[str, ...]
+    must: float
+    aim: float | None = None
+
+    def bar(self, speedup: float) -> str:
+        """The highest of limit and aim that is reached, else the limit that is missed.
+
+        Example:
+            >>> SpeedLimit(rivals=("sdpa",), must=1.2, aim=1.5).bar(1.3)
+            '>=1.20'
+        """
+        if self.aim is not None and speedup >= self.aim:
+            return f">={self.aim:.2f}"
+        return f"{'>=' if speedup >= self.must else '<'}{self.must:.2f}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    """All that one case has to keep; what is empty or None promises nothing.
+
+    Attributes:
+        memory_slack_bytes: Flashpoint's peak extra memory over SDPA's peak, at most.
+        kept_share: bytes kept for backward over those that SDPA's flash backend keeps, at most.
+    """
+
+    speed: tuple[SpeedLimit, ...] = ()
+    memory_slack_bytes: int | None = None
+    kept_share: float | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is promised."""
+        return self == Limits()
+
 
 LONG = 8192
 """Quick runs on the CPU leave out lengths beyond this one."""
@@ -206,3 +251,33 @@ SUITES: Mapping[str, Suite] = {
     "all": Suite(device="cuda", entries=_VIT + _LONG + _DECODE),
 }
 DEFAULT_SUITE: Mapping[str, str] = {"cpu": "cpu", "cuda": "all"}
+
+
+OUR_TWIN, RIVAL_TWIN = "relu", "softmax"
+TWINS = (OUR_TWIN, RIVAL_TWIN)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelCase:
+    """A model and a batch; both twins have norms of q and k.
+
+    Attributes:
+        model: as ``flashpoint models`` lists it.
+        batch: images of a step.
+        image_size: their height and width.
+    """
+
+    model: str
+    batch: int
+    image_size: int = 224
+    device: str = "cuda"
+
+    def __str__(self) -> str:
+        return f"{self.model}, {self.batch} images"
+
+
+MODEL_LIMITS: Mapping[ModelCase, SpeedLimit] = {
+    ModelCase(model="vit_s16", batch=1024): SpeedLimit(rivals=(RIVAL_TWIN,), must=1.12, aim=1.22),
+    ModelCase(model="vit_s8", batch=256): SpeedLimit(rivals=(RIVAL_TWIN,), must=1.2, aim=1.4),
+}
+"""The suite vit-model: whole models, and what is promised for relu beside softmax."""

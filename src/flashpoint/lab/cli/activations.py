@@ -20,9 +20,9 @@ def activations(
     """Show the operator: the error and the time of every activation on this machine."""
     from rich.console import Console
 
-    from flashpoint.lab.bench.activation_table import render
     from flashpoint.lab.bench.cases import parse_dtypes, parse_shape
     from flashpoint.lab.bench.environment import describe
+    from flashpoint.lab.cli.activations_view import render
 
     sizes = parse_shape(shape)
     rows = _measure(sizes, parse_dtypes(dtype))

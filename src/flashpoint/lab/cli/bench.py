@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import typer
 
 from flashpoint.errors import InputError
-from flashpoint.lab.cli.paths import path_of
-from flashpoint.lab.cli.run_arguments import STDOUT, JsonFile, require_writable
+from flashpoint.lab.cli.run_arguments import STDOUT, JsonFile, path_of, require_writable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from flashpoint.lab.bench.limits import Limits
     from flashpoint.lab.bench.plan import Item, Plan, Request
     from flashpoint.lab.bench.result import Result
+    from flashpoint.lab.bench.suites import Limits
 
 ROUNDS = {"cpu": 20, "cuda": 50}
 SECONDS = {"cpu": 6.0, "cuda": 1.5}
@@ -317,7 +316,7 @@ def _publish(result: "Result", json_file: Path | None, plot_file: Path | None) -
     from rich.console import Console
 
     from flashpoint.lab.bench.result_file import to_json
-    from flashpoint.lab.bench.table import render
+    from flashpoint.lab.cli.bench_view import render
 
     Console(stderr=json_file == STDOUT).print(render(result))
     if json_file == STDOUT:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flashpoint.lab.cli.paths import path_of
+from flashpoint.lab.cli.run_arguments import path_of
 
 if TYPE_CHECKING:
     from rich.table import Table

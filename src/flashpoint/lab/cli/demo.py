@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flashpoint.errors import InputError, UnsupportedError
-from flashpoint.lab.cli.paths import path_of
+from flashpoint.errors import InputError
+from flashpoint.lab.cli.run_arguments import path_of
 from flashpoint.lab.runs import names
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 NAMES = ("relu", "softmax")
 TITLE = "Attention with and without softmax"
-CONFIG = Path("configs", "digits.yaml")
 
 
 def demo(
@@ -37,8 +36,9 @@ def demo(
 
     from flashpoint.lab.cli.demo_twins import STOPPED, Stopped, Twin
     from flashpoint.lab.cli.demo_view import HEADER, draw_next, draw_results
+    from flashpoint.lab.training.config_file import find_published
 
-    config = find_config()
+    config = find_published("digits")
     twins = [Twin(name, out / name) for name in NAMES]
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -62,15 +62,6 @@ def demo(
         _write_report(out, twins)
     console.print(draw_results(_gather(twins)))
     console.print(draw_next(out, [twin.folder for twin in twins], config), soft_wrap=True)
-
-
-def find_config() -> Path:
-    """The config of the digits: of the checkout, or of the installed package."""
-    package = Path(__file__).resolve().parents[2]
-    for file in (package.parents[1] / CONFIG, package / CONFIG):
-        if file.is_file():
-            return file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file
-    raise UnsupportedError(f"the demo needs {CONFIG}, which is not here. Run it in a checkout.")
 
 
 def _remove(out: Path, twins: "list[Twin]") -> None:

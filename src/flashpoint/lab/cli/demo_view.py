@@ -8,14 +8,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group, RenderableType
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
 from flashpoint.lab.cli.demo_twins import Glance
-from flashpoint.lab.cli.live_view import LiveView
+from flashpoint.lab.cli.terminal import LiveView, plain_table
 from flashpoint.lab.runs.names import ATTENTION, MAPS, PAGE
 
 COLORS = {"relu": "#e4502a", "softmax": "#5b8def"}
@@ -103,10 +102,8 @@ def _line(name: str, glance: Glance, seconds: float) -> str:
 
 def draw_results(results: Sequence[Result]) -> RenderableType:
     """The twins in a table, and what to think of it."""
-    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
-    table.add_column("attention")
-    for heading in ("top-1", "loss", "training", "images/s", "zero weights"):
-        table.add_column(heading, justify="right")
+    headings = ("attention", "top-1", "loss", "training", "images/s", "zero weights")
+    table = plain_table(*headings)
     for result in results:
         table.add_row(
             Text(result.name, style=COLORS.get(result.name, "")),

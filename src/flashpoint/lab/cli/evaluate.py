@@ -136,7 +136,7 @@ def _evaluate_images(
     from rich.console import Console
 
     from flashpoint.lab.cli import run_arguments
-    from flashpoint.lab.evaluation.run_evaluation import evaluate_run
+    from flashpoint.lab.evaluation.classification import evaluate_run
 
     found, model, step = run_arguments.open_classifier(run, checkpoint, device)
     with run_arguments.counting("Evaluating") as on_count:
@@ -204,15 +204,13 @@ def _evaluate_text(
 
 def _draw_scores(result: "TranslationScores", title: str) -> "RenderableType":
     """The scores of all documents and by length, and how they were computed."""
-    from rich.box import SIMPLE_HEAD
     from rich.console import Group
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    table.add_column("source tokens")
-    for heading in ("BLEU", "d-BLEU", "chrF", "documents", "segments"):
-        table.add_column(heading, justify="right")
+    from flashpoint.lab.cli.terminal import plain_table
+
+    headings = ("source tokens", "BLEU", "d-BLEU", "chrF", "documents", "segments")
+    table = plain_table(*headings)
     for name, scores in {"all": result.all, **result.by_length}.items():
         table.add_row(
             name,
@@ -232,14 +230,12 @@ def _draw_scores(result: "TranslationScores", title: str) -> "RenderableType":
 
 def _draw(result: "Classification", title: str) -> "RenderableType":
     """The numbers, under a line that says of what."""
-    from rich.box import SIMPLE_HEAD
     from rich.console import Group
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    for heading in ("top-1", "top-5", "loss", "images", "classes"):
-        table.add_column(heading, justify="right")
+    from flashpoint.lab.cli.terminal import plain_table
+
+    table = plain_table("top-1", "top-5", "loss", "images", "classes", left=0)
     table.add_row(
         f"{result.top1:.2%}",
         f"{result.top5:.2%}",

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import typer
 
 from flashpoint.errors import InputError
-from flashpoint.lab.cli.paths import path_of
-from flashpoint.lab.cli.run_arguments import Checkpoint, Device, JsonFile, RunFolder
+from flashpoint.lab.cli.run_arguments import Checkpoint, Device, JsonFile, RunFolder, path_of
 from flashpoint.lab.runs.names import ATTENTION, MAPS, STATISTICS, STATISTICS_PICTURE
 
 if TYPE_CHECKING:
@@ -69,7 +68,7 @@ def inspect(
     from rich.console import Console
 
     from flashpoint.lab.cli import run_arguments
-    from flashpoint.lab.evaluation.run_evaluation import data_at
+    from flashpoint.lab.evaluation.classification import data_at
     from flashpoint.lab.evaluation.run_inspection import inspect_model
 
     run_arguments.require_writable(json_file, "--json")
@@ -111,19 +110,15 @@ def _parse_layers(text: str | None) -> "list[int] | None":
 
 def _draw(statistics: "AttentionStatistics", title: str) -> "RenderableType":
     """One row for each head, or for each layer if there are many heads."""
-    from rich.box import SIMPLE_HEAD
     from rich.console import Group
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    from flashpoint.lab.cli.terminal import plain_table
+
     by_head = len(statistics.heads) <= MAX_ROWS
-    for heading in ("layer", "head" if by_head else "heads", "zeros"):
-        table.add_column(heading, justify="right")
-    for tile in _tiles(statistics):
-        table.add_column(f"zero {tile}x{tile}", justify="right")
-    for heading in ("empty rows", "mass", "entropy", ""):
-        table.add_column(heading, justify="right")
+    zeros = ("zeros", *(f"zero {tile}x{tile}" for tile in _tiles(statistics)))
+    headings = ("layer", "head" if by_head else "heads", *zeros, "empty rows", "mass", "entropy")
+    table = plain_table(*headings, "", left=0)
     for layer, group in groupby(statistics.heads, key=lambda head: head.layer):
         heads = list(group)
         for row in [[head] for head in heads] if by_head else [heads]:

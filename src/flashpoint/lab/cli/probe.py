@@ -82,16 +82,14 @@ def probe(
 
 def _draw(result: "ProbeResult", title: str) -> "RenderableType":
     """One row: the mean, the spread, and every seed."""
-    from rich.box import SIMPLE_HEAD
     from rich.console import Group
-    from rich.table import Table
     from rich.text import Text
+
+    from flashpoint.lab.cli.terminal import plain_table
 
     seeds = [f"seed {seed}" for seed in result.seeds]
     columns = ("shots", "accuracy", "spread", *seeds, "classes", "test images")
-    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    for heading in columns:
-        table.add_column(heading, justify="right")
+    table = plain_table(*columns, left=0)
     table.add_row(
         str(result.shots),
         Text(f"{result.mean:.2%}", style="bold"),

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from flashpoint.lab.cli.paths import path_of
+from flashpoint.lab.cli.run_arguments import path_of
 from flashpoint.lab.runs.names import PAGE
 
 TITLE = "Flashpoint: runs"

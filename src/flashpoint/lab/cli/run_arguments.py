@@ -1,4 +1,4 @@
-"""What the verbs that look at a finished run share: its folder, checkpoint, data and files."""
+"""Words that several verbs take: paths, a run, its checkpoint and data, files to write."""
 
 import sys
 import time
@@ -11,7 +11,21 @@ import typer
 
 from flashpoint.errors import InputError, describe, hint
 from flashpoint.files import json_text
-from flashpoint.lab.cli.paths import path_of
+
+
+def path_of(word: str | Path) -> Path:
+    """What a word names; an empty one, which would be the current folder, is refused.
+
+    A default comes as the path it is.
+
+    Example:
+        >>> path_of("runs/demo").name
+        'demo'
+    """
+    if isinstance(word, str) and not word.strip():
+        raise typer.BadParameter("it is empty and names no file or folder")
+    return Path(word)
+
 
 if TYPE_CHECKING:
     from torch import nn

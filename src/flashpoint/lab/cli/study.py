@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import typer
 
 from flashpoint.errors import FlashpointError, InputError, hint
-from flashpoint.lab.cli.paths import path_of
+from flashpoint.lab.cli.run_arguments import path_of
 from flashpoint.lab.cli.study_report import OUT, report
 from flashpoint.lab.cli.train import STOPPED
 from flashpoint.lab.runs.names import FAILURE, TRIALS

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from flashpoint.errors import InputError
-from flashpoint.lab.cli.paths import path_of
+from flashpoint.lab.cli.run_arguments import path_of
 from flashpoint.lab.runs.names import PAGE
 
 OUT = Path("runs", "studies")

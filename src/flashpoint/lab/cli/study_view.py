@@ -12,10 +12,10 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from flashpoint.lab.cli.live_view import LiveView
+from flashpoint.lab.cli.terminal import LiveView
 from flashpoint.lab.report.verdicts import numbers_of
 from flashpoint.lab.runs.findings import Findings, Verdict
-from flashpoint.lab.runs.format import count, duration
+from flashpoint.lab.runs.formats import count, duration
 from flashpoint.lab.runs.run_files import Glance, look_at
 from flashpoint.lab.runs.trials import read_failure, read_record
 from flashpoint.lab.study.needs import needs_of

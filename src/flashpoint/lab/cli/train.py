@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flashpoint.errors import FlashpointError, InputError, hint
-from flashpoint.lab.cli.paths import path_of
+from flashpoint.lab.cli.run_arguments import path_of
 
 if TYPE_CHECKING:
     from flashpoint.lab.training.config import TrainConfig
@@ -148,8 +148,8 @@ def _choose_batch(config: "TrainConfig", folder: Path | None) -> "tuple[TrainCon
 
     from flashpoint.lab.runs.names import CONFIG
     from flashpoint.lab.training import config_file
-    from flashpoint.lab.training.default_batch import choose_batch
     from flashpoint.lab.training.ranks import choose_device
+    from flashpoint.lab.training.recipes import choose_batch
 
     if folder is not None and (folder / CONFIG).is_file():
         return replace(config, batch_size=config_file.load(folder / CONFIG).batch_size), ""

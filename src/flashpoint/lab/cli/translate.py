@@ -10,8 +10,7 @@ from typing import IO, TYPE_CHECKING, Annotated, TypeAlias
 import typer
 
 from flashpoint.errors import InputError
-from flashpoint.lab.cli.paths import path_of
-from flashpoint.lab.cli.run_arguments import Checkpoint, Device, RunFolder
+from flashpoint.lab.cli.run_arguments import Checkpoint, Device, RunFolder, path_of
 from flashpoint.lab.evaluation import search
 
 if TYPE_CHECKING:

@@ -95,7 +95,7 @@ def _problem(case: "Case", q: "Tensor", k: "Tensor", v: "Tensor") -> "Problem":
 
 def _launch(case: "Case") -> None:
     """Run the kernels that have tiles, also where a faster one would serve the case."""
-    from flashpoint.lab.bench.inputs import make_inputs
+    from flashpoint.lab.bench.calls import make_inputs
     from flashpoint.ops.gpu.portable import backward, decode, forward
     from flashpoint.ops.gpu.replay import Recorder
 
@@ -137,7 +137,7 @@ def _kinds(case: "Case") -> "list[Kind]":
     """The kinds of call that tuning a case measures, if kernels serve it."""
     import torch
 
-    from flashpoint.lab.bench.inputs import TORCH_DTYPES
+    from flashpoint.lab.bench.calls import TORCH_DTYPES
     from flashpoint.ops.gpu.portable import decode
     from flashpoint.ops.gpu.tiles.table import Kind
     from flashpoint.ops.implementations import choose
@@ -176,7 +176,7 @@ def _has_hopper_kernels(case: "Case") -> bool:
     """True where the call itself would not use the tiles."""
     import torch
 
-    from flashpoint.lab.bench.inputs import TORCH_DTYPES
+    from flashpoint.lab.bench.calls import TORCH_DTYPES
     from flashpoint.ops.gpu import dispatch
     from flashpoint.ops.gpu.portable import decode
 

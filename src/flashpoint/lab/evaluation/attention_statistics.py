@@ -6,7 +6,7 @@ and identity may be negative: mass is their plain sum, entropy is that of their 
 
 import math
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -71,13 +71,6 @@ class AttentionStatistics:
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for a JSON file."""
         return {**asdict(self), "max_entropy": self.max_entropy}
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> "AttentionStatistics":
-        """What ``to_dict`` made."""
-        names = [field.name for field in fields(HeadStatistics)]
-        heads = tuple(HeadStatistics(**{n: head[n] for n in names}) for head in data["heads"])
-        return cls(num_images=data["num_images"], num_keys=data["num_keys"], heads=heads)
 
 
 def measure_attention(model: nn.Module, images: Iterable[Tensor]) -> AttentionStatistics:

@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 
 from flashpoint.lab.report.html import Child, Html, join, table, tag
-from flashpoint.lab.runs.format import DASH
+from flashpoint.lab.runs.formats import DASH
 from flashpoint.lab.runs.names import CONFIG
 from flashpoint.lab.runs.run_files import Row, RunFiles
 

@@ -10,7 +10,7 @@ from flashpoint.lab.report.figure import SERIES
 from flashpoint.lab.report.html import Cell, Child, Html, join, table, tag
 from flashpoint.lab.report.page import Section, build_page
 from flashpoint.lab.report.provenance import commands, environment
-from flashpoint.lab.runs.format import count, decimal, duration, percent
+from flashpoint.lab.runs.formats import count, decimal, duration, percent
 from flashpoint.lab.runs.run_files import Row, RunFiles, number, read_runs
 
 HEAD = (

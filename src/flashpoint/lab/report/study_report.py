@@ -22,7 +22,7 @@ from flashpoint.lab.report.verdicts import (
     verdict_card,
 )
 from flashpoint.lab.runs.findings import RULE, DataTable, StudySection
-from flashpoint.lab.runs.format import DASH, rounded
+from flashpoint.lab.runs.formats import DASH, rounded
 from flashpoint.lab.runs.names import CONFIG
 
 MOST_MAPS = 4

@@ -14,9 +14,9 @@ from flashpoint.convert.fitting import fit
 from flashpoint.errors import InputError, check_choice, hint
 from flashpoint.lab.data.text.pieces import load_pieces
 from flashpoint.lab.evaluation.attention_maps import spread_layers
+from flashpoint.lab.evaluation.classification import evaluate_run
 from flashpoint.lab.evaluation.few_shot import NotFinite
 from flashpoint.lab.evaluation.probe import probe, probe_config
-from flashpoint.lab.evaluation.run_evaluation import evaluate_run
 from flashpoint.lab.evaluation.run_inspection import inspect_model
 from flashpoint.lab.evaluation.search import Search
 from flashpoint.lab.evaluation.translation import Translator

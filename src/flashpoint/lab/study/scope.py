@@ -6,7 +6,7 @@ from pathlib import PurePath
 from typing import Any
 
 from flashpoint.lab.data.sources import PREPARED
-from flashpoint.lab.runs.format import count
+from flashpoint.lab.runs.formats import count
 from flashpoint.lab.runs.run_files import RunFiles, number
 from flashpoint.lab.study.outcome import Outcome
 

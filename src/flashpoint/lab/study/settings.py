@@ -3,9 +3,11 @@
 import math
 import re
 from collections.abc import Iterable, Mapping
+from functools import cache
 from typing import Any, cast
 
 from flashpoint.lab.data.text.recall import NUM_PIECES
+from flashpoint.lab.runs.stored import read_yaml
 from flashpoint.lab.study.plan import (
     Evaluation,
     Factor,
@@ -15,6 +17,7 @@ from flashpoint.lab.study.plan import (
     Training,
     Trial,
 )
+from flashpoint.lab.training.config_file import copied, find_published
 
 Config = dict[str, Any]
 
@@ -46,106 +49,76 @@ SMALL_VIT = (
     "S/32, S/16 and S/8."
 )
 
-_VISION: Mapping[Scale, Config] = {
-    "smoke": {
-        "model": {
-            **{"name": "vit", "patch_size": 2, "width": 32, "depth": 2, "num_heads": 2},
-            **{"mlp_dim": 64, "attention": "relu"},
+_VISION: Mapping[Scale, tuple[str, Config]] = {
+    "smoke": (
+        "digits",
+        {
+            **{"model.width": 32, "model.depth": 2, "model.num_heads": 2, "model.mlp_dim": 64},
+            **{"epochs": None, "steps": 40},
+            **{"log_every": 10, "evaluate_every": 40, "checkpoint_every": 40},
         },
-        "data": {"image_size": 8, "channels": 1},
-        "loss": "softmax",
-        "steps": 40,
-        "batch_size": 64,
-        "optimizer": {"lr": 6e-3, "weight_decay": 0.1, "clip": 1.0},
-        "schedule": {"warmup_share": 0.1},
-        "precision": "fp32",
-        **{"log_every": 10, "evaluate_every": 40, "checkpoint_every": 40},
-    },
-    "small": {
-        "model": {
-            **{"name": "vit", "patch_size": 4, "width": 192, "depth": 6},
-            **{"num_heads": 3, "mlp_dim": 768, "layer_scale": 0.1, "attention": "relu"},
+    ),
+    "small": (
+        "cifar10",
+        {
+            **{"epochs": 10, "data.resident": None, "compile": "graphs_only"},
+            **{"log_every": 100, "evaluate_every": NEVER, "checkpoint_every": NEVER},
         },
-        "data": {
-            **{"image_size": 32, "channels": 3},
-            "augmentation": {"crop": "pad", "pad": 4, "flip": True, "mixup": 0.5},
-        },
-        "loss": "softmax",
-        "epochs": 10,
-        "batch_size": 128,
-        "optimizer": {"lr": 1e-3, "weight_decay": 0.1, "clip": 1.0},
-        "schedule": {"warmup_share": 0.1},
-        **{"precision": "bf16", "compile": "graphs_only"},
-        **{"log_every": 100, "evaluate_every": NEVER, "checkpoint_every": NEVER},
-    },
-    "paper": {  # configs/vit_i1k.yaml
-        "model": {
-            **{"name": "vit_s16", "num_classes": 1000, "head_bias": -6.9, "pool": "token"},
-            **{"positions": "learned", "pre_logits": True, "gelu": "tanh", "attention": "relu"},
-        },
-        "data": {
-            **{"image_size": 224, "channels": 3, "workers": 16},
-            "augmentation": {
-                **{"crop": "inception", "min_area": 0.05, "flip": True},
-                **{"randaug_ops": 2, "randaug_magnitude": 15.0, "mixup": 0.5},
-            },
-        },
-        "loss": "sigmoid",
-        "epochs": 300,
-        "batch_size": 4096,
-        "optimizer": {"lr": 1e-3, "weight_decay": 0.1, "clip": 1.0},
-        "schedule": {"warmup_steps": 10_000},
-        **{"precision": "bf16", "compile": "default"},
-        **{"log_every": 50, "evaluate_every": 2500, "checkpoint_every": 500},
-    },
+    ),
+    "paper": ("vit_i1k", {}),
 }
+"""The published config of a scale, and where its studies depart from it."""
 
-_TEXT: Mapping[Scale, Config] = {
-    "smoke": {
-        "model": {
-            **{"name": "reluformer", "width": 32, "encoder_depth": 1, "decoder_depth": 1},
-            **{"num_heads": 2, "mlp_dim": 64},
+_TEXT: Mapping[Scale, tuple[str | None, Config]] = {
+    "smoke": (
+        None,
+        {
+            "model": {
+                **{"name": "reluformer", "width": 32, "encoder_depth": 1, "decoder_depth": 1},
+                **{"num_heads": 2, "mlp_dim": 64},
+            },
+            "data": {"length": 32, "join": False, "pieces": {"vocabulary_size": NUM_PIECES}},
+            **{"steps": 30, "batch_size": 1024, "optimizer": {"lr": 2e-3}},
+            "schedule": {"kind": "cosine", "warmup_share": 0.1, "warmup_steps": 0},
+            "precision": "fp32",
+            **{"log_every": 10, "evaluate_every": 30, "checkpoint_every": 30},
         },
-        "data": {"length": 32, "join": False, "pieces": {"vocabulary_size": NUM_PIECES}},
-        "steps": 30,
-        "batch_size": 1024,
-        "optimizer": {"lr": 2e-3},
-        "schedule": {"kind": "cosine", "warmup_share": 0.1, "warmup_steps": 0},
-        "precision": "fp32",
-        **{"log_every": 10, "evaluate_every": 30, "checkpoint_every": 30},
-    },
-    "small": {
-        "model": {
-            **{"name": "reluformer", "width": 256, "encoder_depth": 3, "decoder_depth": 3},
-            **{"num_heads": 4, "mlp_dim": 1024, "dropout": 0.1},
+    ),
+    "small": (
+        "en_de_docs",
+        {
+            **{"model.attention": None, "model.encoder_depth": 3, "model.decoder_depth": 3},
+            **{"steps": 2000, "schedule.warmup_share": 0.1, "schedule.warmup_steps": 0},
+            **{"log_every": 100, "evaluate_every": NEVER, "checkpoint_every": NEVER},
         },
-        "data": {
-            **{"length": 512, "join": False, "resolutions": 5},
-            "pieces": {"vocabulary_size": 8192},
+    ),
+    "paper": (
+        None,
+        {
+            "model": {"name": "reluformer_base", "dropout": 0.1},
+            "data": {"length": 512, "join": True, "pieces": {"vocabulary_size": 32_000}},
+            **{"steps": 100_000, "batch_size": 32_768, "optimizer": {"lr": 7e-4}},
+            "schedule": {"kind": "inverse_sqrt", "warmup_steps": 4000},
+            **{"precision": "bf16", "compile": "default"},
+            **{"log_every": 50, "evaluate_every": 2500, "checkpoint_every": 1000},
         },
-        "steps": 2000,
-        "batch_size": 16_384,
-        "optimizer": {"lr": 3e-3},
-        "schedule": {"kind": "cosine", "warmup_share": 0.1, "warmup_steps": 0},
-        **{"precision": "bf16", "compile": "graphs_only"},
-        **{"log_every": 100, "evaluate_every": NEVER, "checkpoint_every": NEVER},
-    },
-    "paper": {
-        "model": {"name": "reluformer_base", "dropout": 0.1},
-        "data": {"length": 512, "join": True, "pieces": {"vocabulary_size": 32_000}},
-        "steps": 100_000,
-        "batch_size": 32_768,
-        "optimizer": {"lr": 7e-4},
-        "schedule": {"kind": "inverse_sqrt", "warmup_steps": 4000},
-        **{"precision": "bf16", "compile": "default"},
-        **{"log_every": 50, "evaluate_every": 2500, "checkpoint_every": 1000},
-    },
+    ),
 }
+"""The same for documents; None: no config is published, all of it stands here."""
+
+DEFAULTS = {
+    "vision": ("model.qk_norm", "optimizer.betas"),
+    "text": (
+        *("data.source", "data.target", "data.pieces.kind", "label_smoothing"),
+        *("optimizer.betas", "optimizer.weight_decay", "optimizer.clip"),
+    ),
+}
+"""What files say although it holds by itself. Plans leave it out, and stored ones are compared."""
 
 
 def vision(settings: Settings, seed: int, changes: Mapping[str, Any]) -> Config:
     """The config of a ViT on the images of a scale, with some dotted names changed."""
-    base = _VISION[settings.scale] | {"task": "vision", "seed": seed, "max_bad_steps": NEVER}
+    base = _base("vision", seed, *_VISION[settings.scale])
     return changed(base, {**_both(settings.images), **changes})
 
 
@@ -176,7 +149,7 @@ def step_times(
 
 def text(settings: Settings, seed: int, changes: Mapping[str, Any]) -> Config:
     """The config of a ReLUFormer on the documents of a scale, with some dotted names changed."""
-    base = _TEXT[settings.scale] | {"task": "text", "seed": seed, "max_bad_steps": NEVER}
+    base = _base("text", seed, *_TEXT[settings.scale])
     return changed(base, {**_both(settings.documents), **changes})
 
 
@@ -205,7 +178,7 @@ def changed(config: Mapping[str, Any], changes: Mapping[str, Any]) -> Config:
         >>> changed({"model": {"name": "vit"}, "epochs": 3}, {"model.depth": 2, "epochs": None})
         {'model': {'name': 'vit', 'depth': 2}}
     """
-    copy = _copy(config)
+    copy = copied(config)
     for path, value in changes.items():
         *above, last = path.split(".")
         section = copy
@@ -214,7 +187,7 @@ def changed(config: Mapping[str, Any], changes: Mapping[str, Any]) -> Config:
         if value is None:
             section.pop(last, None)
         else:
-            section[last] = _copy(cast(Config, value)) if isinstance(value, Mapping) else value
+            section[last] = copied(cast(Config, value)) if isinstance(value, Mapping) else value
     return copy
 
 
@@ -244,12 +217,17 @@ def name_of(factors: Mapping[str, Factor]) -> str:
     return "-".join(parts)
 
 
+def _base(task: str, seed: int, name: str | None, departures: Mapping[str, Any]) -> Config:
+    """A published config without what holds by itself, and with a scale's departures from it."""
+    published = changed(_read(name), dict.fromkeys(DEFAULTS[task])) if name else {}
+    own = {"task": task, "seed": seed, "max_bad_steps": NEVER}
+    return changed(published, {**departures, **own})
+
+
+@cache
+def _read(name: str) -> Config:
+    return read_yaml(find_published(name))
+
+
 def _both(where: str) -> Config:
     return {"data.train": where, "data.validation": where}
-
-
-def _copy(values: Mapping[str, Any]) -> Config:
-    return {
-        key: _copy(cast(Config, value)) if isinstance(value, Mapping) else value
-        for key, value in values.items()
-    }

@@ -1,5 +1,6 @@
 """What every run has, whatever its task: a frozen dataclass, checked when it is made."""
 
+import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from flashpoint.bounds import Bounds, check_bounds
 from flashpoint.errors import InputError, describe
+from flashpoint.lab.runs.schema import convert, unknown
 
 ScheduleKind = Literal["cosine", "inverse_sqrt"]
 
@@ -53,6 +55,24 @@ class ModelConfig:
                 f"{path}.name={describe(name)} must be the name of a model, as 'vit_s16'."
             )
         return cls(name=name, settings=settings)
+
+    def typed(self, owner: type, words: tuple[str, ...] = ()) -> dict[str, Any]:
+        """The settings as fields of a model's own config, checked by name and type.
+
+        Args:
+            owner: the class of that config.
+            words: fields that may stay a word, which the model knows the meaning of.
+        """
+        hints = typing.get_type_hints(owner)
+        for key in self.settings:
+            if key not in hints:
+                raise unknown(key, {"name": str, **hints}, "model")
+        return {
+            key: value
+            if key in words and isinstance(value, str)
+            else convert(value, hints[key], f"model.{key}")
+            for key, value in self.settings.items()
+        }
 
     def to_dict(self) -> dict[str, Any]:
         """One mapping, as ``from_section`` takes it."""

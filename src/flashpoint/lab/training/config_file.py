@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import yaml
 
-from flashpoint.errors import InputError, describe
+from flashpoint.errors import InputError, UnsupportedError, describe
 from flashpoint.lab.runs.schema import build, plain
 from flashpoint.lab.runs.stored import parse_yaml, read_yaml
 from flashpoint.lab.training.config import TrainConfig
@@ -16,6 +16,22 @@ Values = dict[str, Any]
 
 _SHORT = {"model": "name", "attention": "activation"}
 """Sections that may be written as one word, and the field it fills."""
+
+
+def find_published(name: str) -> Path:
+    """The file of a config of this repository: of the checkout, or of the installed package.
+
+    Example:
+        >>> find_published("digits").name
+        'digits.yaml'
+    """
+    package, file = Path(__file__).resolve().parents[2], Path("configs", f"{name}.yaml")
+    for path in (package.parents[1] / file, package / file):
+        if path.is_file():
+            return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    raise UnsupportedError(
+        f"{file} is neither in a checkout around Flashpoint nor in the package. Install it again."
+    )
 
 
 def load(path: Path, overrides: Sequence[str] = ()) -> TrainConfig:
@@ -36,7 +52,7 @@ def parse(values: Mapping[str, Any], overrides: Sequence[str] = ()) -> TrainConf
         >>> config.optimizer.lr
         0.0003
     """
-    changed = _copy(values)
+    changed = copied(values)
     for override in overrides:
         _apply(changed, override)
     return build(config_class(changed.get("task", "vision")), changed)
@@ -85,8 +101,9 @@ def _apply(values: Values, override: str) -> None:
     section[names[-1]] = value
 
 
-def _copy(values: Mapping[str, Any]) -> Values:
+def copied(values: Mapping[str, Any]) -> Values:
+    """Sections of sections, none of them shared with what is given."""
     return {
-        key: _copy(cast(Values, value)) if isinstance(value, Mapping) else value
+        key: copied(cast(Values, value)) if isinstance(value, Mapping) else value
         for key, value in values.items()
     }

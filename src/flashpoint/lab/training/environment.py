@@ -1,4 +1,4 @@
-"""The machine, the versions and the commit that a record names."""
+"""Where and with what numbers are made: what runs, trials and benchmarks say of it alike."""
 
 import platform
 from datetime import UTC, datetime
@@ -10,7 +10,7 @@ import flashpoint
 from flashpoint.lab.runs.provenance import commit, cpu_name
 
 
-def describe_environment(device: torch.device, num_processes: int) -> dict[str, Any]:
+def describe_environment(device: torch.device, num_processes: int = 1) -> dict[str, Any]:
     """Machine, versions and commit of this process."""
     is_gpu = device.type == "cuda"
     return {

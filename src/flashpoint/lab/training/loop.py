@@ -27,7 +27,6 @@ from flashpoint.lab.training.config import TrainConfig
 from flashpoint.lab.training.device_rate import matrix_rate
 from flashpoint.lab.training.environment import describe_environment
 from flashpoint.lab.training.given_weights import describe_start
-from flashpoint.lab.training.graphs import CapturedStep
 from flashpoint.lab.training.memory_check import check_memory
 from flashpoint.lab.training.metrics import Metrics
 from flashpoint.lab.training.optimizer import make_optimizer
@@ -36,7 +35,7 @@ from flashpoint.lab.training.ranks import Ranks, join
 from flashpoint.lab.training.run_folder import best_of, settle
 from flashpoint.lab.training.schedule import Warmup, learning_rate, warmup_steps
 from flashpoint.lab.training.sharing import Shared, check_sharing
-from flashpoint.lab.training.step import Counts, Step, Update
+from flashpoint.lab.training.step import CapturedStep, Counts, Step, Update
 from flashpoint.lab.training.stopping import Stopped, Wish, stop_wishes
 from flashpoint.lab.training.stopwatch import Stopwatch
 from flashpoint.lab.training.task import Batch, Task
@@ -128,7 +127,7 @@ class _Run:
         )
         self.step = Step(task, self.model, self.optimizer)
         self.graph_pool = torch.cuda.graph_pool_handle() if config.is_captured else None
-        self.rate = matrix_rate(ranks.device, config.precision)
+        self.rate = _rate_of_all(ranks, config.precision)
         self.metrics: Metrics | None = None  # of the first process
         self.last_good: int | None = None  # checkpoint that no bad update followed
         self.spared: set[int] = set()  # checkpoints whose validation is lost: one may be the best
@@ -207,7 +206,7 @@ class _Run:
         steps, elapsed = step - self.logged_at[0], seconds - self.logged_at[1]
         samples_until = self.task.samples_until
         samples_per_s = (samples_until(step) - samples_until(self.logged_at[0])) / elapsed
-        rate = None if self.rate is None else self.rate * self.ranks.size
+        flops_per_s = samples_per_s * self.task.flops_per_sample
         line = {
             "kind": "train",
             "step": step,
@@ -218,7 +217,7 @@ class _Run:
             f"{self.task.unit}_per_s": samples_per_s,
             "seconds": seconds,
             "skipped": int(counts.bad),
-            "utilisation": rate and samples_per_s * self.task.flops_per_sample / rate,
+            "utilisation": self.rate and flops_per_s / self.rate,
             **self.task.check_data(self.progress.say),
         }
         self._write(line)
@@ -345,7 +344,6 @@ class _Run:
         validations = self.metrics.validations()
         best = best_of(validations, config) or self.total
         is_gpu = self.ranks.device.type == "cuda"
-        rate = None if self.rate is None else self.rate * self.ranks.size
         return Record(
             steps=self.total,
             epochs=self.total / task.steps_per_epoch,
@@ -355,7 +353,7 @@ class _Run:
             samples_per_s=samples / seconds,
             num_parameters=sum(p.numel() for p in self.model.module.parameters()),
             flops=flops,
-            utilisation=rate and flops / seconds / rate,
+            utilisation=self.rate and flops / seconds / self.rate,
             peak_memory_bytes=torch.cuda.max_memory_allocated() if is_gpu else None,
             train_loss=logged[-1].get("loss") if logged else None,
             validation=numbers_of(validations[self.total]),
@@ -368,6 +366,14 @@ class _Run:
             },
             environment=describe_environment(self.ranks.device, self.ranks.size),
         )
+
+
+def _rate_of_all(ranks: Ranks, precision: str) -> float | None:
+    """What the processes' GPUs reach together in large products; None on the CPU."""
+    if ranks.device.type != "cuda":
+        return None
+    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+    return matrix_rate(ranks.device, dtype) * ranks.size
 
 
 def _share(ranks: Ranks, record: Record | None) -> Record | None:

@@ -144,7 +144,7 @@ def choose_device(name: str) -> torch.device:
     if name == "cuda" and not has_gpu:
         raise UnsupportedError(
             f"device 'cuda' is not available: torch {torch.__version__} sees no GPU. "
-            "Ask for device cpu or auto, or see `flashpoint doctor`."
+            "Ask for device cpu, or see `flashpoint doctor`."
         )
     if name == "cpu" or not has_gpu:
         return torch.device("cpu")

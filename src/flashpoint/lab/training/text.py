@@ -6,7 +6,6 @@ each side; how many it has without padding is what speed and record count.
 
 import dataclasses
 import hashlib
-import typing
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -33,7 +32,7 @@ from flashpoint.lab.data.text.documents import Documents
 from flashpoint.lab.data.text.pieces import BOS, EOS, PAD, Pieces, cached_pieces
 from flashpoint.lab.data.text.sources import open_both
 from flashpoint.lab.runs.names import PIECES
-from flashpoint.lab.runs.schema import convert, plain, unknown
+from flashpoint.lab.runs.schema import plain
 from flashpoint.lab.training.config import (
     Betas,
     Decay,
@@ -124,13 +123,7 @@ def translation_config(model: ModelConfig, **defaults: Any) -> ReLUFormerConfig:
         >>> translation_config(ModelConfig(name="reluformer_tiny")).attention.alpha
         0.5
     """
-    hints = typing.get_type_hints(ReLUFormerConfig)
-    settings = dict(defaults)
-    for key, value in model.settings.items():
-        if key not in hints:
-            raise unknown(key, {"name": str, **hints}, "model")
-        is_word = key == "attention" and isinstance(value, str)  # "relu" means the paper's
-        settings[key] = value if is_word else convert(value, hints[key], f"model.{key}")
+    settings = {**defaults, **model.typed(ReLUFormerConfig, words=("attention",))}
     try:
         return text_model_config(model.name, **settings)
     except InputError as error:

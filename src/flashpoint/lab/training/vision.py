@@ -2,7 +2,6 @@
 
 import dataclasses
 import hashlib
-import typing
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -19,7 +18,7 @@ from flashpoint.lab.data.mixup import mixup
 from flashpoint.lab.data.source import remark_on_test
 from flashpoint.lab.data.sources import open_sources
 from flashpoint.lab.runs.failure import RunError
-from flashpoint.lab.runs.schema import convert, plain, unknown
+from flashpoint.lab.runs.schema import plain
 from flashpoint.lab.training.config import ModelConfig, TrainConfig
 from flashpoint.lab.training.given_weights import (
     changed_settings,
@@ -68,12 +67,8 @@ def vit_config(model: ModelConfig, data: DataConfig, **defaults: Any) -> ViTConf
         data: gives image size and channels.
         defaults: settings that the model's own may replace.
     """
-    hints = typing.get_type_hints(ViTConfig)
     settings = {"image_size": data.image_size, "channels": data.channels, **defaults}
-    for key, value in model.settings.items():
-        if key not in hints:
-            raise unknown(key, {"name": str, **hints}, "model")
-        settings[key] = convert(value, hints[key], f"model.{key}")
+    settings |= model.typed(ViTConfig)
     for key in ("image_size", "channels"):
         if settings[key] != getattr(data, key):
             raise InputError(

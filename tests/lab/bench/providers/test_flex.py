@@ -8,9 +8,8 @@ import torch.nn.functional as F
 from implementations import needs_gpu
 
 import flashpoint
-from flashpoint.lab.bench.calls import make_call
+from flashpoint.lab.bench.calls import make_call, make_inputs
 from flashpoint.lab.bench.cases import Case, Shape
-from flashpoint.lab.bench.inputs import make_inputs
 from flashpoint.lab.bench.providers.flex import NOT_NEGATIVE, bind_log, bind_softmax, log_weights
 from flashpoint.lab.bench.providers.registry import PROVIDERS
 from flashpoint.ops.spec import BUILTIN
@@ -55,10 +54,8 @@ def test_logarithm_of_no_weight_has_no_gradient():
 def test_what_flex_cannot_do_is_refused():
     flex, log = PROVIDERS["flex_softmax"], PROVIDERS["flex_log"]
     assert flex.refusal(CASE) is None
-    assert flex.refusal(replace(CASE, mode="backward")) == (
-        "FlexAttention has no backward on the CPU"
-    )
-    assert log.refusal(CASE) == "FlexAttention gives no log-sum-exp on the CPU"
+    assert "no backward" in flex.refusal(replace(CASE, mode="backward"))
+    assert "no log-sum-exp" in log.refusal(CASE)
     refused = [n for n in BUILTIN if log.refusal(replace(CASE, activation=n, device="cuda"))]
     assert refused == ["gelu", "silu", "identity"]
 

@@ -1,14 +1,14 @@
 """Plain PyTorch is the same function, for every activation."""
 
+import re
 from dataclasses import replace
 
 import pytest
 import torch
 
 import flashpoint
-from flashpoint.lab.bench.calls import make_call
+from flashpoint.lab.bench.calls import make_call, make_inputs
 from flashpoint.lab.bench.cases import Case, Shape
-from flashpoint.lab.bench.inputs import make_inputs
 from flashpoint.lab.bench.providers.registry import PROVIDERS
 from flashpoint.ops.spec import BUILTIN
 
@@ -45,7 +45,7 @@ def test_compiled_gives_the_same_gradients_every_time():
 @pytest.mark.parametrize("name", ["plain", "plain_compiled"])
 def test_plain_is_left_out_where_its_matrix_is_too_large(name):
     assert PROVIDERS[name].refusal(CASE) is None
-    assert PROVIDERS[name].refusal(LONG) == "its L x L matrix takes 8.6 GB, more than 2.1 GB"
+    assert re.search(r"8\.6 GB.* 2\.1 GB", PROVIDERS[name].refusal(LONG))
     assert PROVIDERS[name].refusal(replace(LONG, device="cuda")) is None
 
 

@@ -6,9 +6,8 @@ import pytest
 import torch
 
 import flashpoint
-from flashpoint.lab.bench.calls import make_call, make_rotating_call
+from flashpoint.lab.bench.calls import make_call, make_inputs, make_rotating_call
 from flashpoint.lab.bench.cases import Case, Shape
-from flashpoint.lab.bench.inputs import make_inputs
 from flashpoint.lab.bench.providers.registry import PROVIDERS, USUAL
 
 CASE = Case(shape=Shape(2, 2, 40, 16), dtype="fp32", mode="forward")

@@ -5,9 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from flashpoint.lab.bench.calls import make_call
+from flashpoint.lab.bench.calls import make_call, make_inputs
 from flashpoint.lab.bench.cases import Case, Shape
-from flashpoint.lab.bench.inputs import make_inputs
 from flashpoint.lab.bench.providers.registry import PROVIDERS
 
 CASE = Case(shape=Shape(2, 2, 40, 16), dtype="fp32", mode="forward", causal=True)
@@ -24,7 +23,7 @@ def test_backends_compute_the_same():
 
 @pytest.mark.parametrize("name", ["sdpa_cudnn", "sdpa_efficient"])
 def test_backends_of_the_gpu_are_left_out_on_the_cpu(name):
-    assert PROVIDERS[name].refusal(CASE) == "this backend needs a CUDA device"
+    assert PROVIDERS[name].refusal(CASE).endswith("needs a CUDA device")
     assert PROVIDERS[name].refusal(replace(CASE, device="cuda")) is None
 
 
@@ -36,5 +35,5 @@ def test_causal_mask_that_means_something_else_is_refused():
 
 def test_math_is_left_out_where_its_matrix_is_too_large():
     long = replace(CASE, shape=Shape(1, 8, 32768, 64), causal=False)
-    assert "L x L matrix takes 34.4 GB" in PROVIDERS["sdpa_math"].refusal(long)
+    assert "34.4 GB" in PROVIDERS["sdpa_math"].refusal(long)
     assert PROVIDERS["sdpa_flash"].refusal(long) is None

@@ -3,18 +3,21 @@
 import re
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 from lab.study.studies.outcomes import PAPER, SMALL, SMOKE
 
 from flashpoint.lab.evaluation.translation import SOURCE_SHARE
+from flashpoint.lab.runs.stored import read_yaml
 from flashpoint.lab.study.measures.registry import MEASURES
 from flashpoint.lab.study.plan import Measurement, Training
 from flashpoint.lab.study.registry import STUDIES
-from flashpoint.lab.study.settings import NEVER, changed
+from flashpoint.lab.study.settings import DEFAULTS, NEVER, changed
 from flashpoint.lab.training import config_file
 from flashpoint.lab.training.text import TextConfig
 from flashpoint.lab.training.vision import VisionConfig
+from flashpoint.models.registry import model_config
 
 ISSUE = (
     *("scaling", "length-power", "qk-norm", "gate", "memory-slots", "relu-attention"),
@@ -45,6 +48,20 @@ def test_listing_studies_and_reading_findings_needs_no_torch():
         "sys.exit('torch' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("task", "name"), [("vision", "vit_i1k"), ("vision", "cifar10"), ("text", "en_de_docs")]
+)
+def test_what_plans_leave_out_of_published_configs_holds_by_itself(task, name):
+    published = read_yaml(config_file.find_published(name))
+    shorter = changed(published, dict.fromkeys(DEFAULTS[task]))
+    assert shorter != published
+    ours, theirs = config_file.parse(shorter), config_file.parse(published)
+    assert replace(ours, model=theirs.model) == theirs
+    assert model_config(theirs.model.name, **ours.model.settings) == model_config(
+        theirs.model.name, **theirs.model.settings
+    )
 
 
 def configs_of(work):

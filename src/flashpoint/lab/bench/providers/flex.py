@@ -13,9 +13,8 @@ import torch
 from torch import Tensor
 
 from flashpoint.lab.bench.cases import Case
-from flashpoint.lab.bench.providers.compiled import compiled
 from flashpoint.lab.bench.providers.plain import visible_counts
-from flashpoint.lab.bench.providers.provider import Attend, Provider
+from flashpoint.lab.bench.providers.provider import Attend, Provider, compiled
 from flashpoint.ops.spec import find_activation
 
 NOT_NEGATIVE = ("relu", "relu2", "relu6", "softplus", "sigmoid")

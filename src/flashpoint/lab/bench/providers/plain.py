@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 
 from flashpoint.lab.bench.cases import Case
-from flashpoint.lab.bench.providers.compiled import compiled
-from flashpoint.lab.bench.providers.provider import Attend, Provider
+from flashpoint.lab.bench.providers.provider import Attend, Provider, compiled
 from flashpoint.ops.spec import find_activation
 
 MAX_MATRIX_BYTES = {"cpu": 2 * 1024**3, "cuda": 16 * 1024**3}

@@ -1,15 +1,22 @@
-"""One way to compute attention."""
+"""One way to compute attention, and what several share: compilation, and norms before them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, ParamSpec, TypeAlias, TypeVar
 
+import torch
+import torch._functorch.config as functorch_config
+import torch.nn.functional as F
 from torch import Tensor
 
 from flashpoint.lab.bench.cases import Case
 
+P = ParamSpec("P")
+R = TypeVar("R")
 Attend: TypeAlias = Callable[[Tensor, Tensor, Tensor], Tensor]
 Function: TypeAlias = Literal["pointwise", "softmax"]
+EPS = 1e-6
+"""Of norms."""
 
 
 def serve_all(case: Case) -> str | None:
@@ -37,3 +44,32 @@ class Provider:
     refusal: Callable[[Case], str | None] = serve_all
     compiles: bool = False
     bind_packed: Callable[[Case], Callable[..., Tensor]] | None = None
+
+
+def compiled(function: Callable[P, R]) -> Callable[P, R]:
+    """One graph for one shape, or an error; its backward may run many times."""
+    functorch_config.donated_buffer = False  # else backward refuses retain_graph
+    return torch.compile(function, fullgraph=True, dynamic=False)
+
+
+def normalise(x: Tensor, gain: Tensor) -> Tensor:
+    """LayerNorm over the head dim in fp32 (fp64 for fp64), rounded to x's dtype."""
+    wide = x if x.dtype == gain.dtype else x.float()
+    return F.layer_norm(wide, x.shape[-1:], gain.to(wide.dtype), eps=EPS).to(x.dtype)
+
+
+def normalise_both(q: Tensor, k: Tensor, q_gain: Tensor, k_gain: Tensor) -> tuple[Tensor, Tensor]:
+    """Both, so that a compiler sees them together."""
+    return normalise(q, q_gain), normalise(k, k_gain)
+
+
+def normalise_first(attend: Attend, case: Case) -> Callable[..., Tensor]:
+    """The attention behind the norms, which are compiled on a GPU: takes the gains too."""
+    norms = compiled(normalise_both) if case.device == "cuda" else normalise_both
+
+    def attend_normalised(
+        q: Tensor, k: Tensor, v: Tensor, q_gain: Tensor, k_gain: Tensor
+    ) -> Tensor:
+        return attend(*norms(q, k, q_gain, k_gain), v)
+
+    return attend_normalised

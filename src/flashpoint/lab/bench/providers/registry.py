@@ -8,8 +8,7 @@ from torch import Tensor
 import flashpoint
 from flashpoint.lab.bench.cases import Case
 from flashpoint.lab.bench.providers import flex, plain, sdpa
-from flashpoint.lab.bench.providers.normed import EPS
-from flashpoint.lab.bench.providers.provider import Attend, Provider
+from flashpoint.lab.bench.providers.provider import EPS, Attend, Provider
 
 
 def _bind_flashpoint(case: Case) -> Attend:

@@ -8,11 +8,10 @@ import torch
 
 from flashpoint.lab.training import config_file
 from flashpoint.lab.training.config import TrainConfig
-from flashpoint.lab.training.graphs import CapturedStep
 from flashpoint.lab.training.optimizer import make_optimizer
 from flashpoint.lab.training.ranks import Ranks, choose_device
 from flashpoint.lab.training.sharing import Shared, check_sharing
-from flashpoint.lab.training.step import Step
+from flashpoint.lab.training.step import CapturedStep, Step
 from flashpoint.lab.training.stopwatch import Stopwatch
 from flashpoint.lab.training.task import Batch, Task
 from flashpoint.lab.training.task_registry import task_class

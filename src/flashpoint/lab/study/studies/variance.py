@@ -138,19 +138,7 @@ def _lemma(outcomes: Sequence[Outcome]) -> Verdict:
 
 
 def _chart(outcomes: Sequence[Outcome], alpha: float) -> Chart:
-    keys = _keys(outcomes)
-    series: list[Series] = []
-    for activation in _DRAWN:
-        points = [(n, numbers(outcomes, variance_name(activation, alpha, n))) for n in keys]
-        series.append(line(activation, points))
-        series.append(
-            Series(
-                name=f"{activation}, computed",
-                x=keys,
-                y=[output_variance(activation, alpha, n) for n in keys],
-                is_dashed=True,
-            )
-        )
+    drawn = {activation: (activation, alpha) for activation in _DRAWN}
     return Chart(
         name=f"variance-alpha{alpha:g}",
         title=f"Variance of the output at initialisation, alpha {alpha:g}",
@@ -159,29 +147,15 @@ def _chart(outcomes: Sequence[Outcome], alpha: float) -> Chart:
         "computed. relu6 lies on relu and is left out.",
         x_title="keys",
         y_title="variance",
-        series=series,
+        series=_series(outcomes, drawn),
         x_is_log=True,
         y_is_log=True,
     )
 
 
 def _layer_chart(outcomes: Sequence[Outcome]) -> Chart:
-    keys = _keys(outcomes)
     width = next((int(o.factors["width"]) for o in outcomes if "width" in o.factors), 1)
-    series: list[Series] = []
-    for activation, alpha in (("softmax", 0.0), ("relu", 0.5), ("relu", 1.0)):
-        name = activation if activation == "softmax" else f"{activation}, alpha {alpha:g}"
-        names = {n: variance_name(activation, alpha, n, is_layer=True) for n in keys}
-        points = [(n, numbers(outcomes, names[n])) for n in keys]
-        series.append(line(name, points))
-        series.append(
-            Series(
-                name=f"{name}, computed",
-                x=keys,
-                y=[output_variance(activation, alpha, n, width) for n in keys],
-                is_dashed=True,
-            )
-        )
+    relu = {f"relu, alpha {alpha:g}": ("relu", alpha) for alpha in (0.5, 1.0)}
     return Chart(
         name="variance-layer",
         title=f"The same in a layer of width {width}",
@@ -189,10 +163,27 @@ def _layer_chart(outcomes: Sequence[Outcome]) -> Chart:
         "n^(2 - 2 alpha) E[h']^2 / width. Neither paper has it. Dashed: computed.",
         x_title="keys",
         y_title="variance",
-        series=series,
+        series=_series(outcomes, {"softmax": ("softmax", 0.0), **relu}, width),
         x_is_log=True,
         y_is_log=True,
     )
+
+
+def _series(
+    outcomes: Sequence[Outcome],
+    drawn: Mapping[str, tuple[str, float]],
+    width: int | None = None,
+) -> list[Series]:
+    """Measured and computed lines by name, of activations and alphas; in a layer of a width."""
+    keys, is_layer = _keys(outcomes), width is not None
+    series: list[Series] = []
+    for name, what in drawn.items():
+        names = [variance_name(*what, n, is_layer=is_layer) for n in keys]
+        points = [(n, numbers(outcomes, one)) for n, one in zip(keys, names, strict=True)]
+        computed = [output_variance(*what, n, width) for n in keys]
+        series.append(line(name, points))
+        series.append(Series(name=f"{name}, computed", x=keys, y=computed, is_dashed=True))
+    return series
 
 
 def _table(outcomes: Sequence[Outcome]) -> DataTable:

@@ -1,24 +1,17 @@
-"""Results as tables for the terminal, 80 columns wide or more."""
+"""``flashpoint bench``'s results as tables for the terminal, 80 columns wide or more."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from flashpoint.lab.bench.cells import cell, empty_table
-from flashpoint.lab.bench.check import KEPT_RIVAL, broken_promises, speed_name
-from flashpoint.lab.bench.environment import Environment
-from flashpoint.lab.bench.formats import (
-    format_bytes,
-    format_or_dash,
-    format_range,
-    format_seconds,
-    three_digits,
-)
-from flashpoint.lab.bench.model_table import LEGEND, model_table, skipped_models
-from flashpoint.lab.bench.result import OURS, Measurement, Result, Row
+from flashpoint.lab.bench.check import KEPT_RIVAL, broken_promises, slow_model, speed_name
+from flashpoint.lab.bench.result import OURS, Measurement, ModelRow, Result, Row
+from flashpoint.lab.bench.suites import TWINS, SpeedLimit
+from flashpoint.lab.cli.terminal import plain_table
+from flashpoint.lab.runs.formats import between, brief, megabytes, three_digits
 
 _LEGEND = (
     "Times are medians, with the 20th to 80th percentile below. Speed-up: SDPA's time over "
@@ -27,35 +20,32 @@ _LEGEND = (
     "SDPA's below. FLOP/s: of the matrix products, with their share of one large product's below; "
     "GB/s: of q, k, v and o, where reading them decides."
 )
+_MODEL_LEGEND = (
+    "A training step of the whole model, norms of q and k in both twins: median time, images a "
+    "second below it. Speed-up: softmax's time over relu's, with its limit below, or the aim "
+    "where that is reached. Memory: the peak of a step over weights and images, softmax's below."
+)
 _OTHERS_PER_TABLE = 2
 
 
 def render(result: Result) -> RenderableType:
     """What was measured and where, the tables, and how to read them."""
     tables = (_main_table(result), *_other_tables(result)) if result.rows else ()
-    models = (model_table(result.models),) if result.models else ()
+    models = (_model_table(result.models),) if result.models else ()
     return Group(_title(result), Text(), *tables, *models, Text(), *_notes(result))
 
 
-def describe_environment(environment: Environment) -> Text:
-    """Machine and versions on a line each."""
-    machine = f"{environment.device}, {environment.cores} cores, {environment.threads} threads"
-    return Text(f"{machine}\n{describe_versions(environment)}", style="dim")
+def _table(*headings: str) -> Table:
+    """Columns as narrow as their numbers, so that all of them fit."""
+    table = plain_table(*headings, padding=(0, 1, 0, 0))
+    for column in table.columns:
+        column.no_wrap = True
+    return table
 
 
-def describe_versions(environment: Environment) -> str:
-    """Flashpoint with its commit, and everything below it."""
-    commit = f" ({environment.commit})" if environment.commit else ""
-    others = {
-        "torch": environment.torch,
-        "Triton": environment.triton,
-        "CUDA": environment.cuda,
-        "cuDNN": environment.cudnn,
-        "driver": environment.driver,
-        "Python": environment.python,
-    }
-    known = [f"{name} {version}" for name, version in others.items() if version]
-    return f"flashpoint {environment.flashpoint}{commit}, {', '.join(known)}"
+def _cell(first: str, second: str = "", style: str = "") -> Text:
+    """Two lines, the second one dim."""
+    return Text.assemble((first, style), "\n", (second, "dim"))
 
 
 def _title(result: Result) -> Text:
@@ -66,17 +56,15 @@ def _title(result: Result) -> Text:
     )
     product = Text(f"\nOne large matrix product: {rates}" if rates else "", style="dim")
     compared = "Pointwise attention beside softmax attention (SDPA)"
-    place = describe_environment(result.environment)
-    return Text.assemble((compared, "bold"), "\n", place, product)
+    place = result.environment
+    machine = f"{place.device}, {place.cores} cores, {place.threads} threads"
+    return Text.assemble((compared, "bold"), (f"\n{machine}\n{place.versions}", "dim"), product)
 
 
 def _main_table(result: Result) -> Table:
     """Flashpoint beside the best softmax attention."""
-    table = empty_table("B, H, L, D")
-    on_cpu = result.rows[0].case.device == "cpu"
-    rate = "GFLOP/s" if on_cpu else "TFLOP/s"
-    for heading in (OURS, "SDPA", "speed-up", rate, "error", "memory"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    rate = "GFLOP/s" if result.rows[0].case.device == "cpu" else "TFLOP/s"
+    table = _table("B, H, L, D", OURS, "SDPA", "speed-up", rate, "error", "memory")
     for _, group in groupby(result.rows, key=lambda row: row.case.shape):
         for row in group:
             table.add_row(*_cells(result, row))
@@ -89,15 +77,12 @@ def _cells(result: Result, row: Row) -> list[Text]:
     broken = broken_promises(row)
     ours, best = row.of(OURS), row.best_of(row.best_sdpa)
     return [
-        cell(_place(row), row.case.work),
+        _cell(_place(row), row.case.work),
         _time_cell(ours),
         _sdpa_cell(row, best),
-        _speed_cell(row, broken),
+        _sdpa_speed_cell(row, broken),
         _rate_cell(result, row),
-        cell(
-            format_or_dash(ours.relative_error, ".0e"),
-            style="bold red" if "error" in broken else "",
-        ),
+        _error_cell(ours.relative_error, "error" in broken),
         _memory_cell(row, best, "memory" in broken),
     ]
 
@@ -112,52 +97,61 @@ def _time_cell(measurement: Measurement) -> Text:
     """Median and range, or a dash."""
     timing = measurement.timing
     if timing is None:
-        return cell("-")
-    return cell(format_seconds(timing.median_s), format_range(timing))
+        return _cell("-")
+    return _cell(brief(timing.median_s), between(timing.p20_s, timing.p80_s, timing.median_s))
 
 
 def _sdpa_cell(row: Row, best: Measurement | None) -> Text:
     """Median of the best SDPA with its range, or with its name where it is one of several."""
     if best is None or best.timing is None:
-        return cell("-")
+        return _cell("-")
     if len(row.best_sdpa) == 1:
         return _time_cell(best)
-    return cell(format_seconds(best.timing.median_s), best.provider.removeprefix("sdpa_"))
+    return _cell(brief(best.timing.median_s), best.provider.removeprefix("sdpa_"))
 
 
-def _speed_cell(row: Row, broken: dict[str, str]) -> Text:
-    """The speed-up over the best SDPA; below it the limit, or the aim where that is reached."""
-    speedup = row.speedup(row.best_sdpa)
+def _sdpa_speed_cell(row: Row, broken: dict[str, str]) -> Text:
+    """The speed-up over the best SDPA."""
     sdpa = set(row.best_sdpa)
     limit = next((found for found in row.limits.speed if sdpa.issuperset(found.rivals)), None)
-    text = format_or_dash(speedup, ".2f") + ("" if speedup is None else "x")
-    if limit is None or speedup is None:
-        return cell(text)
-    is_broken = speed_name(limit) in broken
-    return cell(text, limit.bar(speedup), "bold red" if is_broken else "green")
+    is_broken = limit is not None and speed_name(limit) in broken
+    return _speed_cell(row.speedup(row.best_sdpa), limit, is_broken=is_broken)
+
+
+def _speed_cell(speedup: float | None, limit: SpeedLimit | None, *, is_broken: bool) -> Text:
+    """A speed-up; below it the limit, or the aim where that is reached."""
+    if speedup is None:
+        return _cell("-")
+    if limit is None:
+        return _cell(f"{speedup:.2f}x")
+    return _cell(f"{speedup:.2f}x", limit.bar(speedup), "bold red" if is_broken else "green")
 
 
 def _rate_cell(result: Result, row: Row) -> Text:
     """FLOP/s and its share of a product's, or bytes where those decide."""
     flops, moved = row.flops_per_s(), row.bytes_per_s()
     if row.is_overhead or flops is None or moved is None:
-        return cell("-")
+        return _cell("-")
     if row.case.is_memory_bound:
-        return cell(three_digits(moved / 1e9), "GB/s")
+        return _cell(three_digits(moved / 1e9), "GB/s")
     share = result.matrix_share(row)
     size = 1e9 if row.case.device == "cpu" else 1e12
-    return cell(three_digits(flops / size), "" if share is None else f"{share:.0%}")
+    return _cell(three_digits(flops / size), "" if share is None else f"{share:.0%}")
+
+
+def _error_cell(error: float | None, is_broken: bool) -> Text:
+    return _cell("-" if error is None else f"{error:.0e}", style="bold red" if is_broken else "")
 
 
 def _memory_cell(row: Row, best: Measurement | None, is_broken: bool) -> Text:
     """Flashpoint's peak extra memory, SDPA's below."""
     ours, theirs = row.of(OURS).extra_bytes, best.extra_bytes if best else None
     if ours is None:
-        return cell("-")
+        return _cell("-")
     has_limit = row.limits.memory_slack_bytes is not None
-    below = "" if theirs is None else format_bytes(theirs)
+    below = "" if theirs is None else megabytes(theirs)
     style = "bold red" if is_broken else "green" if has_limit else ""
-    return cell(format_bytes(ours), below, style)
+    return _cell(megabytes(ours), below, style)
 
 
 def _other_tables(result: Result) -> Iterator[RenderableType]:
@@ -170,9 +164,7 @@ def _other_tables(result: Result) -> Iterator[RenderableType]:
     yield Text("\nOther providers, and the speed-up over each", style="bold")
     for first in range(0, len(others), _OTHERS_PER_TABLE):
         part = others[first : first + _OTHERS_PER_TABLE]
-        table = empty_table("B, H, L, D")
-        for name in part:
-            table.add_column(name, justify="right", no_wrap=True)
+        table = _table("B, H, L, D", *part)
         for row in result.rows:
             if any(row.of(name).timing for name in part):
                 title = _place(row)
@@ -187,16 +179,16 @@ def _other_cell(row: Row, name: str) -> Text:
     if found.timing is None:
         return Text("-")
     speedup = row.speedup((name,))
-    factor = "wrong" if row.is_wrong(found) else format_or_dash(speedup, ".2f") + "x"
+    factor = "wrong" if row.is_wrong(found) else "-x" if speedup is None else f"{speedup:.2f}x"
     limit = next((stated for stated in row.limits.speed if stated.rivals == (name,)), None)
     bar = f" {limit.bar(speedup)}" if limit is not None and speedup is not None else ""
-    return Text.assemble(format_seconds(found.timing.median_s), (f"  {factor}{bar}", "dim"))
+    return Text.assemble(brief(found.timing.median_s), (f"  {factor}{bar}", "dim"))
 
 
 def _notes(result: Result) -> list[Text]:
     """How to read the table, and each reason for a dash once."""
     notes = [_LEGEND, *_kept_note(result)] if result.rows else []
-    notes += [LEGEND, *skipped_models(result.models)] if result.models else []
+    notes += [_MODEL_LEGEND, *_skipped_models(result.models)] if result.models else []
     cases: dict[str, list[Row]] = {}
     for row in result.rows:
         for reason in _reasons(row):
@@ -226,3 +218,34 @@ def _kept_note(result: Result) -> Iterator[str]:
     if shares:
         span = " to ".join(dict.fromkeys(f"{share:.2f}" for share in (shares[0], shares[-1])))
         yield f"Bytes kept for backward, over those of {KEPT_RIVAL}: {span}."
+
+
+def _model_table(rows: Sequence[ModelRow]) -> Table:
+    """Both twins beside each other."""
+    table = _table("model, batch", *TWINS, "speed-up", "memory")
+    for row in rows:
+        times = (_twin_cell(row, name) for name in TWINS)
+        speed = _speed_cell(row.speedup, row.limit, is_broken=bool(slow_model(row)))
+        table.add_row(Text(str(row.case)), *times, speed, _model_memory_cell(row))
+    return table
+
+
+def _skipped_models(rows: Sequence[ModelRow]) -> Iterator[str]:
+    """Why a twin has no number."""
+    for row in rows:
+        for found in row.measurements:
+            if found.skipped:
+                yield f"No {found.attention}: {found.skipped} ({row.case})."
+
+
+def _twin_cell(row: ModelRow, attention: str) -> Text:
+    timing, rate = row.of(attention).timing, row.images_per_s(attention)
+    if timing is None or rate is None:
+        return Text("-")
+    return _cell(brief(timing.median_s), f"{three_digits(rate)} images/s")
+
+
+def _model_memory_cell(row: ModelRow) -> Text:
+    """relu's peak, softmax's below."""
+    peaks = [row.of(attention).peak for attention in TWINS]
+    return _cell(*(megabytes(peak and peak.extra_bytes) for peak in peaks))

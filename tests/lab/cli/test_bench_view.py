@@ -1,27 +1,13 @@
 """Tables fit a terminal and say what is missing."""
 
-import io
 from dataclasses import replace
 
 import pytest
-from lab.bench.samples import ENVIRONMENT, make_gpu_result, make_row
-from rich.console import Console
+from lab.bench.samples import draw, make_gpu_result, make_result, make_row
 
 from flashpoint.lab.bench.cases import Case, Shape
-from flashpoint.lab.bench.formats import format_seconds
 from flashpoint.lab.bench.memory import Peak
-from flashpoint.lab.bench.result import Result
-from flashpoint.lab.bench.table import render
-
-
-def make_result(*rows):
-    return Result(environment=ENVIRONMENT, rows=rows, matrix_flops_per_s={"bf16": 2e11})
-
-
-def draw(result, width):
-    console = Console(width=width, file=io.StringIO())
-    console.print(render(result))
-    return console.file.getvalue()
+from flashpoint.lab.runs.formats import brief
 
 
 @pytest.mark.parametrize("width", [80, 120])
@@ -57,13 +43,13 @@ def test_gpu_table_fits_too(width):
 
 
 def test_table_marks_limits_without_color():
-    assert ">=1.54" in draw(make_result(make_row()), 80)
-    assert "<1.54" in draw(make_result(make_row(ours_s=1.0)), 80)
+    assert ">=1.54" in draw(make_result(make_row()))
+    assert "<1.54" in draw(make_result(make_row(ours_s=1.0)))
 
 
 def test_aim_is_shown_where_it_is_reached():
     forward, backward = make_gpu_result("long").rows[:2]  # 1.50x, aims 1.4 and 1.2
-    text = draw(make_result(forward, backward), 80)
+    text = draw(make_result(forward, backward))
     assert ">=1.40" in text
     assert ">=1.20" in text
 
@@ -74,7 +60,7 @@ def test_wrong_rival_is_named():
         replace(one, relative_error=0.5) if one.provider == "sdpa_cudnn" else one
         for one in row.measurements
     )
-    text = draw(make_result(replace(row, measurements=found)), 80)
+    text = draw(make_result(replace(row, measurements=found)))
     assert "sdpa_cudnn is wrong, its error is 5.0e-01 (1024, 6, 49, 64)." in text
     assert "2.00x" in text
 
@@ -90,11 +76,11 @@ def test_wrong_rival_is_named():
     ],
 )
 def test_seconds_have_three_digits_and_a_unit(seconds, text):
-    assert format_seconds(seconds) == text
+    assert brief(seconds) == text
 
 
 def test_reason_for_missing_memory_is_shown_once():
     row = make_row()
     missing = tuple(replace(found, peak=Peak(None, "no Linux")) for found in row.measurements[:2])
     row = replace(row, measurements=(*missing, row.measurements[2]))
-    assert draw(make_result(row, row), 80).count("No memory of sdpa: no Linux") == 1
+    assert draw(make_result(row, row)).count("No memory of sdpa: no Linux") == 1

@@ -7,8 +7,8 @@ from lab.data.pictures import make_folder
 from lab.training.runs import tiny_config
 from lab.training.text_runs import text_config, write_corpus
 
-from flashpoint.lab.training.default_batch import CPU_OPERATIONS, choose_batch
 from flashpoint.lab.training.ranks import Ranks
+from flashpoint.lab.training.recipes import CPU_OPERATIONS, choose_batch
 from flashpoint.lab.training.sharing import check_sharing
 from flashpoint.lab.training.text import TextTask
 from flashpoint.lab.training.vision import VisionTask

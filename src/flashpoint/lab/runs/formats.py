@@ -37,9 +37,55 @@ def count(value: float | None) -> str:
         return DASH
     for size, letter in zip((1e15, 1e12, 1e9, 1e6, 1e3), "PTGMk", strict=True):
         if value >= size:
-            scaled = value / size
-            return f"{scaled:.{2 if scaled < 10 else 1 if scaled < 100 else 0}f} {letter}"
+            return f"{three_digits(value / size)} {letter}"
     return f"{value:.0f}"
+
+
+def three_digits(value: float) -> str:
+    """``1.23``, ``12.3``, ``123``, ``1234``."""
+    return f"{value:.{2 if value < 9.995 else 1 if value < 99.95 else 0}f}"
+
+
+def brief(seconds: float) -> str:
+    """A short time in three digits and a unit.
+
+    Example:
+        >>> brief(0.01234), brief(1.5), brief(2e-6)
+        ('12.3 ms', '1.50 s', '2.00 us')
+    """
+    size, unit = _unit(seconds)
+    return f"{three_digits(seconds / size)} {unit}"
+
+
+def between(low: float, high: float, middle: float) -> str:
+    """Two times in the unit of the one between them.
+
+    Example:
+        >>> between(1.25, 2, middle=1.5)
+        '1.25-2.00'
+    """
+    size, _ = _unit(middle)
+    return f"{three_digits(low / size)}-{three_digits(high / size)}"
+
+
+def _unit(seconds: float) -> tuple[float, str]:
+    """The largest unit of which there is at least one, else microseconds."""
+    units = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
+    return next((unit for unit in units if seconds >= unit[0]), units[-1])
+
+
+def megabytes(size: float | None) -> str:
+    """Tenths of few megabytes, whole ones of many, tenths of gigabytes.
+
+    Example:
+        >>> megabytes(40_000_000), megabytes(None)
+        ('40 MB', '-')
+    """
+    if size is None:
+        return DASH
+    if size >= 999.5e6:
+        return f"{size / 1e9:.1f} GB"
+    return f"{size / 1e6:.{0 if size >= 9.95e6 else 1}f} MB"
 
 
 def duration(seconds: float | None) -> str:

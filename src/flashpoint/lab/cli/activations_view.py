@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from itertools import groupby
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -11,7 +10,8 @@ from rich.text import Text
 from flashpoint.lab.bench.activations import FACTOR, ActivationRow, Deviation
 from flashpoint.lab.bench.cases import Shape
 from flashpoint.lab.bench.environment import Environment
-from flashpoint.lab.bench.formats import format_seconds
+from flashpoint.lab.cli.terminal import plain_table
+from flashpoint.lab.runs.formats import brief
 
 _NEXT = (
     ("flashpoint doctor", "what is installed and what works here"),
@@ -27,13 +27,8 @@ def render(
     rows: Sequence[ActivationRow], shape: Shape, environment: Environment
 ) -> RenderableType:
     """Header, table, verdict and what to type next."""
-    table = Table(
-        box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, pad_edge=False, header_style="bold"
-    )
-    table.add_column("h")
-    table.add_column("dtype")
-    for heading in ("output error", "gradient error", "flashpoint", "SDPA", "ratio"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    headings = ("output error", "gradient error", "flashpoint", "SDPA", "ratio")
+    table = plain_table("h", "dtype", *headings, left=2, padding=(0, 1, 0, 0))
     table.add_column("")
     for _, group in groupby(rows, key=lambda row: row.dtype):
         for row in group:
@@ -65,8 +60,8 @@ def _cells(row: ActivationRow) -> list[Text]:
         Text(row.dtype, style="dim"),
         _error(row.output),
         _error(row.gradients),
-        Text(format_seconds(row.flashpoint.median_s)),
-        Text(format_seconds(row.sdpa.median_s)),
+        Text(brief(row.flashpoint.median_s)),
+        Text(brief(row.sdpa.median_s)),
         Text(f"{row.ratio:.2f}", style="green" if row.ratio <= 1 else ""),
         Text("right", style="green") if row.is_right else Text("WRONG", style="bold red"),
     ]
