@@ -17,7 +17,7 @@ from stored_results import (
     top1_in,
 )
 
-from flashpoint.lab.data.arrays import open_digits
+from flashpoint.lab.data.small_sets import open_digits
 from flashpoint.lab.report.run_files import read_runs
 from flashpoint.lab.study.reading import change
 from flashpoint.lab.study.registry import STUDIES as REGISTRY

@@ -5,7 +5,6 @@ import subprocess
 import sys
 from collections import Counter
 from itertools import islice
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,8 +13,8 @@ from lab.data.pictures import config, encoded, make_folder, make_shards, noise, 
 
 from flashpoint.errors import InputError
 from flashpoint.lab.data.batches import EvalBatches, TrainBatches
-from flashpoint.lab.data.source import Subset
-from flashpoint.lab.data.sources import open_source
+from flashpoint.lab.data.image_kinds import open_source
+from flashpoint.lab.data.image_source import Subset
 
 AUGMENTATION = {"crop": "inception", "flip": True}
 
@@ -173,7 +172,7 @@ SIGNALLED = """
 import os, signal, sys
 from lab.data.pictures import config
 from flashpoint.lab.data.batches import TrainBatches
-from flashpoint.lab.data.sources import open_source
+from flashpoint.lab.data.image_kinds import open_source
 
 asked = []
 signal.signal(signal.SIGTERM, lambda number, frame: asked.append(number))
@@ -193,7 +192,7 @@ def test_workers_survive_a_signal_to_the_group(folder):
         capture_output=True,
         text=True,
         start_new_session=True,
-        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])},
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
         timeout=60,
         check=False,
     )

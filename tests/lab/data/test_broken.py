@@ -11,8 +11,8 @@ from PIL import Image
 from flashpoint.errors import InputError
 from flashpoint.lab.data import batches as batches_module
 from flashpoint.lab.data.batches import EvalBatches, TrainBatches
-from flashpoint.lab.data.source import BrokenImageError, Source
-from flashpoint.lab.data.sources import open_source
+from flashpoint.lab.data.image_kinds import open_source
+from flashpoint.lab.data.image_source import BrokenImageError, Source
 from flashpoint.lab.data.streamed import upload
 
 

@@ -14,7 +14,7 @@ from PIL import EpsImagePlugin, Image
 
 import flashpoint
 from flashpoint.lab.data.decode import FORMATS, decode, to_pixels
-from flashpoint.lab.data.source import BrokenImageError
+from flashpoint.lab.data.image_source import BrokenImageError
 
 
 def test_rgb_and_grey_are_as_stored():

@@ -9,8 +9,8 @@ from lab.data.text.corpora import config as text_config
 from lab.data.text.corpora import make_documents, make_pieces
 
 from flashpoint.lab.data.batches import TrainBatches
+from flashpoint.lab.data.image_kinds import open_source
 from flashpoint.lab.data.order import EpochOrder, Purpose, generator
-from flashpoint.lab.data.sources import open_source
 from flashpoint.lab.data.text.batches import TextBatches
 
 SEEDS, EPOCHS = (0, 1, 7), 4

@@ -9,11 +9,11 @@ from PIL import Image
 
 from flashpoint.errors import InputError
 from flashpoint.lab.data import resident
-from flashpoint.lab.data.arrays import ArraySource
-from flashpoint.lab.data.augmentation import crop_boxes, flips, pad_shifts
 from flashpoint.lab.data.batches import TrainBatches
 from flashpoint.lab.data.resident import ResidentAugmenter, ResidentImages
+from flashpoint.lab.data.small_sets import ArraySource
 from flashpoint.lab.data.streamed import normalise
+from flashpoint.lab.data.transforms import crop_boxes, flips, pad_shifts
 
 DRAWS = np.random.default_rng(0).random((64, 5))
 SAMPLES = np.random.default_rng(1).integers(0, 20, 64)

@@ -11,11 +11,11 @@ from lab.data.pictures import config
 from PIL import Image
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from flashpoint.lab.data.arrays import ArraySource
 from flashpoint.lab.data.batches import TrainBatches
 from flashpoint.lab.data.order import Purpose, generator
 from flashpoint.lab.data.randaug import OPERATIONS
 from flashpoint.lab.data.resident_randaug import ResidentRandaug
+from flashpoint.lab.data.small_sets import ArraySource
 from flashpoint.lab.data.streamed import normalise
 
 NAMES = list(OPERATIONS)

@@ -13,9 +13,9 @@ from flashpoint.errors import InputError
 from flashpoint.lab.data import shard_index, shards
 from flashpoint.lab.data.batches import EvalBatches, TrainBatches
 from flashpoint.lab.data.decode import to_pixels
+from flashpoint.lab.data.image_kinds import open_source
+from flashpoint.lab.data.image_source import Subset
 from flashpoint.lab.data.shard_index import index_shard
-from flashpoint.lab.data.source import Subset
-from flashpoint.lab.data.sources import open_source
 
 
 def numbers(source, indices=None):

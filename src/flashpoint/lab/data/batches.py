@@ -12,12 +12,11 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from flashpoint.errors import InputError
-from flashpoint.lab.data.augmentation import Augmenter
 from flashpoint.lab.data.broken import BrokenLog, Gather
 from flashpoint.lab.data.config import DataConfig
+from flashpoint.lab.data.image_source import Integers, Source
 from flashpoint.lab.data.order import EpochOrder, Purpose, check_rank, generator, rank_positions
 from flashpoint.lab.data.resident import ResidentAugmenter, ResidentImages, is_resident
-from flashpoint.lab.data.source import Integers, Source
 from flashpoint.lab.data.streamed import (
     READ_AHEAD,
     Decoded,
@@ -28,7 +27,7 @@ from flashpoint.lab.data.streamed import (
     start,
     upload,
 )
-from flashpoint.lab.data.views import Viewer, view_of
+from flashpoint.lab.data.transforms import Augmenter, Viewer, view_of
 from flashpoint.shapes import Float, Int
 
 
@@ -64,7 +63,7 @@ class TrainBatches:
         device: where batches are wanted.
 
     Example:
-        >>> from flashpoint.lab.data.sources import open_source
+        >>> from flashpoint.lab.data.image_kinds import open_source
         >>> config = DataConfig(train="digits", validation="digits", image_size=8, channels=1)
         >>> digits = open_source("digits", "train")
         >>> batches = TrainBatches(digits, config, batch_size=64, seed=0, device="cpu")

@@ -24,9 +24,9 @@ import numpy as np
 
 from flashpoint.errors import InputError
 from flashpoint.files import cache_folder, write_atomically
-from flashpoint.lab.data.class_list import WORDNET_ID
 from flashpoint.lab.data.image_folder import IMAGE_SUFFIXES
-from flashpoint.lab.data.source import Integers
+from flashpoint.lab.data.image_source import Integers
+from flashpoint.lab.data.labels import WORDNET_ID
 from flashpoint.lab.data.tar_members import DamagedTarError, Member, content, members
 from flashpoint.lab.runs.stored import parse_json
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from flashpoint.lab.data.batches import EvalBatches
 from flashpoint.lab.data.config import DataConfig
-from flashpoint.lab.data.sources import open_source
+from flashpoint.lab.data.image_kinds import open_source
 from flashpoint.lab.evaluation.class_matching import match_classes, require_same_classes
 from flashpoint.lab.evaluation.classification import Classification, classify
 from flashpoint.lab.training.data_identity import read_data

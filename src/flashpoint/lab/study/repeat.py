@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from flashpoint.lab.data.prepare import SETS
+from flashpoint.lab.data.small_sets import PREPARED
 from flashpoint.lab.study.defaults import options_of
 from flashpoint.lab.study.needs import Need, needs_of
 from flashpoint.lab.study.plan import Settings, Trial
@@ -62,7 +62,7 @@ def prepare_command(need: Need) -> str:
     if need.is_text:
         folder = rest.partition(":")[0] if kind == "documents" else "" if colon else need.place
         return f"flashpoint data prepare en-de-docs --to {shlex.quote(folder)}" if folder else ""
-    if kind not in SETS or not rest:
+    if kind not in PREPARED or not rest:
         return ""
-    known, folder = SETS[kind], shlex.quote(rest.partition(":")[0])
+    known, folder = PREPARED[kind], shlex.quote(rest.partition(":")[0])
     return f"{known.fetch} && flashpoint data prepare {kind} --from {known.file} --to {folder}"

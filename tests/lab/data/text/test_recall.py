@@ -4,6 +4,7 @@ import pytest
 
 from flashpoint.errors import InputError
 from flashpoint.lab.data.text.config import DocumentConfig, PiecesConfig
+from flashpoint.lab.data.text.document_kinds import names_documents, open_both, open_documents
 from flashpoint.lab.data.text.pieces import train_pieces
 from flashpoint.lab.data.text.recall import (
     FIRST_PAIR,
@@ -15,7 +16,6 @@ from flashpoint.lab.data.text.recall import (
     best_guess,
     open_recall,
 )
-from flashpoint.lab.data.text.sources import names_documents, open_both, open_documents
 
 NUM_PAIRS = NUM_KEYS * len(VALUES)
 
