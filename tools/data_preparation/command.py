@@ -27,8 +27,8 @@ def prepare_set(name: str, source: Path | None, folder: Path) -> None:
 def _images(name: str, source: Path, folder: Path) -> None:
     with Console(stderr=True).status(f"reading {source}"):
         written = prepare_images(name, source, folder)
-    for split, file, num_images in written:
-        typer.echo(f"{split}: {num_images:,} images, complete, in {file}")
+    for file, num_images in written.items():
+        typer.echo(f"{file.stem}: {num_images:,} images, complete, in {file}")
     _say_what_next(f"{name}:{folder}", f"--png {name}.png")
 
 

@@ -53,22 +53,6 @@ class Corpus:
     align: Callable[[Sequence[Block], Sequence[Block]], list[Pair]] = align_by_order
 
 
-class Extracted(NamedTuple):
-    """Documents of a corpus.
-
-    Attributes:
-        documents: with clean pairs, by name.
-        num_aligned: pairs before cleaning.
-    """
-
-    documents: list[Document]
-    num_aligned: int
-
-    def counts(self) -> Counts:
-        """Sizes after cleaning."""
-        return count(self.documents)
-
-
 def count(documents: Sequence[Document]) -> Counts:
     """Sizes of some documents."""
     pairs = [pair for document in documents for pair in document.segments]
@@ -76,8 +60,8 @@ def count(documents: Sequence[Document]) -> Counts:
     return Counts(len(documents), len(pairs), len(set(pairs)), words)
 
 
-def extract(corpus: Corpus, packages: Mapping[str, Path]) -> Extracted:
-    """Read and align the pages that both languages have, and clean their pairs."""
+def extract(corpus: Corpus, packages: Mapping[str, Path]) -> tuple[list[Document], int]:
+    """Pages that both languages have, aligned and cleaned, by name; pairs before cleaning."""
     source, target = _pages(corpus, packages)
     documents: list[Document] = []
     num_aligned = 0
@@ -93,7 +77,7 @@ def extract(corpus: Corpus, packages: Mapping[str, Path]) -> Extracted:
             f"common in {', '.join(packages[name].name for name in corpus.packages)}. Are these "
             "packages of another release of Debian?"
         )
-    return Extracted(documents, num_aligned)
+    return documents, num_aligned
 
 
 def _pages(corpus: Corpus, packages: Mapping[str, Path]) -> list[dict[str, str]]:
@@ -105,15 +89,17 @@ def _pages(corpus: Corpus, packages: Mapping[str, Path]) -> list[dict[str, str]]
     return pages
 
 
-_GUIDE = "installation-guide-amd64"
+def _patterns(path: str, english: str, german: str) -> tuple[str, str]:
+    """Paths of pages, from one that has a pair of braces where the language stands."""
+    return path.format(english), path.format(german)
+
 
 CORPORA = (
     Corpus(
         name="libreoffice-help",
         packages=("libreoffice-help-en-us", "libreoffice-help-de"),
-        patterns=(
-            r"usr/share/libreoffice/help/en-US/text/(?P<page>.*)\.html",
-            r"usr/share/libreoffice/help/de/text/(?P<page>.*)\.html",
+        patterns=_patterns(
+            r"usr/share/libreoffice/help/{}/text/(?P<page>.*)\.html", "en-US", "de"
         ),
         align=align_by_key,
         known=Counts(2_549, 53_559, 36_068, 608_000),
@@ -121,46 +107,35 @@ CORPORA = (
     Corpus(
         name="gimp-help",
         packages=("gimp-help-en", "gimp-help-de"),
-        patterns=(
-            r"usr/share/gimp/[^/]*/help/en/(?P<page>[^/]*)\.html",
-            r"usr/share/gimp/[^/]*/help/de/(?P<page>[^/]*)\.html",
-        ),
+        patterns=_patterns(r"usr/share/gimp/[^/]*/help/{}/(?P<page>[^/]*)\.html", "en", "de"),
         known=Counts(657, 14_024, 10_215, 192_000),
     ),
     Corpus(
         name="manpages",
         packages=("manpages", "manpages-dev", "manpages-de", "manpages-de-dev"),
-        patterns=(
-            r"usr/share/man/(?P<page>man\d/[^/]*)\.gz",
-            r"usr/share/man/de/(?P<page>man\d/[^/]*)\.gz",
-        ),
+        patterns=_patterns(r"usr/share/man/{}(?P<page>man\d/[^/]*)\.gz", "", "de/"),
         read=read_man,
         known=Counts(501, 11_134, 6_975, 200_000),
     ),
     Corpus(
         name="debian-handbook",
         packages=("debian-handbook",),
-        patterns=(
-            r"usr/share/doc/debian-handbook/html/en-US/(?P<page>[^/]*)\.html",
-            r"usr/share/doc/debian-handbook/html/de-DE/(?P<page>[^/]*)\.html",
+        patterns=_patterns(
+            r"usr/share/doc/debian-handbook/html/{}/(?P<page>[^/]*)\.html", "en-US", "de-DE"
         ),
         known=Counts(126, 4_670, 3_723, 124_000),
     ),
     Corpus(
         name="debian-reference",
         packages=("debian-reference-en", "debian-reference-de"),
-        patterns=(
-            r"usr/share/debian-reference/(?P<page>[^/]*)\.en\.html",
-            r"usr/share/debian-reference/(?P<page>[^/]*)\.de\.html",
-        ),
+        patterns=_patterns(r"usr/share/debian-reference/(?P<page>[^/]*)\.{}\.html", "en", "de"),
         known=Counts(14, 7_091, 5_316, 72_000),
     ),
     Corpus(
         name="installation-guide",
-        packages=(_GUIDE,),
-        patterns=(
-            rf"usr/share/doc/{_GUIDE}/en/(?P<page>[^/]*)\.html",
-            rf"usr/share/doc/{_GUIDE}/de/(?P<page>[^/]*)\.html",
+        packages=("installation-guide-amd64",),
+        patterns=_patterns(
+            r"usr/share/doc/installation-guide-amd64/{}/(?P<page>[^/]*)\.html", "en", "de"
         ),
         known=Counts(81, 1_791, 1_538, 54_000),
     ),

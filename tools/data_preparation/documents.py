@@ -67,11 +67,9 @@ def prepare_documents(folder: Path, source: Path | None, report: Report) -> Prep
     rows: list[CorpusRow] = []
     for corpus in CORPORA:
         report(f"reading {corpus.name}")
-        extracted = extract(corpus, packages)
-        documents += extracted.documents
-        rows.append(
-            CorpusRow(corpus.name, extracted.num_aligned, extracted.counts(), corpus.known)
-        )
+        found, num_aligned = extract(corpus, packages)
+        documents += found
+        rows.append(CorpusRow(corpus.name, num_aligned, count(found), corpus.known))
     report("splitting")
     splits, removed = remove_repeats(split_documents(documents, SEED))
     prepared = Prepared(rows, {name: count(part) for name, part in splits.items()}, removed)

@@ -67,30 +67,26 @@ class KnownSet:
     means: tuple[float, ...] = ()
 
 
-class Prepared(NamedTuple):
-    """A file that was written."""
+def prepare_images(name: str, source: Path, folder: Path) -> dict[Path, int]:
+    """Read a known set's package, check it, and write ``train.npz`` and ``test.npz``.
 
-    split: str
-    file: Path
-    num_images: int
-
-
-def prepare_images(name: str, source: Path, folder: Path) -> list[Prepared]:
-    """Read a known set's package, check it, and write ``train.npz`` and ``test.npz``."""
+    Returns:
+        how many images each file holds.
+    """
     if not os.path.exists(source):
         raise InputError(f"{source} does not exist. {SETS[name].package.advice}")
     known = SETS[name]
     splits = _read(name, known, source)
     for split in SPLITS:
         _check(name, known, split, splits.get(split), source)
-    written: list[Prepared] = []
+    written: dict[Path, int] = {}
     for split in SPLITS:
         file, content = folder / f"{split}.npz", splits[split]
         try:
             _write(file, name, content, known.class_names)
         except OSError as error:
             raise InputError(f"{file} cannot be written: {error.strerror}.") from error
-        written.append(Prepared(split, file, len(content.labels)))
+        written[file] = len(content.labels)
     return written
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from implementations import needs_gpu
-from lab.data.pictures import config, noise
+from lab.data.pictures import config, noise, second_without_waiting
 from PIL import Image
 
 from flashpoint.errors import InputError
@@ -110,13 +110,7 @@ def test_gpu_equals_cpu_without_waiting(crop):
         )
         for device in ("cpu", "cuda")
     )
-    batches = on_gpu.iterate(4)
-    next(batches)
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        batch = next(batches)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
+    batch = second_without_waiting(on_gpu.iterate(4))
     expected = next(on_cpu.iterate(5))
     assert batch.images.is_cuda
     torch.testing.assert_close(batch.images.cpu(), expected.images, atol=1e-5, rtol=0)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from implementations import needs_gpu
-from lab.data.pictures import config
+from lab.data.pictures import config, second_without_waiting
 from PIL import Image
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -256,13 +256,7 @@ def test_gpu_equals_cpu_without_waiting(crop, channels):
         make_batches(device=device, channels=channels, crop=crop, **RANDAUG)
         for device in ("cpu", "cuda")
     )
-    batches = on_gpu.iterate(4)
-    next(batches)
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        batch = next(batches)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
+    batch = second_without_waiting(on_gpu.iterate(4))
     levels = [((images.cpu() + 1) * 127.5).round() for images in (batch.images, take(on_cpu, 5))]
     is_same = levels[0] == levels[1]
     # a crop's pixel that lies between two levels may be rounded to either, and equalize spreads it
