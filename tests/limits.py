@@ -5,7 +5,7 @@ import signal
 from contextlib import contextmanager
 
 from flashpoint.errors import InputError
-from flashpoint.lab.data.source import BrokenImageError
+from flashpoint.lab.data.image_source import BrokenImageError
 
 TIME_S = 60
 MEMORY = 2**30

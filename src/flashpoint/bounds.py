@@ -8,7 +8,7 @@ import types
 import typing
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal, Union
+from typing import Annotated, Any, Literal, TypeAlias, Union
 
 from flashpoint.errors import InputError, describe
 
@@ -43,6 +43,12 @@ class Bounds:
         if self.above:
             return f"above {low}, {'below' if self.below else 'at most'} {high}"
         return f"from {low} to {'below ' if self.below else ''}{high}"
+
+
+Width: TypeAlias = Annotated[int, Bounds(1, 65_536)]
+Depth: TypeAlias = Annotated[int, Bounds(1, 256)]
+Slots: TypeAlias = Annotated[int, Bounds(1, 2**20)]
+"""A model's sizes may be far beyond any that was trained, and near what can be counted."""
 
 
 def check_bounds(record: object, path: str = "") -> None:

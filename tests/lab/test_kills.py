@@ -14,9 +14,9 @@ import time
 from pathlib import Path
 
 import pytest
-from lab.data.text.debian import make_packages
 from lab.study.tiny import read_json
 from lab.training.runs import assert_same_run, curve, environment, write_config
+from tools.debian import make_packages
 
 from flashpoint.lab.runs.names import EVALUATIONS
 from flashpoint.lab.study.store import read_study

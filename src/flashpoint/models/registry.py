@@ -11,24 +11,38 @@ from flashpoint.layers.spec import AttentionSpec
 from flashpoint.models.reluformer import ReLUFormer, ReLUFormerConfig, text_attention
 from flashpoint.models.vit import ViT, ViTConfig
 
-# width, depth, heads; an MLP has four times the width
-SIZES = {"ti": (192, 12, 3), "s": (384, 12, 6), "b": (768, 12, 12), "l": (1024, 24, 16)}
-PATCHES = (32, 16, 8)
 
-# width, depth of encoder and of decoder, heads, slots of a memory, pieces
-TEXT_SIZES = {
-    "tiny": (64, 2, 4, 128, 1_000),
-    "iwslt": (512, 6, 4, 1024, 10_000),
-    "base": (512, 6, 8, 2048, 32_000),
+def _text_size(
+    width: int, depth: int, num_heads: int, *, slots: int, pieces: int
+) -> dict[str, int]:
+    """A ReLUFormer whose encoder and decoder are of one depth."""
+    return {
+        "vocabulary_size": pieces,
+        "width": width,
+        "encoder_depth": depth,
+        "decoder_depth": depth,
+        "num_heads": num_heads,
+        "mlp_dim": slots,
+    }
+
+
+SIZES: dict[str, dict[str, int]] = {
+    "vit_ti": {"width": 192, "depth": 12, "num_heads": 3},
+    "vit_s": {"width": 384, "depth": 12, "num_heads": 6},
+    "vit_b": {"width": 768, "depth": 12, "num_heads": 12},
+    "vit_l": {"width": 1024, "depth": 24, "num_heads": 16},
+    "reluformer_tiny": _text_size(64, 2, 4, slots=128, pieces=1_000),
+    "reluformer_iwslt": _text_size(512, 6, 4, slots=1024, pieces=10_000),
+    "reluformer_base": _text_size(512, 6, 8, slots=2048, pieces=32_000),
 }
+"""All sizes that have a name, as fields of their configs; a row here is all that a new one needs.
 
-_NAME = re.compile(r"vit_(ti|s|b|l)([1-9]\d{0,4})")
-_TEXT_NAME = re.compile(rf"reluformer_({'|'.join(TEXT_SIZES)})")
-_KNOWN = (
-    "Known: vit_ti, vit_s, vit_b and vit_l with a patch size, as vit_s16; "
-    f"{', '.join(f'reluformer_{size}' for size in TEXT_SIZES)}; and vit and reluformer, whose "
-    "sizes are yours."
-)
+A ViT's name has a patch size behind it, as vit_s16. An MLP has four times the width unless told.
+"""
+PATCHES = (32, 16, 8)
+"""Those that are listed; names with others are understood."""
+
+_PATCHED = re.compile(r"(vit_.*?)([1-9]\d{0,4})")
 
 
 def list_models() -> list[str]:
@@ -38,8 +52,25 @@ def list_models() -> list[str]:
         >>> list_models()[:3], list_models()[-1]
         (['vit_ti32', 'vit_ti16', 'vit_ti8'], 'reluformer_base')
     """
-    images = [f"vit_{size}{patch}" for size in SIZES for patch in PATCHES]
-    return images + [f"reluformer_{size}" for size in TEXT_SIZES]
+    images = [f"{name}{patch}" for name in _sizes(of_text=False) for patch in PATCHES]
+    return images + _sizes(of_text=True)
+
+
+def known_models() -> str:
+    """All sizes, as a sentence for messages.
+
+    Example:
+        >>> known_models()
+        'Known: vit_ti, vit_s, vit_b and vit_l with a patch size, as vit_s16; reluformer_tiny, \
+reluformer_iwslt, reluformer_base.'
+    """
+    *images, last = _sizes(of_text=False)
+    texts = ", ".join(_sizes(of_text=True))
+    return f"Known: {', '.join(images)} and {last} with a patch size, as vit_s16; {texts}."
+
+
+def _sizes(*, of_text: bool) -> list[str]:
+    return [name for name in SIZES if is_text_model(name) == of_text]
 
 
 def is_model(name: str) -> bool:
@@ -49,7 +80,7 @@ def is_model(name: str) -> bool:
         >>> is_model("vit_b14"), is_model("vit_x16")
         (True, False)
     """
-    return _NAME.fullmatch(name) is not None or _TEXT_NAME.fullmatch(name) is not None
+    return _fields(name) is not None
 
 
 def is_text_model(name: str) -> bool:
@@ -59,16 +90,16 @@ def is_text_model(name: str) -> bool:
         >>> is_text_model("reluformer"), is_text_model("vit_s16")
         (True, False)
     """
-    return name == "reluformer" or _TEXT_NAME.fullmatch(name) is not None
+    return name == "reluformer" or (name.startswith("reluformer_") and name in SIZES)
 
 
 def create_model(name: str, **overrides: Any) -> ViT | ReLUFormer:
     """A new model with fresh weights.
 
     Args:
-        name: of images "vit_{ti,s,b,l}{patch}" with any patch size, such as "vit_s16"; of text
-            "reluformer_{tiny,iwslt,base}". Or "vit", for which width, depth and num_heads must
-            be given, and "reluformer", which needs both depths.
+        name: a row of ``SIZES``; of images with any patch size behind it, such as "vit_s16", of
+            text as it is, such as "reluformer_base". Or "vit", for which width, depth and
+            num_heads must be given, and "reluformer", which needs both depths.
         overrides: fields of ``ViTConfig`` or ``ReLUFormerConfig``. ``attention`` may be the name
             of an activation, a mapping of the fields of ``AttentionSpec``, or one; the word
             "relu" alone is, for text, ReLUFormer's own with its factor.
@@ -134,10 +165,7 @@ def sizes_of(name: str) -> dict[str, Any]:
         >>> sizes_of("vit_s16")["width"]
         384
     """
-    match = _match(_NAME, name)
-    width, depth, num_heads = SIZES[match[1]]
-    patch = int(match[2])
-    return {"width": width, "depth": depth, "num_heads": num_heads, "patch_size": patch}
+    return _named(name, is_text=False)
 
 
 def text_sizes_of(name: str) -> dict[str, Any]:
@@ -147,27 +175,32 @@ def text_sizes_of(name: str) -> dict[str, Any]:
         >>> text_sizes_of("reluformer_iwslt")["mlp_dim"]
         1024
     """
-    width, depth, num_heads, slots, pieces = TEXT_SIZES[_match(_TEXT_NAME, name)[1]]
-    return {
-        "vocabulary_size": pieces,
-        "width": width,
-        "encoder_depth": depth,
-        "decoder_depth": depth,
-        "num_heads": num_heads,
-        "mlp_dim": slots,
-    }
+    return _named(name, is_text=True)
 
 
-def _match(pattern: re.Pattern[str], name: str) -> re.Match[str]:
-    match = pattern.fullmatch(name) if isinstance(name, str) else None
-    if match is None:
-        kind = "a model of text" if pattern is _TEXT_NAME else "a model of images"
-        known = isinstance(name, str) and (is_model(name) or name in ("vit", "reluformer"))
-        raise InputError(
-            f"model {describe(name)} is {f'not {kind}' if known else 'unknown'}. "
-            f"{'' if known else hint(name, list_models())}{_KNOWN}"
-        )
-    return match
+def _fields(name: str) -> dict[str, int] | None:
+    """What a name says; None where it is no model's."""
+    if is_text_model(name):
+        return SIZES.get(name)
+    match = _PATCHED.fullmatch(name)
+    if match is None or match[1] not in SIZES:
+        return None
+    return {**SIZES[match[1]], "patch_size": int(match[2])}
+
+
+def _named(name: str, *, is_text: bool) -> dict[str, Any]:
+    """The same, of a model of one kind; InputError for any other name."""
+    fields = _fields(name) if isinstance(name, str) else None
+    if fields is not None and is_text_model(name) == is_text:
+        return dict(fields)
+    if fields is not None or name in ("vit", "reluformer"):
+        wrong = f"not a model of {'text' if is_text else 'images'}. "
+    else:
+        wrong = f"unknown. {hint(name, list_models())}"
+    raise InputError(
+        f"model {describe(name)} is {wrong}{known_models()} The sizes of vit and reluformer are "
+        "yours to give."
+    )
 
 
 def _check_fields(name: str, overrides: Mapping[str, Any], config: type) -> None:

@@ -30,14 +30,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from flashpoint.bounds import Bounds, check_bounds
+from flashpoint.bounds import Bounds, Depth, Slots, Width, check_bounds
 from flashpoint.errors import InputError, check_choice
 from flashpoint.layers.attention import Attention
 from flashpoint.layers.cache import KeyValueCache
 from flashpoint.layers.memory import KeyValueMemory
 from flashpoint.layers.spec import SOFTMAX, AnySpec, AttentionSpec
 from flashpoint.models.penalty import RowMeans, attend_and_measure, penalise, r_log_r
-from flashpoint.models.sizes import Depth, Slots, Width
 from flashpoint.ops.check import check_flag
 from flashpoint.ops.spec import known_activations
 from flashpoint.shapes import Float, Int

@@ -23,13 +23,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from flashpoint.bounds import Bounds, check_bounds
+from flashpoint.bounds import Bounds, Depth, Slots, Width, check_bounds
 from flashpoint.errors import InputError, check_choice
 from flashpoint.layers.attention import GATES, Attention, Gate
 from flashpoint.layers.positions import resize_positions, sine2d
 from flashpoint.layers.qk_norm import QK_NORMS, QkNorm
 from flashpoint.layers.spec import AttentionSpec
-from flashpoint.models.sizes import Depth, Slots, Width
 from flashpoint.ops.check import check_flag
 from flashpoint.shapes import Float
 

@@ -9,14 +9,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from lab.data.pictures import encoded, make_folder, make_shards, make_tar
-from lab.data.text.debian import make_packages, word
+from lab.data.text.corpora import word
 from limits import limited
 from PIL import Image
+from tools.debian import make_packages
 from typer.testing import CliRunner
 
+from data_preparation import images as preparing
 from flashpoint.errors import InputError
 from flashpoint.lab.cli.data import data
-from flashpoint.lab.data import prepare as preparing
 
 
 @pytest.fixture(autouse=True)

@@ -5,6 +5,7 @@ import tarfile
 from collections.abc import Iterable
 
 import numpy as np
+import torch
 from PIL import Image
 
 from flashpoint.lab.data.config import AugmentationConfig, DataConfig
@@ -77,6 +78,16 @@ def make_shards(folder, num_shards: int, each: int, classes: int = 5):
             number += 1
         make_tar(folder / f"set-{shard:03}.tar", members)
     return folder
+
+
+def second_without_waiting(batches):
+    """The second batch from here; an error if the host waits for the GPU on the way."""
+    next(batches)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        return next(batches)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
 
 
 def config(train="unused", *, augmentation=None, **changes) -> DataConfig:

@@ -4,8 +4,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from itertools import islice
-from pathlib import Path
+from itertools import islice, product
 
 import numpy as np
 import pytest
@@ -13,9 +12,9 @@ import torch
 from lab.data.pictures import config, encoded, make_folder, make_shards, noise, numbers_of, picture
 
 from flashpoint.errors import InputError
-from flashpoint.lab.data.batches import EvalBatches, TrainBatches
-from flashpoint.lab.data.source import Subset
-from flashpoint.lab.data.sources import open_source
+from flashpoint.lab.data.batches import EvalBatches, TrainBatches, _spans
+from flashpoint.lab.data.image_kinds import open_source
+from flashpoint.lab.data.image_source import Subset
 
 AUGMENTATION = {"crop": "inception", "flip": True}
 
@@ -74,8 +73,7 @@ def test_workers_change_nothing(folder):
     assert all(same(a, b) for a, b in zip(take(helped, 7, 3), expected[7:], strict=True))
 
 
-@pytest.mark.parametrize("mixup", [0.0, 0.5])
-@pytest.mark.parametrize("randaug", [0, 2])
+@pytest.mark.parametrize(("mixup", "randaug"), [(0.0, 2), (0.5, 0), (0.5, 2)])
 def test_ranks_tile_the_global_batch(made, mixup, randaug):
     source, options = made
     strong = {"mixup": mixup, "randaug_ops": randaug, "randaug_magnitude": 10}
@@ -139,8 +137,7 @@ def test_a_batch_may_be_larger_than_the_set(folder):
     assert max(counts.values()) <= 3
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 3, 7])
-@pytest.mark.parametrize("batch_size", [7, 8, 30, 100])
+@pytest.mark.parametrize(("world_size", "batch_size"), [(1, 7), (2, 8), (3, 30), (7, 100)])
 def test_evaluation_sees_every_sample_once(made, world_size, batch_size):
     source, options = made
     ranks = [
@@ -159,6 +156,19 @@ def test_evaluation_sees_every_sample_once(made, world_size, batch_size):
         assert sorted(numbers_of(images)) == list(range(30))
 
 
+def test_parts_of_ranks_tile_any_number_of_samples():
+    sizes = product(range(1, 41), range(1, 9), range(1, 42, 4))
+    for num_samples, world_size, batch_size in sizes:
+        parts = [_spans(num_samples, batch_size, r, world_size) for r in range(world_size)]
+        seen = [n for spans in parts for span in spans for n in range(*span)]
+        assert sorted(seen) == list(range(num_samples))
+        if num_samples >= world_size:
+            assert len({len(spans) for spans in parts}) == 1
+        for same_batch in zip(*parts, strict=num_samples >= world_size):
+            lengths = [last - first for first, last in same_batch]
+            assert max(lengths) - min(lengths) <= 1
+
+
 def test_evaluation_can_be_repeated_with_workers(folder):
     source = open_source(str(folder), "train")
     batches = EvalBatches(source, config(workers=2), batch_size=8)
@@ -173,7 +183,7 @@ SIGNALLED = """
 import os, signal, sys
 from lab.data.pictures import config
 from flashpoint.lab.data.batches import TrainBatches
-from flashpoint.lab.data.sources import open_source
+from flashpoint.lab.data.image_kinds import open_source
 
 asked = []
 signal.signal(signal.SIGTERM, lambda number, frame: asked.append(number))
@@ -193,7 +203,7 @@ def test_workers_survive_a_signal_to_the_group(folder):
         capture_output=True,
         text=True,
         start_new_session=True,
-        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])},
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
         timeout=60,
         check=False,
     )

@@ -11,8 +11,8 @@ from PIL import Image
 from flashpoint.errors import InputError
 from flashpoint.lab.data import batches as batches_module
 from flashpoint.lab.data.batches import EvalBatches, TrainBatches
-from flashpoint.lab.data.source import BrokenImageError, Source
-from flashpoint.lab.data.sources import open_source
+from flashpoint.lab.data.image_kinds import open_source
+from flashpoint.lab.data.image_source import BrokenImageError, Source
 from flashpoint.lab.data.streamed import upload
 
 
@@ -57,7 +57,7 @@ def test_chance_does_not_stop_a_run_within_the_limit(world_size):
     broken = [3, 50, 51, 200]
     source = PartlyBroken(400, broken)  # 1%, which is the limit
     settings = config(augmentation={"mixup": 0.2})  # ranks also read a neighbour's image
-    for seed in range(5):
+    for seed in range(3):
         place = {"batch_size": 20, "seed": seed, "world_size": world_size}
         ranks = [TrainBatches(source, settings, rank=r, **place) for r in range(world_size)]
         streams = [batches.iterate() for batches in ranks]

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from lab.data.test_sources import save_dataset
+from lab.data.test_image_kinds import save_dataset
 from limits import answer
 
-from flashpoint.lab.data.sources import open_source
+from flashpoint.lab.data.image_kinds import open_source
 
 RELAXED = {"deadline": None, "suppress_health_check": list(HealthCheck)}
 

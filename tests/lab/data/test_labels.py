@@ -1,4 +1,7 @@
-"""Labels are whole numbers from 0 on; anything else is one line, before memory is taken."""
+"""Labels are whole numbers from 0 on; anything else is one line, before memory is taken.
+
+Class lists are as editors and spreadsheets leave them.
+"""
 
 import itertools
 import json
@@ -8,12 +11,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from lab.data.pictures import encoded, make_tar, picture, sample
-from lab.data.test_sources import save_dataset
+from lab.data.test_image_kinds import save_dataset
 from limits import answer, limited
 
 from flashpoint.errors import InputError
-from flashpoint.lab.data.labels import MAX_CLASSES, as_labels, name_labels, number_labels
-from flashpoint.lab.data.sources import open_source
+from flashpoint.lab.data.image_kinds import open_source
+from flashpoint.lab.data.labels import (
+    MAX_CLASSES,
+    as_labels,
+    name_labels,
+    number_labels,
+    read_class_list,
+    rename_classes,
+)
 
 HUGE = 99999999999999999999999
 WRONG = (
@@ -186,3 +196,19 @@ def test_wrong_arrays_of_prepared_sets_are_one_line(tmp_path, content):
     assert open_source(f"mnist:{tmp_path}", "train").num_samples == 2
     np.savez(tmp_path / "train.npz", **(whole | content))
     one_line(f"mnist:{tmp_path}")
+
+
+def test_byte_order_mark_is_no_part_of_the_first_class(tmp_path):
+    file = tmp_path / "names.txt"
+    file.write_text("n00000002 second\nfirst\n", encoding="utf-8-sig")
+    assert read_class_list(file) == ["n00000002", "first"]
+
+
+def test_lines_are_counted_with_the_empty_ones(tmp_path):
+    file = tmp_path / "names.txt"
+    file.write_text("\ndog\n\n\ncat\n")
+    with pytest.raises(InputError, match=r"has 'cat' in line 5, but it is label 0 of set"):
+        rename_classes(["cat", "dog"], file, "set")
+    file.write_text("cat\n\n\ncat\n")
+    with pytest.raises(InputError, match=r"'cat' more than once: in lines 1 and 4\."):
+        read_class_list(file)

@@ -6,11 +6,11 @@ import pytest
 from lab.data.pictures import make_folder
 from limits import answer
 
-from flashpoint.lab.data.sources import KINDS, open_source
+from flashpoint.lab.data.image_kinds import KINDS, open_source
+from flashpoint.lab.data.text.document_kinds import KINDS as TEXT_KINDS
+from flashpoint.lab.data.text.document_kinds import names_documents, open_documents
 from flashpoint.lab.data.text.documents import Document
 from flashpoint.lab.data.text.prepared import write_documents
-from flashpoint.lab.data.text.sources import KINDS as TEXT_KINDS
-from flashpoint.lab.data.text.sources import names_documents, open_documents
 
 WORDS = (
     *("", " ", "nowhere", "a" * 5000, "a/" * 3000, "~nobody-of-this-name/x", "x\0y"),

@@ -4,16 +4,16 @@ import numpy as np
 import pytest
 import torch
 from implementations import needs_gpu
-from lab.data.pictures import config, noise
+from lab.data.pictures import config, noise, second_without_waiting
 from PIL import Image
 
 from flashpoint.errors import InputError
 from flashpoint.lab.data import resident
-from flashpoint.lab.data.arrays import ArraySource
-from flashpoint.lab.data.augmentation import crop_boxes, flips, pad_shifts
 from flashpoint.lab.data.batches import TrainBatches
 from flashpoint.lab.data.resident import ResidentAugmenter, ResidentImages
+from flashpoint.lab.data.small_sets import ArraySource
 from flashpoint.lab.data.streamed import normalise
+from flashpoint.lab.data.transforms import crop_boxes, flips, pad_shifts
 
 DRAWS = np.random.default_rng(0).random((64, 5))
 SAMPLES = np.random.default_rng(1).integers(0, 20, 64)
@@ -110,13 +110,7 @@ def test_gpu_equals_cpu_without_waiting(crop):
         )
         for device in ("cpu", "cuda")
     )
-    batches = on_gpu.iterate(4)
-    next(batches)
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        batch = next(batches)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
+    batch = second_without_waiting(on_gpu.iterate(4))
     expected = next(on_cpu.iterate(5))
     assert batch.images.is_cuda
     torch.testing.assert_close(batch.images.cpu(), expected.images, atol=1e-5, rtol=0)

@@ -13,9 +13,9 @@ from flashpoint.errors import InputError
 from flashpoint.lab.data import shard_index, shards
 from flashpoint.lab.data.batches import EvalBatches, TrainBatches
 from flashpoint.lab.data.decode import to_pixels
+from flashpoint.lab.data.image_kinds import open_source
+from flashpoint.lab.data.image_source import Subset
 from flashpoint.lab.data.shard_index import index_shard
-from flashpoint.lab.data.source import Subset
-from flashpoint.lab.data.sources import open_source
 
 
 def numbers(source, indices=None):
@@ -55,23 +55,18 @@ def test_folders_and_stars_name_shards(tmp_path):
     assert open_source(f"shards:{tmp_path}/set-{{000,002}}.tar", "train").num_samples == 4
 
 
-def test_split_words_in_names_are_told_apart(tmp_path):
-    for name, first in (("in-train-0.tar", 0), ("in-train-1.tar", 10), ("in-val-0.tar", 20)):
-        make_tar(tmp_path / name, sample(first, 0) + sample(first + 1, 1))
+@pytest.mark.parametrize("word", ["-train", ""])
+def test_split_words_in_names_are_told_apart(tmp_path, word):
+    names = (f"in{word}-000.tar", f"in{word}-001.tar", "in-val-000.tar")
+    for number, name in enumerate(names):
+        make_tar(tmp_path / name, sample(10 * number, 0) + sample(10 * number + 1, 1))
     where = f"shards:{tmp_path}"
     assert numbers(open_source(where, "train")) == [0, 1, 10, 11]
     assert numbers(open_source(where, "validation")) == [20, 21]
-    with pytest.raises(InputError, match=r"has no split 'dev'. It has: train, val"):
-        open_source(where, "dev")
-
-
-def test_shards_of_another_split_are_left_out(tmp_path):
-    for name, first in (("in-000.tar", 0), ("in-001.tar", 10), ("in-val-000.tar", 20)):
-        make_tar(tmp_path / name, sample(first, 0) + sample(first + 1, 1))
-    where = f"shards:{tmp_path}"
-    assert numbers(open_source(where, "train")) == [0, 1, 10, 11]
-    assert numbers(open_source(where, "validation")) == [20, 21]
-    for name in ("in-000.tar", "in-001.tar"):
+    if word:
+        with pytest.raises(InputError, match=r"has no split 'dev'. It has: train, val"):
+            open_source(where, "dev")
+    for name in names[:2]:
         (tmp_path / name).unlink()
     with pytest.raises(InputError, match=r"has no split 'train'. It has: val"):
         open_source(where, "train")
@@ -336,18 +331,15 @@ def test_index_is_kept_until_the_shard_changes(tmp_path, monkeypatch):
     assert len(scans) == 3
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_read_only_cache_warns(tmp_path, monkeypatch):
+@pytest.mark.parametrize("kind", ["read only", "a file"])
+def test_cache_that_cannot_be_written_warns(tmp_path, monkeypatch, kind):
     make_shards(tmp_path / "shards", num_shards=1, each=3)
-    (tmp_path / "cache").mkdir(mode=0o500)
-    monkeypatch.setenv("FLASHPOINT_CACHE", str(tmp_path / "cache"))
-    with pytest.warns(UserWarning, match="scanned at every start"):
-        open_source(f"shards:{tmp_path}/shards", "train")
-
-
-def test_cache_that_is_a_file_warns(tmp_path, monkeypatch):
-    make_shards(tmp_path / "shards", num_shards=1, each=3)
-    (tmp_path / "cache").write_text("")
+    if kind == "a file":
+        (tmp_path / "cache").touch()
+    elif os.geteuid() == 0:
+        pytest.skip("root may write everywhere")
+    else:
+        (tmp_path / "cache").mkdir(mode=0o500)
     monkeypatch.setenv("FLASHPOINT_CACHE", str(tmp_path / "cache"))
     with pytest.warns(UserWarning, match="scanned at every start"):
         open_source(f"shards:{tmp_path}/shards", "train")

@@ -10,7 +10,7 @@ from lab.evaluation.trained import trained_run
 from PIL import Image
 
 from flashpoint.errors import InputError
-from flashpoint.lab.data.sources import open_source
+from flashpoint.lab.data.image_kinds import open_source
 from flashpoint.lab.evaluation.classification import class_names, evaluate_run
 from flashpoint.lab.runs.beginning import write_data
 from flashpoint.lab.training.run_folder import open_run

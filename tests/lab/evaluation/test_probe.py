@@ -7,7 +7,7 @@ import torch
 from flashpoint.errors import InputError
 from flashpoint.lab.data.batches import EvalBatches
 from flashpoint.lab.data.config import DataConfig
-from flashpoint.lab.data.sources import open_sources
+from flashpoint.lab.data.image_kinds import open_sources
 from flashpoint.lab.evaluation.few_shot import choose_shots, few_shot_accuracy
 from flashpoint.lab.evaluation.probe import extract_features, probe, probe_config
 from flashpoint.models.registry import create_model

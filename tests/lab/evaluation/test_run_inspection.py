@@ -6,7 +6,7 @@ import torch
 from lab.evaluation.trained import trained_run
 
 from flashpoint.errors import InputError
-from flashpoint.lab.data.sources import open_source
+from flashpoint.lab.data.image_kinds import open_source
 from flashpoint.lab.evaluation.run_inspection import (
     batch_size_for,
     inspect_model,

@@ -77,7 +77,7 @@ def top1_of(model, config, side):
     from dataclasses import replace
 
     from flashpoint.lab.data.batches import EvalBatches
-    from flashpoint.lab.data.sources import open_source
+    from flashpoint.lab.data.image_kinds import open_source
 
     source = open_source("digits", "validation")
     config = replace(config, image_size=side)

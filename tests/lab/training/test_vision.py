@@ -5,7 +5,7 @@ import torch
 from lab.data.pictures import make_folder
 from lab.training.runs import tiny_config, train_quietly
 
-from flashpoint.lab.data.mixup import mixup_share
+from flashpoint.lab.data.transforms import mixup_share
 from flashpoint.lab.training.ranks import Ranks
 from flashpoint.lab.training.vision import ClassificationSums, VisionTask, cross_entropy
 

@@ -1,5 +1,6 @@
 """``flashpoint data``: prepare sets from packages, and look at any source of images or text."""
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,7 +12,6 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from flashpoint.lab.data.summary import Summary
-    from flashpoint.lab.data.text.corpus.prepare import Prepared
     from flashpoint.lab.data.text.summary import Summary as TextSummary
 
 MANY_CLASSES = 20
@@ -40,80 +40,30 @@ def prepare(
         typer.Option(help="Where to write.", show_default="data/NAME", parser=path_of),
     ] = None,
 ) -> None:
-    """Check a set that comes as packages and write it in the form that training reads."""
-    from flashpoint.errors import InputError, hint
-    from flashpoint.lab.data.prepare import SETS
-    from flashpoint.lab.data.text.corpus.prepare import NAME
+    """Check a set that comes as packages and write it in the form that training reads.
 
-    folder = to if to is not None else Path("data") / name
-    if name == NAME:
-        _prepare_documents(source, folder)
-    elif name in SETS and source is not None:
-        _prepare_images(name, source, folder)
-    elif name in SETS:
-        raise InputError(f"{name} needs its package: --from FILE. {SETS[name].package}")
-    else:
-        known = (*SETS, NAME)
-        raise InputError(f"set {name!r} is unknown. {hint(name, known)}Known: {', '.join(known)}.")
+    Needs a clone of the repository.
+    """
+    _find_tools()
+    from data_preparation.command import prepare_set
+
+    prepare_set(name, source, to if to is not None else Path("data") / name)
 
 
-def _prepare_images(name: str, source: Path, folder: Path) -> None:
-    from rich.console import Console
+def _find_tools() -> None:
+    """Make the clone's ``tools/`` importable, which stands beside its ``src/``."""
+    import flashpoint
+    from flashpoint.errors import UnsupportedError
 
-    from flashpoint.lab.data.prepare import prepare
-
-    with Console(stderr=True).status(f"reading {source}"):
-        written = prepare(name, source, folder)
-    for split, file, num_images in written:
-        typer.echo(f"{split}: {num_images:,} images, complete, in {file}")
-    where = f"{name}:{folder}"
-    typer.echo(f"In a config: data.train and data.validation are {where}")
-    typer.echo(f"Look at it: flashpoint data show {where} --png {name}.png")
-
-
-def _prepare_documents(source: Path | None, folder: Path) -> None:
-    from rich.console import Console
-
-    from flashpoint.lab.data.text.corpus.prepare import prepare_documents
-
-    progress = Console(stderr=True)
-    with progress.status("looking for packages") as status:
-
-        def report(text: str) -> None:
-            status.update(text)
-            if not progress.is_terminal:
-                typer.echo(text, err=True)
-
-        prepared = prepare_documents(folder, source, report)
-    typer.echo("After cleaning; below each corpus, what was counted earlier:")
-    Console().print(_draw_corpora(prepared))
-    Console().print(_draw_prepared_splits(prepared))
-    where = f"documents:{folder}"
-    typer.echo(f"In a config: data.train and data.validation are {where}")
-    typer.echo(f"Look at it: flashpoint data show {where} --pairs 10")
-
-
-def _draw_corpora(prepared: "Prepared") -> "Table":
-    """A row for each corpus, with the numbers of an earlier extraction."""
-    from rich.table import Table
-
-    table = Table("corpus", "documents", "aligned", "segments", "unique", "English words")
-    for row in prepared.corpora:
-        documents, *counts = (f"{number:,}" for number in row.counts)
-        table.add_row(row.name, documents, f"{row.num_aligned:,}", *counts)
-        documents, *counts = (f"{number:,}" for number in row.known)
-        table.add_row("", documents, "", *counts, style="dim")
-    return table
-
-
-def _draw_prepared_splits(prepared: "Prepared") -> "Table":
-    """A row for each split that was written."""
-    from rich.table import Table
-
-    table = Table("split", "documents", "segments", "unique", "English words", "repeats removed")
-    for name, counts in prepared.splits.items():
-        table.add_row(name, *(f"{n:,}" for n in counts), f"{prepared.removed[name]:,}")
-    return table
+    tools = Path(flashpoint.__file__).parents[2] / "tools"
+    if not (tools / "data_preparation").is_dir():
+        raise UnsupportedError(
+            "preparing data sets needs a clone of Flashpoint's repository: the installed package "
+            "has no readers of npm's and Debian's packages. In a clone, run "
+            "pip install -e '.[lab]' and this command again."
+        )
+    if str(tools) not in sys.path:
+        sys.path.append(str(tools))
 
 
 @data.command()
@@ -148,7 +98,7 @@ def show(
     languages: Annotated[str, typer.Option(help="Text: source and target.")] = "en-de",
 ) -> None:
     """Count what a source holds; with --png or --pairs, look at some of it."""
-    from flashpoint.lab.data.text.sources import names_documents
+    from flashpoint.lab.data.text.document_kinds import names_documents
 
     if names_documents(where):
         _show_documents(where, split, pairs, languages)

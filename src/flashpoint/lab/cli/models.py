@@ -75,7 +75,7 @@ def _choose(pattern: str | None) -> list[str]:
     """The listed names that fit, or one that is a name without being listed."""
     from fnmatch import fnmatchcase
 
-    from flashpoint.models.registry import is_model, list_models
+    from flashpoint.models.registry import is_model, known_models, list_models
 
     known = list_models()
     if pattern is None:
@@ -83,11 +83,7 @@ def _choose(pattern: str | None) -> list[str]:
     names = [name for name in known if pattern in name or fnmatchcase(name, pattern)]
     if names or is_model(pattern):
         return names or [pattern]
-    raise InputError(
-        f"no model fits {pattern!r}. {hint(pattern, known)}"
-        "Known: vit_ti, vit_s, vit_b and vit_l with a patch size, as vit_s16; and "
-        "reluformer_tiny, reluformer_iwslt, reluformer_base."
-    )
+    raise InputError(f"no model fits {pattern!r}. {hint(pattern, known)}{known_models()}")
 
 
 def _list_image_models(names: list[str], image_size: int, attention: str) -> "Table":

@@ -159,8 +159,8 @@ def _choose_batch(config: "TrainConfig", folder: Path | None) -> "tuple[TrainCon
 
 def _check_kind(what: str, data: str, *, is_text: bool) -> None:
     """Refuse images for a model of text, and documents for one of images."""
-    from flashpoint.lab.data.sources import names_images
-    from flashpoint.lab.data.text.sources import names_documents
+    from flashpoint.lab.data.image_kinds import names_images
+    from flashpoint.lab.data.text.document_kinds import names_documents
 
     if is_text and names_images(data):
         raise InputError(

@@ -12,12 +12,11 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from flashpoint.errors import InputError
-from flashpoint.lab.data.augmentation import Augmenter
 from flashpoint.lab.data.broken import BrokenLog, Gather
 from flashpoint.lab.data.config import DataConfig
+from flashpoint.lab.data.image_source import Integers, Source
 from flashpoint.lab.data.order import EpochOrder, Purpose, check_rank, generator, rank_positions
 from flashpoint.lab.data.resident import ResidentAugmenter, ResidentImages, is_resident
-from flashpoint.lab.data.source import Integers, Source
 from flashpoint.lab.data.streamed import (
     READ_AHEAD,
     Decoded,
@@ -28,7 +27,7 @@ from flashpoint.lab.data.streamed import (
     start,
     upload,
 )
-from flashpoint.lab.data.views import Viewer, view_of
+from flashpoint.lab.data.transforms import Augmenter, Viewer, view_of
 from flashpoint.shapes import Float, Int
 
 
@@ -48,7 +47,22 @@ class Batch:
     neighbour: tuple[Float[Tensor, "1 C S S"], Int[Tensor, " 1"]] | None = None
 
 
-class TrainBatches:
+class _ReadBatches:
+    """What both kinds of batches know of images that cannot be read."""
+
+    _log: BrokenLog
+
+    @property
+    def broken(self) -> list[str]:
+        """What could not be read, each once: damaged shards, then images, with the reason."""
+        return self._log.names
+
+    def share_broken(self, gather: Gather) -> None:
+        """Count what all ranks saw since the last time; all must call it, all get its error."""
+        self._log.share(gather)
+
+
+class TrainBatches(_ReadBatches):
     """Endless training batches; batch t is a pure function of (seed, t).
 
     An epoch is a permutation of all samples, and batches run on from one epoch into the next, so
@@ -64,7 +78,7 @@ class TrainBatches:
         device: where batches are wanted.
 
     Example:
-        >>> from flashpoint.lab.data.sources import open_source
+        >>> from flashpoint.lab.data.image_kinds import open_source
         >>> config = DataConfig(train="digits", validation="digits", image_size=8, channels=1)
         >>> digits = open_source("digits", "train")
         >>> batches = TrainBatches(digits, config, batch_size=64, seed=0, device="cpu")
@@ -118,11 +132,6 @@ class TrainBatches:
         return self._augmenter is not None
 
     @property
-    def broken(self) -> list[str]:
-        """What could not be read, each once: damaged shards, then images, with the reason."""
-        return self._log.names
-
-    @property
     def num_broken(self) -> int:
         """Samples that were replaced, as often as batches held them; of a resident set, once each.
 
@@ -139,10 +148,6 @@ class TrainBatches:
     def broken_summary(self) -> str:
         """The same in one line, with the first of them; nothing if all could be read."""
         return self._log.summary
-
-    def share_broken(self, gather: Gather) -> None:
-        """Count what all ranks saw since the last time; all must call it, all get its error."""
-        self._log.share(gather)
 
     def resume_broken(self, step: int, count: int) -> None:
         """Go on at a step, before which so many samples were broken; names begin anew."""
@@ -224,18 +229,18 @@ class TrainBatches:
         return Batch(images[:-1], labels[:-1], (images[-1:], labels[-1:]))
 
 
+@dataclass(frozen=True)
 class _TrainSlots:
     """The slots of all batches from one on; a loader asks for them as it goes."""
 
-    def __init__(self, batches: TrainBatches, start_step: int) -> None:
-        self._batches = batches
-        self._start_step = start_step
+    batches: TrainBatches
+    start_step: int
 
     def __iter__(self) -> Iterator[list[Slot]]:
-        return (self._batches.slots(step) for step in count(self._start_step))
+        return (self.batches.slots(step) for step in count(self.start_step))
 
 
-class EvalBatches:
+class EvalBatches(_ReadBatches):
     """Validation batches: every sample once over all ranks, in the order of the source.
 
     All ranks have the same number of batches, of sizes that differ by one at most (none is empty
@@ -280,15 +285,6 @@ class EvalBatches:
     def num_batches(self) -> int:
         """Batches of this rank, as of every other."""
         return len(self._spans)
-
-    @property
-    def broken(self) -> list[str]:
-        """What could not be read, each once: damaged shards, then images, with the reason."""
-        return self._log.names
-
-    def share_broken(self, gather: Gather) -> None:
-        """Count what all ranks saw since the last time; all must call it, all get its error."""
-        self._log.share(gather)
 
     def iterate(self) -> Iterator[Batch]:
         """All batches, once."""

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from flashpoint.errors import InputError
-from flashpoint.lab.data.source import Source
+from flashpoint.lab.data.image_source import Source
 
 MIN_SEEN = 100
 EARLY_SHARE = 0.5

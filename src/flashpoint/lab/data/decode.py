@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from flashpoint.errors import InputError, UnsupportedError, reason
-from flashpoint.lab.data.source import BrokenImageError, Pixels
+from flashpoint.lab.data.image_source import BrokenImageError, Pixels
 from flashpoint.lab.runs.stored import read_bytes
 
 if TYPE_CHECKING:

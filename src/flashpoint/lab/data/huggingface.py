@@ -7,10 +7,10 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from flashpoint.errors import InputError, UnsupportedError, reason
-from flashpoint.lab.data.class_list import read_class_list, rename_classes
 from flashpoint.lab.data.decode import decode, read_image_file
-from flashpoint.lab.data.labels import as_labels
-from flashpoint.lab.data.source import SPLIT_NAMES, Integers, MissingSplitError, Source, pick_split
+from flashpoint.lab.data.image_source import Integers, Source
+from flashpoint.lab.data.labels import as_labels, read_class_list, rename_classes
+from flashpoint.lab.data.places import SPLIT_NAMES, MissingSplitError, pick_split
 from flashpoint.lab.runs.stored import open_plain, read_json
 
 if TYPE_CHECKING:

@@ -2,19 +2,24 @@
 
 Classes are the sorted names of the folders, images the sorted paths below each. What bears an
 image's suffix and is no file, as a FIFO, is an image that cannot be read.
+
+A link to a file is followed. A link to a folder is followed if that lies outside the set and is
+reached once: else images of one class would count for another, and a link to a folder above would
+have no end. Such a link is refused, with its name.
 """
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from flashpoint.errors import InputError
-from flashpoint.lab.data.class_list import read_class_list, rename_classes
 from flashpoint.lab.data.decode import decode, read_image_file
-from flashpoint.lab.data.folder_walk import FolderWalk, list_folder
-from flashpoint.lab.data.source import SPLIT_NAMES, Source, pick_split
+from flashpoint.lab.data.image_source import Source
+from flashpoint.lab.data.labels import read_class_list, rename_classes
+from flashpoint.lab.data.places import SPLIT_NAMES, list_folder, pick_split
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -70,7 +75,7 @@ class FolderSource(Source):
         return str(self.path(index))
 
 
-def _images_below(root: Path, folder: str, walk: FolderWalk) -> list[bytes]:
+def _images_below(root: Path, folder: str, walk: "FolderWalk") -> list[bytes]:
     """The images of a class, as paths from the root."""
     found: list[bytes] = []
     for place, files in walk.files_below(root / folder):
@@ -100,3 +105,38 @@ def find_split_folder(root: Path, split: str) -> Path:
 def open_folder(root: Path, split: str, labels: Path | None = None) -> FolderSource:
     """The class folders of a root, or of its train and validation folders."""
     return FolderSource(find_split_folder(root, split), labels)
+
+
+class FolderWalk:
+    """Walks below folders of one root, and refuses what it meets again."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = os.path.realpath(root)
+        self._met = {self._root: root}
+
+    def files_below(self, folder: Path) -> Iterator[tuple[Path, list[str]]]:
+        """Every folder from this one down, sorted by its path, with the names of its files."""
+        places = [folder]
+        found: list[tuple[str, Path, list[str]]] = []
+        while places:
+            place = places.pop()
+            self._meet(place)
+            folders, files = list_folder(place)
+            places += [place / name for name in folders]
+            found.append((str(place), place, files))
+        return ((place, files) for _, place, files in sorted(found))
+
+    def _meet(self, place: Path) -> None:
+        """Note a folder; InputError if it was met, or holds the root."""
+        real = os.path.realpath(place)
+        before = self._met.setdefault(real, place)
+        if before is place and not self._root.startswith(os.path.join(real, "")):
+            return
+        link, other = place, before
+        if before.is_symlink() and not place.is_symlink():
+            link, other = before, place
+        raise InputError(
+            f"{link} leads to {real}, which "
+            + ("holds the whole set" if before is place else f"is also reached as {other}")
+            + ": its images would count twice. Remove the link, or link to single files."
+        )

@@ -10,7 +10,7 @@ from enum import IntEnum
 import numpy as np
 
 from flashpoint.errors import InputError
-from flashpoint.lab.data.source import Integers, Source
+from flashpoint.lab.data.image_source import Integers, Source
 
 
 class Purpose(IntEnum):

@@ -76,38 +76,15 @@ def _affine(image: "Image", matrix: Matrix) -> "Image":
     )
 
 
-def _autocontrast(image: "Image", level: float) -> "Image":
-    from PIL import ImageOps
+def _image_ops(kind: str, *arguments: Callable[[float], int]) -> Change:
+    """A function of Pillow's ImageOps, with arguments that follow from the level."""
 
-    return ImageOps.autocontrast(image)
+    def change(image: "Image", level: float) -> "Image":
+        from PIL import ImageOps
 
+        return getattr(ImageOps, kind)(image, *(argument(level) for argument in arguments))
 
-def _equalize(image: "Image", level: float) -> "Image":
-    from PIL import ImageOps
-
-    return ImageOps.equalize(image)
-
-
-def _invert(image: "Image", level: float) -> "Image":
-    from PIL import ImageOps
-
-    return ImageOps.invert(image)
-
-
-def _rotate(image: "Image", level: float) -> "Image":
-    return image.rotate(30.0 * level, fillcolor=_fill(image))
-
-
-def _posterize(image: "Image", level: float) -> "Image":
-    from PIL import ImageOps
-
-    return ImageOps.posterize(image, min(max(int(4 * level), 1), 8))
-
-
-def _solarize(image: "Image", level: float) -> "Image":
-    from PIL import ImageOps
-
-    return ImageOps.solarize(image, int(256 * level))
+    return change
 
 
 def _solarize_add(image: "Image", level: float) -> "Image":
@@ -131,14 +108,6 @@ def _contrast(image: "Image", level: float) -> "Image":
     pillow = require_pillow()
     flat = pillow.new("L", image.size, CONTRAST_GREY).convert(image.mode)
     return pillow.blend(flat, image, blend_factor(level))
-
-
-def _shear_x(image: "Image", level: float) -> "Image":
-    return _affine(image, (1.0, 0.3 * level, 0.0, 0.0, 1.0, 0.0))
-
-
-def _shear_y(image: "Image", level: float) -> "Image":
-    return _affine(image, (1.0, 0.0, 0.0, 0.3 * level, 1.0, 0.0))
 
 
 def _translate_x(image: "Image", level: float) -> "Image":
@@ -169,35 +138,35 @@ def _either_way(change: Change) -> Operation:
 
 
 POINTWISE: dict[str, Change] = {  # a value becomes another, the same one in every image
-    "invert": _invert,
-    "posterize": _posterize,
-    "solarize": _solarize,
+    "invert": _image_ops("invert"),
+    "posterize": _image_ops("posterize", lambda level: min(max(int(4 * level), 1), 8)),
+    "solarize": _image_ops("solarize", lambda level: int(256 * level)),
     "contrast": _contrast,
     "brightness": _enhance("Brightness"),
     "solarize_add": _solarize_add,
 }
 GEOMETRIC: dict[str, Change] = {  # pixels move; a negative level is the other direction
-    "rotate": _rotate,
-    "shear_x": _shear_x,
-    "shear_y": _shear_y,
+    "rotate": lambda image, level: image.rotate(30.0 * level, fillcolor=_fill(image)),
+    "shear_x": lambda image, level: _affine(image, (1.0, 0.3 * level, 0.0, 0.0, 1.0, 0.0)),
+    "shear_y": lambda image, level: _affine(image, (1.0, 0.0, 0.0, 0.3 * level, 1.0, 0.0)),
     "translate_x": _translate_x,
     "translate_y": _translate_y,
 }
-OPERATIONS: dict[str, Operation] = {
-    "autocontrast": _always(_autocontrast),
-    "equalize": _always(_equalize),
-    "invert": _always(POINTWISE["invert"]),
-    "rotate": _either_way(GEOMETRIC["rotate"]),
-    "posterize": _always(POINTWISE["posterize"]),
-    "solarize": _always(POINTWISE["solarize"]),
+_OTHERS: dict[str, Operation] = {
+    "autocontrast": _always(_image_ops("autocontrast")),
+    "equalize": _always(_image_ops("equalize")),
     "color": _always(_enhance("Color")),
-    "contrast": _always(POINTWISE["contrast"]),
-    "brightness": _always(POINTWISE["brightness"]),
     "sharpness": _always(_enhance("Sharpness")),
-    "shear_x": _either_way(GEOMETRIC["shear_x"]),
-    "shear_y": _either_way(GEOMETRIC["shear_y"]),
-    "translate_x": _either_way(GEOMETRIC["translate_x"]),
-    "translate_y": _either_way(GEOMETRIC["translate_y"]),
     "cutout": _cutout,
-    "solarize_add": _always(POINTWISE["solarize_add"]),
 }
+_ORDER = (  # what random numbers stand for
+    *("autocontrast", "equalize", "invert", "rotate", "posterize", "solarize", "color"),
+    *("contrast", "brightness", "sharpness", "shear_x", "shear_y", "translate_x", "translate_y"),
+    *("cutout", "solarize_add"),
+)
+_ALL = (
+    {name: _always(change) for name, change in POINTWISE.items()}
+    | {name: _either_way(change) for name, change in GEOMETRIC.items()}
+    | _OTHERS
+)
+OPERATIONS: dict[str, Operation] = {name: _ALL[name] for name in _ORDER}

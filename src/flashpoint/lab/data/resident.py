@@ -13,13 +13,20 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from flashpoint.errors import InputError
-from flashpoint.lab.data.augmentation import NUM_DRAWS, Floats, crop_boxes, flips, pad_shifts
 from flashpoint.lab.data.config import AugmentationConfig, DataConfig
 from flashpoint.lab.data.decode import to_pixels
+from flashpoint.lab.data.image_source import BrokenImageError, Integers, Pixels, Source
 from flashpoint.lab.data.resident_randaug import ResidentRandaug
-from flashpoint.lab.data.source import BrokenImageError, Integers, Pixels, Source
 from flashpoint.lab.data.streamed import normalise
-from flashpoint.lab.data.views import take_view, view_of
+from flashpoint.lab.data.transforms import (
+    NUM_DRAWS,
+    Floats,
+    crop_boxes,
+    flips,
+    pad_shifts,
+    take_view,
+    view_of,
+)
 
 MAX_MEMORY_SHARE = 0.5
 

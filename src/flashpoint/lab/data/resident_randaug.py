@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from flashpoint.lab.data.decode import require_pillow
+from flashpoint.lab.data.image_source import Integers
 from flashpoint.lab.data.randaug import (
     FULL_LEVEL,
     GEOMETRIC,
@@ -24,7 +25,6 @@ from flashpoint.lab.data.randaug import (
     blend_factor,
     cutout_half,
 )
-from flashpoint.lab.data.source import Integers
 from flashpoint.shapes import Int, UInt8
 
 OPERATION_DRAWS = 3  # random numbers for one operation: which, then direction, or x and y

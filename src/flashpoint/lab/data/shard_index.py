@@ -24,15 +24,17 @@ import numpy as np
 
 from flashpoint.errors import InputError
 from flashpoint.files import cache_folder, write_atomically
-from flashpoint.lab.data.class_list import WORDNET_ID
 from flashpoint.lab.data.image_folder import IMAGE_SUFFIXES
-from flashpoint.lab.data.source import Integers
+from flashpoint.lab.data.image_source import Integers
+from flashpoint.lab.data.labels import WORDNET_ID
 from flashpoint.lab.data.tar_members import DamagedTarError, Member, content, members
 from flashpoint.lab.runs.stored import parse_json
 
 FORMAT = 4  # another one is not read
 THREADS = 8  # disks answer several at once
 MAX_LABEL_BYTES = 1 << 20
+ARRAYS = ("offsets", "sizes", "codes")
+"""Fields of an index that are stored as they are; the others are JSON."""
 
 
 @dataclass(frozen=True)
@@ -76,17 +78,9 @@ class _Samples:
             self.names.setdefault(label, name)
 
     def index(self, damage: str, readable: float) -> ShardIndex:
-        columns = np.array(self.rows, dtype=np.int64).reshape(-1, 3).T
-        return ShardIndex(
-            columns[0].copy(),
-            columns[1].copy(),
-            columns[2].copy(),
-            tuple(self.values),
-            self.names,
-            damage,
-            len(self.unlabelled),
-            readable,
-        )
+        offsets, sizes, codes = np.array(self.rows, dtype=np.int64).reshape(-1, 3).T.copy()
+        values, unlabelled = tuple(self.values), len(self.unlabelled)
+        return ShardIndex(offsets, sizes, codes, values, self.names, damage, unlabelled, readable)
 
 
 def index_shards(shards: Sequence[Path]) -> list[ShardIndex]:
@@ -199,33 +193,18 @@ def _load(file: Path, key: str) -> ShardIndex | None:
             if str(stored["key"]) != key:
                 return None
             texts = json.loads(str(stored["texts"]))
-            offsets, sizes, codes = (stored[name] for name in ("offsets", "sizes", "codes"))
-            return ShardIndex(offsets, sizes, codes, **texts)
+            return ShardIndex(**{name: stored[name] for name in ARRAYS}, **texts)
     except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile):
         return None
 
 
 def _keep(file: Path, key: str, index: ShardIndex) -> None:
     """Store an index; a cache that cannot be written costs time, no more."""
-    texts = {
-        "values": list(index.values),
-        "names": index.names,
-        "damage": index.damage,
-        "num_unlabelled": index.num_unlabelled,
-        "readable": index.readable,
-    }
+    arrays = {name: getattr(index, name) for name in ARRAYS}
+    texts = {name: value for name, value in vars(index).items() if name not in ARRAYS}
+    arrays |= {"key": np.array(key), "texts": np.array(json.dumps(texts))}
     try:
-        write_atomically(
-            file,
-            lambda handle: np.savez(
-                handle,
-                key=np.array(key),
-                texts=np.array(json.dumps(texts)),
-                offsets=index.offsets,
-                sizes=index.sizes,
-                codes=index.codes,
-            ),
-        )
+        write_atomically(file, lambda handle: np.savez(handle, **arrays))
     except OSError as error:
         warnings.warn(
             f"flashpoint: the index of shards cannot be stored in {file.parent}: "

@@ -21,13 +21,12 @@ import numpy as np
 import numpy.typing as npt
 
 from flashpoint.errors import InputError, describe, hint
-from flashpoint.lab.data.class_list import read_class_list
 from flashpoint.lab.data.decode import decode
-from flashpoint.lab.data.folder_walk import at_home
 from flashpoint.lab.data.image_folder import find_split_folder
-from flashpoint.lab.data.labels import name_labels, number_labels
+from flashpoint.lab.data.image_source import BrokenImageError, Integers, Source
+from flashpoint.lab.data.labels import name_labels, number_labels, read_class_list
+from flashpoint.lab.data.places import SPLIT_NAMES, at_home, pick_split
 from flashpoint.lab.data.shard_index import ShardIndex, index_shards
-from flashpoint.lab.data.source import SPLIT_NAMES, BrokenImageError, Integers, Source, pick_split
 from flashpoint.lab.data.tar_members import name_before
 from flashpoint.lab.runs.stored import MAX_BYTES
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from flashpoint.lab.data.source import BrokenImageError, Pixels, Source
+from flashpoint.lab.data.image_source import BrokenImageError, Pixels, Source
 
 if TYPE_CHECKING:
     from PIL.Image import Image

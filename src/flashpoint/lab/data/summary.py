@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from flashpoint.lab.data.decode import require_pillow
-from flashpoint.lab.data.source import BrokenImageError, Integers, Source, open_splits
-from flashpoint.lab.data.sources import open_source
+from flashpoint.lab.data.image_kinds import open_source
+from flashpoint.lab.data.image_source import BrokenImageError, Integers, Source
+from flashpoint.lab.data.places import open_splits
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from flashpoint.errors import InputError, UnsupportedError
-from flashpoint.lab.data.class_list import WORDNET_ID
+from flashpoint.lab.data.labels import WORDNET_ID
 from flashpoint.shapes import Float, Int
 
 MAX_NAMED = 5

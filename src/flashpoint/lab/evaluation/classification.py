@@ -13,7 +13,7 @@ from torch import nn
 from flashpoint.errors import InputError
 from flashpoint.lab.data.batches import EvalBatches
 from flashpoint.lab.data.config import DataConfig
-from flashpoint.lab.data.sources import open_source
+from flashpoint.lab.data.image_kinds import open_source
 from flashpoint.lab.evaluation.class_matching import (
     ClassMatch,
     match_classes,

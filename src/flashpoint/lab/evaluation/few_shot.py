@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from flashpoint.errors import InputError
-from flashpoint.lab.data.source import Integers
+from flashpoint.lab.data.image_source import Integers
 from flashpoint.shapes import Float, Int
 
 L2 = 1024.0

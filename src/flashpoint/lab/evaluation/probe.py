@@ -9,8 +9,8 @@ import torch
 from flashpoint.errors import InputError
 from flashpoint.lab.data.batches import EvalBatches
 from flashpoint.lab.data.config import AugmentationConfig, DataConfig
-from flashpoint.lab.data.source import Subset
-from flashpoint.lab.data.sources import open_sources
+from flashpoint.lab.data.image_kinds import open_sources
+from flashpoint.lab.data.image_source import Subset
 from flashpoint.lab.evaluation.few_shot import (
     Features,
     ProbeResult,

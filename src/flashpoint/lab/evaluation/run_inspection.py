@@ -10,8 +10,8 @@ from torch import Tensor
 from flashpoint.errors import InputError
 from flashpoint.lab.data.batches import EvalBatches
 from flashpoint.lab.data.config import DataConfig
-from flashpoint.lab.data.source import Integers, Source, Subset
-from flashpoint.lab.data.sources import open_source
+from flashpoint.lab.data.image_kinds import open_source
+from flashpoint.lab.data.image_source import Integers, Source, Subset
 from flashpoint.lab.evaluation.attention_calls import BLOCK_ROWS
 from flashpoint.lab.evaluation.attention_drawing import draw_maps, draw_statistics, require_drawing
 from flashpoint.lab.evaluation.attention_maps import map_attention, spread_layers

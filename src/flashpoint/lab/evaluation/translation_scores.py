@@ -6,8 +6,8 @@ from importlib import import_module
 from typing import Any
 
 from flashpoint.errors import UnsupportedError
+from flashpoint.lab.data.text.document_kinds import open_documents
 from flashpoint.lab.data.text.documents import Documents
-from flashpoint.lab.data.text.sources import open_documents
 from flashpoint.lab.evaluation.translation import Translated, Translator
 from flashpoint.lab.training.text import TextConfig
 

@@ -6,7 +6,8 @@ from typing import Any, NamedTuple, cast
 
 from flashpoint.errors import InputError
 from flashpoint.files import json_text
-from flashpoint.lab.data.sources import PREPARED, open_source
+from flashpoint.lab.data.image_kinds import open_source
+from flashpoint.lab.data.small_sets import PREPARED
 from flashpoint.lab.data.text.prepared import is_prepared
 from flashpoint.lab.study.plan import Training, Trial
 from flashpoint.lab.study.store import plain_trial

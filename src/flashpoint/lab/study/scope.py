@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import PurePath
 from typing import Any
 
-from flashpoint.lab.data.sources import PREPARED
+from flashpoint.lab.data.small_sets import PREPARED
 from flashpoint.lab.runs.formats import count
 from flashpoint.lab.runs.run_files import RunFiles, number
 from flashpoint.lab.study.outcome import Outcome

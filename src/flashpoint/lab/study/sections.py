@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from flashpoint.lab.data.prepare import SETS
+from flashpoint.lab.data.small_sets import PREPARED
 from flashpoint.lab.runs.findings import DataTable, StudySection
 from flashpoint.lab.runs.names import CONFIG
 from flashpoint.lab.runs.run_files import Row, read_runs
@@ -126,7 +126,7 @@ def prepare_command(need: Need) -> str:
     if need.is_text:
         folder = rest.partition(":")[0] if kind == "documents" else "" if colon else need.place
         return f"flashpoint data prepare en-de-docs --to {shlex.quote(folder)}" if folder else ""
-    if kind not in SETS or not rest:
+    if kind not in PREPARED or not rest:
         return ""
-    known, folder = SETS[kind], shlex.quote(rest.partition(":")[0])
+    known, folder = PREPARED[kind], shlex.quote(rest.partition(":")[0])
     return f"{known.fetch} && flashpoint data prepare {kind} --from {known.file} --to {folder}"

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from flashpoint.bounds import Bounds
 from flashpoint.errors import InputError
 from flashpoint.files import cache_folder
-from flashpoint.lab.data.source import remark_on_test
+from flashpoint.lab.data.places import remark_on_test
 from flashpoint.lab.data.text.batch_plan import (
     check_rows,
     largest_batch_size,
@@ -28,9 +28,9 @@ from flashpoint.lab.data.text.batch_plan import (
 )
 from flashpoint.lab.data.text.batches import TextBatches, TextEvalBatches
 from flashpoint.lab.data.text.config import DocumentConfig
+from flashpoint.lab.data.text.document_kinds import open_both
 from flashpoint.lab.data.text.documents import Documents
 from flashpoint.lab.data.text.pieces import BOS, EOS, PAD, Pieces, cached_pieces
-from flashpoint.lab.data.text.sources import open_both
 from flashpoint.lab.runs.names import PIECES
 from flashpoint.lab.runs.schema import plain
 from flashpoint.lab.training.config import (

@@ -14,9 +14,9 @@ from flashpoint.convert.fitting import fit
 from flashpoint.errors import InputError, describe
 from flashpoint.lab.data.batches import EvalBatches, TrainBatches
 from flashpoint.lab.data.config import DataConfig
-from flashpoint.lab.data.mixup import mixup
-from flashpoint.lab.data.source import remark_on_test
-from flashpoint.lab.data.sources import open_sources
+from flashpoint.lab.data.image_kinds import open_sources
+from flashpoint.lab.data.places import remark_on_test
+from flashpoint.lab.data.transforms import mixup
 from flashpoint.lab.runs.failure import RunError
 from flashpoint.lab.runs.schema import plain
 from flashpoint.lab.training.config import ModelConfig, TrainConfig

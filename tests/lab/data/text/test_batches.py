@@ -11,6 +11,7 @@ from implementations import needs_gpu
 from lab.data.text.corpora import config, make_documents, make_pieces
 
 from flashpoint.errors import InputError
+from flashpoint.lab.data.text import batch_plan
 from flashpoint.lab.data.text.batch_plan import check_rows, rows_of_width, widths_for
 from flashpoint.lab.data.text.batches import TextBatches, TextEvalBatches
 from flashpoint.lab.data.text.documents import Document, Documents
@@ -278,13 +279,16 @@ def test_wrong_arguments_are_refused(changes, message):
     ("length", "batch_size", "processes", "parts"),
     [(64, 100, 1, 3), (512, 100, 1, 1), (512, 16_384, 3, 1), (700, 4096, 2, 8), (300, 9999, 5, 1)],
 )
-def test_refusal_names_the_next_batch_size_that_works(length, batch_size, processes, parts):
+def test_refusal_names_the_next_batch_size_that_works(
+    length, batch_size, processes, parts, monkeypatch
+):
     with pytest.raises(InputError, match=f"{processes} processes x {parts} parts") as refusal:
         check_rows(length, batch_size, processes, parts)
     found = int(
         re.search(r"works with data\.length=\d+ is batch_size=(\d+)\.$", str(refusal.value))[1]
     )
     check_rows(length, found, processes, parts)
+    monkeypatch.setattr(batch_plan, "_next_batch_size", lambda *_: 0)  # is searched for each time
     shares = processes * parts
     assert found % shares == 0
     for smaller in range(batch_size + -batch_size % shares, found, shares):

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from limits import answer, limited
 
 from flashpoint.errors import InputError
-from flashpoint.lab.data.class_list import read_class_list
+from flashpoint.lab.data.labels import read_class_list
+from flashpoint.lab.data.text.document_kinds import open_documents
 from flashpoint.lab.data.text.documents import Document
 from flashpoint.lab.data.text.prepared import write_documents
-from flashpoint.lab.data.text.sources import open_documents
 
 SEGMENTS = {"name": "a", "origin": "o", "segments": [["Yes", "Ja"], ["No", "Nein"]]}
 SUMMARY = {"name": "en-de-docs", "languages": ["en", "de"], "seed": 0}

@@ -3,8 +3,8 @@
 import pytest
 
 from flashpoint.errors import InputError
-from flashpoint.lab.data.text.lines import read_lines
-from flashpoint.lab.data.text.sources import open_documents
+from flashpoint.lab.data.text.document_kinds import open_documents
+from flashpoint.lab.data.text.documents import read_lines
 
 
 def write(folder, **files):

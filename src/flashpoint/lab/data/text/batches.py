@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from flashpoint.errors import InputError
+from flashpoint.lab.data.image_source import Integers
 from flashpoint.lab.data.order import Purpose, check_rank, generator
-from flashpoint.lab.data.source import Integers
 from flashpoint.lab.data.text.batch_plan import (
     PlannedBatch,
     check_rows,

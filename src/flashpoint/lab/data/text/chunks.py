@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from flashpoint.errors import InputError
-from flashpoint.lab.data.source import Integers
+from flashpoint.lab.data.image_source import Integers
 from flashpoint.lab.data.text.tokens import TokenDocuments, TokenSide
 
 

@@ -1,11 +1,13 @@
-"""Parallel documents: what every source of text gives."""
+"""Parallel documents: what every kind of text gives, and what all readers of files share."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import overload
 
 from flashpoint.errors import InputError
+from flashpoint.lab.runs.stored import open_plain
 
 Segment = tuple[str, str]
 
@@ -72,3 +74,68 @@ class Documents(Sequence[Document]):
 
     def __getitem__(self, index: int | slice) -> Document | Sequence[Document]:
         return self.documents[index]
+
+
+class Collector:
+    """Takes segments in the order of a source and makes documents of them.
+
+    Example:
+        >>> collector = Collector("two files")
+        >>> collector.add("Yes.", "Ja.")
+        >>> collector.start("second")
+        >>> collector.add("No.", "")
+        >>> collector.finish(("en", "de"))
+        Documents(name='two files', documents=[Document(name='1', origin='', segments=(('Yes.', \
+'Ja.'),))], languages=('en', 'de'), num_left_out=1)
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._documents: list[Document] = []
+        self._segments: list[Segment] = []
+        self._current = ("", "")
+        self._num_left_out = 0
+
+    def start(self, name: str = "", origin: str = "") -> None:
+        """What follows belongs to another document; without a name it gets a number."""
+        if self._segments:
+            known, from_where = self._current
+            given = known or str(len(self._documents) + 1)
+            self._documents.append(Document(given, from_where, tuple(self._segments)))
+        self._segments = []
+        self._current = (name, origin)
+
+    def add(self, source: str, target: str) -> None:
+        """One segment; white space is collapsed, and a side without text leaves it out."""
+        segment = " ".join(source.split()), " ".join(target.split())
+        if all(segment):
+            self._segments.append(segment)
+        else:
+            self._num_left_out += 1
+
+    def finish(self, languages: tuple[str, str]) -> Documents:
+        """All documents that have segments."""
+        self.start()
+        return Documents(self._name, self._documents, languages, self._num_left_out)
+
+
+def read_lines(file: Path) -> Iterator[str]:
+    """All lines without their ends; only a line feed, or one after a return, ends a line.
+
+    Other characters that Unicode calls line breaks stay in the line: files of two languages
+    would else come apart.
+    """
+    try:
+        with open_plain(file) as opened:
+            for number, content in enumerate(opened, start=1):
+                try:
+                    line = content.decode("utf-8-sig" if number == 1 else "utf-8")
+                except UnicodeDecodeError as error:
+                    raise InputError(
+                        f"{file}, line {number}: byte {error.start + 1} (0x"
+                        f"{content[error.start]:02x}) is no UTF-8. Convert the file, as with "
+                        "`iconv -f LATIN1 -t UTF-8`."
+                    ) from error
+                yield line.removesuffix("\n").removesuffix("\r")
+    except OSError as error:
+        raise InputError(f"{file} cannot be read: {error.strerror}.") from error

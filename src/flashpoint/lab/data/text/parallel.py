@@ -7,18 +7,20 @@ document.
 """
 
 import html
+import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, pairwise, zip_longest
 from pathlib import Path
+from typing import NamedTuple
 
 from flashpoint.errors import InputError
-from flashpoint.lab.data.text.collecting import Collector
-from flashpoint.lab.data.text.documents import Documents
-from flashpoint.lab.data.text.lines import read_lines
-from flashpoint.lab.data.text.parallel_files import MARKUP_SUFFIXES, ParallelFiles, find_files
+from flashpoint.lab.data.places import at_home, list_folder, pick_split
+from flashpoint.lab.data.text.documents import Collector, Documents, read_lines
 from flashpoint.lab.data.text.rows import Row, collect_rows
 
+MARKUP_SUFFIXES = (".xml", ".sgm", ".sgml")
+DOCUMENT_SUFFIXES = (".docs", ".doc")
 NEW_DOCUMENT_TAGS = frozenset(
     ("chapter", "doc", "d", "url", "keywords", "talkid", "title", "description")
 )
@@ -26,6 +28,21 @@ _MARKUP_LINE = re.compile(r"\s*</?(?P<tag>[A-Za-z]+)\b[^<>]*>(?:.*</(?P=tag)>)?\
 _DOC = re.compile(r"<doc\b(?P<head>[^>]*)>(?P<body>.*?)</doc>", re.DOTALL | re.IGNORECASE)
 _SEG = re.compile(r"<seg\b[^>]*>(.*?)</seg>", re.DOTALL | re.IGNORECASE)
 _DOC_ID = re.compile(r"\b(?:docid|id)\s*=\s*[\"']?([^\"'\s>]+)", re.IGNORECASE)
+
+
+class ParallelFiles(NamedTuple):
+    """Where the texts are.
+
+    Attributes:
+        name: what messages call them.
+        source, target: of each language; the same file if its lines hold both.
+        documents: says which line belongs to which document; None if the texts do.
+    """
+
+    name: str
+    source: Path
+    target: Path
+    documents: Path | None
 
 
 def open_parallel(place: str, split: str, languages: tuple[str, str]) -> Documents:
@@ -136,3 +153,54 @@ def _marked_documents(file: Path) -> list[tuple[str, list[str]]]:
     if not found:
         raise InputError(f"{file} has no <doc> with <seg> in it.")
     return found
+
+
+def find_files(place: str, split: str, languages: tuple[str, str]) -> ParallelFiles:
+    """The files that a place names.
+
+    | place | files |
+    |---|---|
+    | ``FILE,FILE`` | these two |
+    | ``FILE.tsv`` | source, tab, target |
+    | ``PREFIX`` | PREFIX.en and PREFIX.de, or PREFIX.en.xml, PREFIX.en.sgm; PREFIX.docs |
+    | ``DIR`` | as PREFIX, named train, validation (or val, valid, dev, test) |
+    """
+    before, comma, after = place.partition(",")
+    if comma:
+        source, target = (_existing(at_home(side)) for side in (before, after))
+        return ParallelFiles(f"text:{place}", source, target, None)
+    path = at_home(place)
+    if path.suffix == ".tsv":
+        return ParallelFiles(f"text:{place}", _existing(path), path, None)
+    if not os.path.isdir(path):
+        return _with_prefix(path, languages, f"text:{place}")
+    names = {name for name in list_folder(path).files if os.path.isfile(path / name)}
+    stems = {name.partition(f".{languages[0]}")[0] for name in names if f".{languages[0]}" in name}
+    if split == "validation" and "dev" in stems and "validation" not in stems:
+        split = "dev"
+    prefix = path / pick_split(stems, split, f"text:{place}")
+    return _with_prefix(prefix, languages, f"text:{prefix}")
+
+
+def _with_prefix(prefix: Path, languages: tuple[str, str], name: str) -> ParallelFiles:
+    source, target = (_of_language(prefix, language) for language in languages)
+    named = (prefix.with_name(prefix.name + suffix) for suffix in DOCUMENT_SUFFIXES)
+    return ParallelFiles(name, source, target, next(filter(os.path.isfile, named), None))
+
+
+def _of_language(prefix: Path, language: str) -> Path:
+    """PREFIX.LANGUAGE, with or without markup."""
+    wanted = prefix.with_name(f"{prefix.name}.{language}")
+    for suffix in ("", *MARKUP_SUFFIXES):
+        if os.path.isfile(file := wanted.with_name(wanted.name + suffix)):
+            return file
+    raise InputError(
+        f"{wanted} does not exist. Give text:PREFIX for PREFIX.{language} and its translation, "
+        "or the two files: text:FILE,FILE."
+    )
+
+
+def _existing(file: Path) -> Path:
+    if not os.path.isfile(file):
+        raise InputError(f"{file} does not exist, or is no plain file.")
+    return file

@@ -20,7 +20,7 @@ from typing import Any
 
 from flashpoint.errors import InputError, UnsupportedError
 from flashpoint.files import write_atomically
-from flashpoint.lab.data.folder_walk import at_home
+from flashpoint.lab.data.places import at_home
 from flashpoint.lab.data.text.config import PiecesConfig
 from flashpoint.lab.data.text.documents import Documents
 from flashpoint.lab.runs.stored import read_bytes

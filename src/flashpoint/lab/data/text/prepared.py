@@ -8,9 +8,9 @@ from typing import TypedDict
 
 from flashpoint.errors import InputError, show_names
 from flashpoint.files import write_atomically
-from flashpoint.lab.data.source import pick_split
+from flashpoint.lab.data.places import pick_split
 from flashpoint.lab.data.text.documents import Document, Documents
-from flashpoint.lab.data.text.json_lines import read_json_lines
+from flashpoint.lab.data.text.rows import read_json_lines
 from flashpoint.lab.runs.stored import read_json
 
 SUMMARY = "summary.json"

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flashpoint.lab.data.source import open_splits
+from flashpoint.lab.data.places import open_splits
+from flashpoint.lab.data.text.document_kinds import open_documents
 from flashpoint.lab.data.text.documents import Document, Documents, Segment
-from flashpoint.lab.data.text.sources import open_documents
 
 SPLITS = ("train", "validation", "test")
 

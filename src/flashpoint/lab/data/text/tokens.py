@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flashpoint.files import cache_folder, write_atomically
-from flashpoint.lab.data.source import Integers
+from flashpoint.lab.data.image_source import Integers
 from flashpoint.lab.data.text.documents import Documents
 from flashpoint.lab.data.text.pieces import SEP, Pieces
 

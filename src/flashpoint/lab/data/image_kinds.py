@@ -1,0 +1,148 @@
+"""The kinds of images that a config or the command line can name, and how each is opened.
+
+A new kind is a row of ``KINDS``; what it opens is a ``Source`` (``image_source.py``).
+"""
+
+import os
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from flashpoint.errors import InputError, hint
+from flashpoint.lab.data.config import DataConfig
+from flashpoint.lab.data.huggingface import open_huggingface
+from flashpoint.lab.data.image_folder import open_folder
+from flashpoint.lab.data.image_source import Source
+from flashpoint.lab.data.places import at_home, folder_and_split
+from flashpoint.lab.data.shards import open_shards
+from flashpoint.lab.data.small_sets import PREPARED, open_digits, open_prepared
+
+
+class Kind(NamedTuple):
+    """Images by the word that stands before the colon.
+
+    Attributes:
+        form: as a user writes it.
+        open: takes what stands behind the colon, a split, and a file that names the classes.
+        has_images: whether nothing else can be there.
+    """
+
+    form: str
+    open: Callable[[str, str, Path | None], Source]
+    has_images: bool = True
+
+
+def _open_digits(_: str, split: str, labels: Path | None) -> Source:
+    return open_digits(split, labels)
+
+
+def _open_prepared(kind: str, place: str, split: str, labels: Path | None) -> Source:
+    return open_prepared(kind, *folder_and_split(place, split), labels)
+
+
+def _open_huggingface(place: str, split: str, labels: Path | None) -> Source:
+    folder, split = folder_and_split(place, split)
+    return open_huggingface(_existing(folder, f"hf:{place}"), split, labels)
+
+
+KINDS = {
+    "digits": Kind("digits", _open_digits),
+    **{name: Kind(f"{name}:DIR", partial(_open_prepared, name)) for name in PREPARED},
+    "shards": Kind("shards:PATTERN", open_shards),
+    "hf": Kind("hf:DIR", _open_huggingface, has_images=False),
+}
+"""All but folders, which have no word."""
+
+
+def open_source(text: str, split: str, labels: str | Path | None = None) -> Source:
+    """Open what a text names.
+
+    | text | what |
+    |---|---|
+    | ``digits`` | scikit-learn's digits, 8 x 8, in memory |
+    | ``cifar10:DIR``, ``mnist:DIR``, ``fashion-mnist:DIR`` | by ``flashpoint data prepare`` |
+    | ``DIR`` | class folders with images, or folders train and val with class folders |
+    | ``shards:PATTERN`` | WebDataset tar files: ``{000..127}``, ``{a,b}``, ``*``, or a folder |
+    | ``hf:DIR`` | a Hugging Face dataset, written by ``save_to_disk`` |
+
+    Behind the folder of a prepared set or a Hugging Face dataset ``:NAME`` may name a split,
+    which then counts and not the argument.
+
+    Args:
+        text: as above.
+        split: "train" or "validation" (which may be stored as val, valid or test), or a name.
+        labels: a file with one class a line, in the order of the labels: all class folders or
+            shards' labels, or other names for the classes that there are.
+
+    Example:
+        >>> open_source("digits", "validation").num_samples
+        360
+    """
+    word, colon, place = text.partition(":")
+    class_list = Path(labels) if labels is not None else None
+    kind = KINDS.get(word)
+    if kind is None or (colon and kind.form == word):
+        return open_folder(_existing(at_home(text), text), split, class_list)
+    if not place and kind.form != word:
+        raise InputError(f"{text!r} needs a place: {kind.form}.")
+    return kind.open(place, split, class_list)
+
+
+def open_sources(config: DataConfig) -> tuple[Source, Source]:
+    """The training and the validation source of a config, if they fit together.
+
+    They must have the same classes in the same order, and share no folder, file or shard.
+    """
+    train = open_source(config.train, "train", config.labels)
+    validation = open_source(config.validation, "validation", config.labels)
+    _check_apart(train, validation, config)
+    pairs = zip(train.class_names, validation.class_names, strict=False)
+    differing = next((pair for pair in pairs if pair[0] != pair[1]), None)
+    if differing or validation.num_classes > train.num_classes:
+        detail = f", first {differing[0]!r} and {differing[1]!r}" if differing else ""
+        raise InputError(
+            f"the classes of {train.name} ({train.num_classes}) and {validation.name} "
+            f"({validation.num_classes}) differ{detail}. Give the order of all classes in a file: "
+            "data.labels in a config, --classes for a probe."
+        )
+    return train, validation
+
+
+def names_images(text: str) -> bool:
+    """Whether a text names images by its first word; folders and ``hf:`` may hold anything.
+
+    Example:
+        >>> names_images("shards:x.tar"), names_images("hf:DIR")
+        (True, False)
+    """
+    kind = KINDS.get(text.partition(":")[0])
+    return kind is not None and kind.has_images
+
+
+def _check_apart(train: Source, validation: Source, config: DataConfig) -> None:
+    """Refuse images that are both trained on and validated."""
+    shared = sorted(set(train.places).intersection(validation.places))
+    if not shared:
+        return
+    both = f"data.train={config.train!r} and data.validation={config.validation!r}"
+    if set(train.places) == set(validation.places):
+        raise InputError(
+            f"{both} are the same images: there are no splits in {shared[0]}. "
+            "Give each a place of its own."
+        )
+    raise InputError(
+        f"{both} share {len(shared)} of {len(set(validation.places))} shards of the latter, "
+        f"first {shared[0]}. Leave them out of one."
+    )
+
+
+def _existing(folder: Path, text: str) -> Path:
+    """The folder, if it is one."""
+    if not os.path.isdir(folder):
+        forms = ", ".join(kind.form for kind in KINDS.values())
+        raise InputError(
+            f"{text!r} is neither a folder nor a known set. "
+            f"{hint(text.partition(':')[0], KINDS)}Known: {forms}, and a folder of class folders."
+        )
+    return folder

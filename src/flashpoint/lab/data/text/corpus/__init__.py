@@ -1,1 +1,0 @@
-"""The English-German corpus of documents that Debian's packages hold: fetched, aligned, split."""
