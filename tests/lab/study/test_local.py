@@ -1,6 +1,7 @@
 """Trials as processes of this machine: side by side, killed, failed, stopped, taken up again."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -58,8 +59,8 @@ def wait_for(condition, seconds=60.0):
 
 
 def process_of(folder):
-    """The process that writes to a trial's log."""
-    return int((folder / names.LOG).read_text().splitlines()[-1].rpartition(" ")[2])
+    """The last process that began to write to a trial's log."""
+    return int(re.findall(r", process (\d+)$", (folder / names.LOG).read_text(), re.M)[-1])
 
 
 def has_checkpoint(folder):

@@ -87,19 +87,19 @@ def is_folder_name(name: str) -> bool:
 def find(file: Path) -> Packed | None:
     """A file of a trial from its study's pack; None if there is no pack, or it lacks the file."""
     for folder in file.parents[1:3]:
-        if os.path.lexists(pack := folder / names.TRIALS):
+        if os.path.lexists(held := folder / names.TRIALS):
             trial, name = file.relative_to(folder).as_posix().split("/", 1)
-            content = _read(pack).get(trial, {}).get(name)
-            return None if content is None else Packed(_decode(content), f"{pack}, {trial}/{name}")
+            content = _read(held).get(trial, {}).get(name)
+            return None if content is None else Packed(_decode(content), f"{held}, {trial}/{name}")
     return None
 
 
 def matching(folder: Path, pattern: str) -> list[Path]:
     """Files that a pack has in a trial's folder, or in a folder within it, by their last names."""
     for study in folder.parents[:2]:
-        if os.path.lexists(pack := study / names.TRIALS):
+        if os.path.lexists(held := study / names.TRIALS):
             trial = folder.relative_to(study).parts[0]
-            files = [study / trial / name for name in _read(pack).get(trial, {})]
+            files = [study / trial / name for name in _read(held).get(trial, {})]
             return [
                 f for f in files if f.parent == folder and fnmatch.fnmatchcase(f.name, pattern)
             ]
@@ -111,7 +111,7 @@ def is_packed(study: Path) -> bool:
     return exists(study / names.TRIALS)
 
 
-def pack(study: Path, trials: Sequence[str]) -> int:
+def pack(study: Path, trials: Sequence[str]) -> None:
     """Put all files of a study's trials into its pack, then remove their folders.
 
     Whoever is killed meanwhile leaves the folders, or the pack and what is left of the folders;
@@ -120,9 +120,6 @@ def pack(study: Path, trials: Sequence[str]) -> int:
     Args:
         study: its folder.
         trials: names of its trials, in the order of the pack.
-
-    Returns:
-        How many files there were.
     """
     found = {name: _collect(study / name) for name in trials}
     if is_packed(study):
@@ -139,7 +136,6 @@ def pack(study: Path, trials: Sequence[str]) -> int:
             if os.path.lexists(study / name):
                 shutil.rmtree(study / name)
         sync_folder(study)
-    return sum(map(len, found.values()))
 
 
 def unpack(study: Path) -> int:
@@ -247,7 +243,7 @@ def _read(file: Path) -> Mapping[str, Mapping[str, Content]]:
     return _read_once(file, state.st_mtime_ns, state.st_size, state.st_ino)
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=4)
 def _read_once(file: Path, *_: int) -> Mapping[str, Mapping[str, Content]]:
     trials: dict[str, dict[str, Content]] = {}
     try:

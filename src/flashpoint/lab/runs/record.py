@@ -3,13 +3,39 @@
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from flashpoint.lab.runs.names import RECORD
 from flashpoint.lab.runs.stored import exists, parse_json, read_json
 from flashpoint.lab.runs.writing import json_bytes, replace_file
 
 _ADVICE = "Restore it, or remove it and give the command that trained the run again."
+
+
+Numbers = dict[str, int | float | None]
+"""By name; null is what JSON has for a number that is not finite."""
+
+
+class RecordNumbers(TypedDict, total=False):
+    """Those of a training's record that a study compares."""
+
+    seconds: float | None
+    samples_per_s: float | None
+    flops: float | None
+    num_parameters: float | None
+    train_loss: float | None
+    peak_memory_bytes: float | None
+    skipped: float | None
+
+
+class RecordFile(RecordNumbers, total=False):
+    """As much of ``record.json`` as reports and studies read; a measurement has ``numbers``."""
+
+    steps: int
+    validation: Numbers
+    best: Numbers
+    numbers: Numbers
+    environment: dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

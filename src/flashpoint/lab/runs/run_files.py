@@ -9,10 +9,10 @@ from typing import Any, NamedTuple, NotRequired, TypeAlias, TypedDict, cast
 from flashpoint.errors import FlashpointError, InputError
 from flashpoint.lab.runs.metrics import read_metrics
 from flashpoint.lab.runs.names import ALL_MAPS, ATTENTION, CONFIG, RECORD, STATISTICS
+from flashpoint.lab.runs.record import RecordFile
 from flashpoint.lab.runs.stored import check, exists, listed, place_of, read_json, read_yaml
 
 Row: TypeAlias = Mapping[str, Any]
-Number: TypeAlias = int | float | None
 
 
 class _Config(TypedDict):
@@ -21,19 +21,6 @@ class _Config(TypedDict):
     model: str | Mapping[str, Any]
     steps: NotRequired[int | None]
     epochs: NotRequired[float | None]
-
-
-class _Record(TypedDict, total=False):
-    """As much of ``record.json``."""
-
-    steps: int
-    validation: Mapping[str, Number]
-    best: Mapping[str, Number]
-    environment: Mapping[str, Any]
-    seconds: Number
-    samples_per_s: Number
-    num_parameters: Number
-    flops: Number
 
 
 class _Statistics(TypedDict, total=False):
@@ -84,7 +71,7 @@ def _read_run(path: Path, name: str) -> RunFiles:
         path=path,
         name=name,
         config=_read_config(path / CONFIG),
-        record=_read_part(path / RECORD, _Record),
+        record=_read_part(path / RECORD, RecordFile),
         train=[line for line in lines if line.get("kind") == "train"],
         validation=[line for line in lines if line.get("kind") == "validation"],
         statistics=_read_part(path / ATTENTION / STATISTICS, _Statistics) or None,

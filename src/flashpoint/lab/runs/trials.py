@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, TypedDict, TypeVar
+from typing import TypedDict, TypeVar
 
 from flashpoint.errors import InputError
 from flashpoint.lab.runs.locks import InUse, locked
@@ -27,36 +27,15 @@ from flashpoint.lab.runs.names import (
     TRIALS,
 )
 from flashpoint.lab.runs.pack import is_packed
+from flashpoint.lab.runs.record import Numbers, RecordFile
 from flashpoint.lab.runs.stored import exists, read_json
 from flashpoint.lab.runs.writing import remove_parts, write_json
 
 T = TypeVar("T")
-Numbers = dict[str, int | float | None]
-"""By name; null is what JSON has for a number that is not finite."""
 LAST_LINES = 40
 """Of the log, kept beside the reason of a failure."""
 _NOT_TO_KEEP = (CHECKPOINTS, EVENTS, PIECES, LOCK)
 """What a finished trial needs no more: weights, and what metrics.jsonl says too."""
-
-
-class RecordNumbers(TypedDict, total=False):
-    """Those of a training's record that an outcome has."""
-
-    seconds: float | None
-    samples_per_s: float | None
-    flops: float | None
-    num_parameters: float | None
-    train_loss: float | None
-    peak_memory_bytes: float | None
-    skipped: float | None
-
-
-class RecordFile(RecordNumbers, total=False):
-    """A trial's ``record.json``, as far as a study reads it."""
-
-    validation: Numbers
-    numbers: Numbers
-    environment: dict[str, Any]
 
 
 class FailureFile(TypedDict, total=False):

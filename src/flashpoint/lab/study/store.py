@@ -5,7 +5,7 @@ A trial's folder is a run's folder (``config.yaml``, ``metrics.jsonl``, ``record
 else, says what is to be done; ``evaluations.json`` holds what came after training;
 ``failure.json`` says why it failed. A measurement has a ``record.json`` of its own. What is there
 decides how a trial stands; what began and has not ended runs as long as a process holds
-``STUDY/.lock``.
+``STUDY/.lock``. Of a packed study all is read the same way; it runs once it is unpacked.
 """
 
 import json
@@ -21,12 +21,10 @@ from flashpoint.lab.runs import pack
 from flashpoint.lab.runs.locks import is_held
 from flashpoint.lab.runs.names import LOCK, LOG, STUDY, TRIAL, TRIALS
 from flashpoint.lab.runs.pack import is_folder_name
+from flashpoint.lab.runs.record import Numbers, RecordFile, RecordNumbers
 from flashpoint.lab.runs.stored import exists, read_json
 from flashpoint.lab.runs.trials import (
     FailureFile,
-    Numbers,
-    RecordFile,
-    RecordNumbers,
     again,
     claim_study,
     read_evaluations,
