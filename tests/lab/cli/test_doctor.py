@@ -89,7 +89,7 @@ def test_incomplete_extras_come_with_their_command(findings):
     if not findings["extras"]:
         pytest.skip("flashpoint runs from its source, not installed: no metadata to read")
     extras = {extra["name"]: extra for extra in findings["extras"]}
-    assert {"vision", "text", "hf", "report", "study", "onnx", "dev"} <= extras.keys()
+    assert {"lab", "timm", "hf", "study", "onnx", "dev"} <= extras.keys()
     assert "pytest" in extras["dev"]["installed"]
     for name, extra in extras.items():
         command = f'pip install -e ".[{name}]"' if extra["missing"] else None
