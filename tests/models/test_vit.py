@@ -49,6 +49,7 @@ def make_images(count=3, channels=3, size=16):
 @pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS)
 @pytest.mark.parametrize("positions", ["learned", "sine2d"])
 @pytest.mark.parametrize("pool", ["gap", "token", "map"])
+@pytest.mark.pairwise
 def test_shapes_and_a_gradient_for_every_parameter(pool, positions, variant):
     model = make_seeing(pool=pool, positions=positions, **variant)
     logits = model(make_images())

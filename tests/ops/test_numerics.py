@@ -81,6 +81,7 @@ SOME_OPTIONS = ("causal-window", "bool-mask-heads", "everything")
         or (shape == SHAPES["more-queries"] and activation in ("relu", "relu2", "gelu"))
     )
 )
+@pytest.mark.pairwise
 def test_activation_matches_reference(impl, shape, dtype, activation):
     assert_exact(impl, dtype, make_inputs(shape), activation=activation)
 
@@ -99,6 +100,7 @@ def test_activation_matches_reference(impl, shape, dtype, activation):
         or (shape == SHAPES["more-queries"] and dtype == torch.float32 and name in SOME_OPTIONS)
     )
 )
+@pytest.mark.pairwise
 def test_option_matches_reference(impl, shape, dtype, name):
     assert_exact(impl, dtype, make_inputs(shape, seed=1), **make_options(shape)[name])
 

@@ -46,6 +46,7 @@ every_kind = pytest.mark.parametrize("kinds", KINDS.values(), ids=KINDS)
 @every_fast
 @interpreted(lambda activation, gains: activation == "relu" or (activation == "silu" and gains))
 @on_gpu(lambda activation, gains: activation == "relu" or (activation == "silu" and gains))
+@pytest.mark.pairwise
 def test_every_norm_and_activation_is_exact(impl, kinds, gains, activation, dtype):
     inputs = make_inputs(gains=gains)
     assert_exact(impl, dtype, inputs, kinds, activation=activation)
@@ -56,6 +57,7 @@ def test_every_norm_and_activation_is_exact(impl, kinds, gains, activation, dtyp
 @pytest.mark.parametrize("L", [1, 2, 49, 50, 196, 197, 257])
 @every_fast
 @interpreted(lambda L, causal: L < 196 or not causal)
+@pytest.mark.pairwise
 def test_every_length_is_exact(impl, L, causal, dtype):
     assert_exact(impl, dtype, make_inputs(L=L), ("layer", "layer"), causal=causal)
 
