@@ -43,7 +43,8 @@ def pytest_configure(config):
 def pytest_collection_modifyitems(config, items):
     """Drop the cases that an implementation does not serve, or that take too long here."""
     for item in items:
-        if "browser" in getattr(item, "fixturenames", ()) or item.get_closest_marker("distributed"):
+        has_browser = "browser" in getattr(item, "fixturenames", ())
+        if has_browser or item.get_closest_marker("distributed"):
             item.add_marker("slow")
     kept = choose_cases(items, config.getoption("--every-case"))
     index, count = map(int, config.getoption("--shard").split("/"))

@@ -95,10 +95,11 @@ def choose_cases(items: Iterable[pytest.Item], every_case: bool) -> list[pytest.
     kept: set[pytest.Item] = set()
     for (_, impl), cases in _products(served).items():
         cases = [item for item in cases if impl != "triton" or _is_wanted(item)]
-        if cases and next(cases[0].iter_markers("pairwise"), None) and not _compiles(impl):
+        is_compiled = impl == "triton" and HAS_GPU  # where the choice by time is the test's own
+        if cases and any(cases[0].iter_markers("pairwise")) and not is_compiled:
             cases = cover(cases, 2)
         kept.update(cases)
-        if impl == "triton" and not HAS_GPU:
+        if is_interpreted(impl):
             for item in set(cases) - set(cover(cases, 1)):
                 item.add_marker("slow")
     return [item for item in served if item in kept]
@@ -131,10 +132,6 @@ def _products(items: Iterable[pytest.Item]) -> dict[tuple[str, str], list[pytest
 
 def _params(item: pytest.Item) -> dict[str, Any]:
     return item.callspec.params if hasattr(item, "callspec") else {}
-
-
-def _compiles(impl: str) -> bool:
-    return impl == "triton" and HAS_GPU
 
 
 def _is_served(item: pytest.Item) -> bool:

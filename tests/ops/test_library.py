@@ -84,6 +84,7 @@ def loss_and_gradients(call, inputs):
     return [loss, *torch.autograd.grad(loss, inputs)]
 
 
+@pytest.mark.slow
 @every_impl
 def test_compile_takes_the_whole_graph_with_dynamic_shapes(impl):
     def call(q, k, v):
@@ -99,6 +100,7 @@ def test_compile_takes_the_whole_graph_with_dynamic_shapes(impl):
         torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_inductor_compiles_the_reference():
     def call(q, k, v):
         return attention(q, k, v, causal=True, activation="gelu", impl="reference")
@@ -110,6 +112,7 @@ def test_inductor_compiles_the_reference():
     torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 @every_impl
 def test_compiled_varlen_takes_the_whole_graph(impl):
     def call(q, k, v, ends):
@@ -139,13 +142,14 @@ def test_batch_size_does_not_recompile(impl):
 
     torch._dynamo.reset()
     compiled = torch.compile(
-        lambda q, k, v: attention(q, k, v, impl=impl), backend=count, dynamic=True
+        lambda *x: attention(*x, impl=impl), backend=count, dynamic=True, fullgraph=True
     )
     for batch in (2, 3, 5, 7):
         compiled(*qkv(impl, batch, 3, 17, 8, grad=False))
     assert compiles == 1
 
 
+@pytest.mark.slow
 def test_compile_works_as_the_first_call_of_a_process():
     code = """
 import torch, flashpoint
@@ -159,6 +163,7 @@ assert torch.allclose(loss, expected, atol=1e-5), (loss, expected)
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+@pytest.mark.slow
 @every_impl
 def test_export_keeps_the_result(impl):
     class Block(torch.nn.Module):

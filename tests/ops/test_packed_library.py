@@ -76,6 +76,7 @@ def test_backward_operator_passes_opcheck(impl):
     torch.library.opcheck(op, (do, qkv, None, k_gain, None, None, None, *flat(), False, False))
 
 
+@pytest.mark.slow
 @every_impl
 def test_compile_takes_the_whole_graph_with_dynamic_shapes(impl):
     def call(qkv, q_gain, k_gain):
@@ -107,6 +108,7 @@ def test_batch_size_does_not_recompile(impl):
     assert compiles == 1
 
 
+@pytest.mark.slow
 @every_impl
 def test_export_keeps_the_result(impl):
     class Block(torch.nn.Module):

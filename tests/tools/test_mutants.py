@@ -45,18 +45,21 @@ def make(mutants):
     return make
 
 
+@pytest.mark.slow
 def test_fault_that_a_test_sees_is_caught(mutants, tree, make):
     verdict = mutants.run(make("sums.py", "a + b", "a - b"), tree)
     assert verdict.caught_by == "tests/test_sums.py::test_sum"
     assert (tree / "src/flashpoint/sums.py").read_text() == SOURCE
 
 
+@pytest.mark.slow
 def test_fault_that_no_test_sees_survives(mutants, tree, make):
     verdict = mutants.run(make("sums.py", "a * 2", "a * 3"), tree)
     assert verdict.caught_by == ""
     assert "SURVIVED" in mutants.show(verdict)
 
 
+@pytest.mark.slow
 def test_slow_tests_count_only_where_they_are_asked_for(mutants, tree, make):
     slow = TEST.replace("def test_sum", "@pytest.mark.slow\ndef test_sum")
     other = "import pytest\n" + slow + "\n\ndef test_other():\n    pass\n"
@@ -78,6 +81,7 @@ def test_text_that_is_not_there_once_is_an_error(mutants, tree, make, find, coun
         mutants.run(make("sums.py", find, ""), tree)
 
 
+@pytest.mark.slow
 def test_fault_that_keeps_tests_from_running_is_not_caught(mutants, tree, make):
     with pytest.raises(mutants.MutantError, match="did not run"):
         mutants.run(make("sums.py", "def add(a, b):", "def add(a, b:"), tree)

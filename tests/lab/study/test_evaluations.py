@@ -134,6 +134,7 @@ def test_translate_counts_exact_answers(translator):
     assert set(found) >= {"bleu", "chrf", "document_bleu", "repeated_share", "bleu_1-128"}
 
 
+@pytest.mark.slow
 def test_translate_takes_other_data_that_is_longer_than_training(translator):
     options = {"data": "recall:128", "data.length": 256, "batch_size": 500}
     found = run_evaluation("translate", translator, options)

@@ -48,6 +48,7 @@ def test_numbers_of_pairs_are_spread_evenly_over_powers_of_two():
     assert max(powers) < 1.3 * len(counts) / 7
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pairs", [4, 32, 128])
 def test_most_frequent_value_is_right_as_often_as_the_best_guess(pairs):
     values = [
