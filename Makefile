@@ -6,7 +6,7 @@ OLDEST := .versions/torch-2.9.0
 NEWEST := .versions/triton-3.9.0
 COMPILED := tests/ops/gpu/test_launcher.py tests/ops/gpu/test_portable_compiles.py tests/ops/gpu/test_hopper_compiles.py
 # tests of what PyTorch does not promise to keep
-INTERNALS := tests/ops/test_library.py tests/ops/test_packed_library.py tests/layers/test_pytorch.py \
+INTERNALS := tests/ops/test_library.py tests/layers/test_pytorch.py \
   tests/lab/training/test_step.py tests/lab/training/test_step_memory.py tests/lab/training/test_optimizer.py
 
 .DEFAULT_GOAL := help

@@ -73,6 +73,8 @@ def test_text_and_tests_that_moved_are_found(mutants, tree, make):
     moved = make("gone/old.py", "a + b", "a - b", tests=("gone/test_sums.py::test_sum",))
     assert mutants.locate(tree, moved) == tree / "src/flashpoint/sums.py"
     assert mutants.find_test(tree, moved.tests[0]) == "tests/test_sums.py::test_sum"
+    verdict = mutants.Verdict(moved, "test_sum", "src/flashpoint/sums.py")
+    assert mutants.show(verdict).endswith("test_sum  (in src/flashpoint/sums.py)")
 
 
 @pytest.mark.parametrize(("find", "count"), [("return", 2), ("a ** b", 0)])
