@@ -249,11 +249,11 @@ MUTANTS = (
         ("ops/test_varlen.py::test_tokens_of_no_sequence_give_zeros_with_zero_gradients",),
     ),
     Mutant(
-        "replay-alignment",
+        "replay-strides",
         "ops/gpu/replay.py",
-        "address % 16",
-        "address % 1",
-        ("ops/gpu/test_replay.py",),
+        "x.shape, x.stride(), x.dtype",
+        "x.shape, x.dtype",
+        ("ops/gpu/test_replay.py::test_layouts_of_one_shape_share_no_recording",),
     ),
     Mutant(
         "launcher-stream",
