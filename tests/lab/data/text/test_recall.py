@@ -76,6 +76,7 @@ def test_fewer_samples_to_train_on_are_the_first_ones():
     assert list(few) == list(many)[:10]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["recall:2-8,10000", "recall:2-32", "recall:2-64"])
 def test_every_pair_query_and_value_is_one_piece(place):
     pieces = train_pieces(open_documents(place, "train"), PiecesConfig(vocabulary_size=NUM_PIECES))
