@@ -6,11 +6,11 @@ OLDEST := .versions/torch-2.9.0
 NEWEST := .versions/triton-3.9.0
 COMPILED := tests/ops/gpu/test_launcher.py tests/ops/gpu/test_portable_compiles.py tests/ops/gpu/test_hopper_compiles.py
 # tests of what PyTorch does not promise to keep
-INTERNALS := tests/ops/test_library.py tests/ops/test_packed_library.py tests/layers/test_pytorch.py \
+INTERNALS := tests/ops/test_library.py tests/layers/test_pytorch.py \
   tests/lab/training/test_step.py tests/lab/training/test_step_memory.py tests/lab/training/test_optimizer.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-versions lint docs-numbers bench clean
+.PHONY: help demo test test-all test-versions mutants lint docs-numbers bench clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 15
@@ -18,7 +18,10 @@ help: ## list the targets
 demo: $(STAMP) ## train twins with and without softmax and show them; DEMO=--fresh to start over
 	@$(BIN)/flashpoint demo $(DEMO)
 
-test: $(STAMP) ## run the tests and the doctests, a process per core
+test: $(STAMP) ## run the tests and the doctests, a process per core; slow ones are left out
+	@OMP_NUM_THREADS=1 $(BIN)/pytest -q -n auto -m "not slow"
+
+test-all: $(STAMP) ## run all of them: processes, compilers, browsers and whole products too
 	@OMP_NUM_THREADS=1 $(BIN)/pytest -q -n auto
 
 test-versions: $(STAMP) $(OLDEST)/.installed $(NEWEST)/.installed ## compile and replay with the oldest and newest Triton, and run an old torch (7 GB, once)
@@ -31,6 +34,9 @@ test-versions: $(STAMP) $(OLDEST)/.installed $(NEWEST)/.installed ## compile and
 	rm -rf $(@D)
 	$(BIN)/python -m pip install --quiet --no-warn-conflicts --target $(@D) $(if $(findstring triton,$*),--no-deps) $(subst -,==,$*)
 	@touch $@
+
+mutants: $(STAMP) ## plant faults one by one and see that make test catches each; MUTANTS=--list
+	@$(BIN)/python tools/mutants.py $(MUTANTS)
 
 lint: $(STAMP) ## check style, import directions and types
 	$(BIN)/ruff check

@@ -9,7 +9,7 @@ import torch
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
-from implementations import HAS_TRITON, is_left_out
+from implementations import HAS_TRITON, choose_cases
 
 collect_ignore_glob = [] if HAS_TRITON else ["*/ops/gpu/*"]
 
@@ -36,12 +36,17 @@ def pytest_configure(config):
     config.addinivalue_line("markers", "interpreted(keep): cases that Triton's interpreter runs")
     config.addinivalue_line("markers", "usual_tiles: Triton's tiles as they are, not quick ones")
     config.addinivalue_line("markers", "on_gpu(keep): cases that Triton's kernels run on a GPU")
+    config.addinivalue_line("markers", "pairwise: all pairs of values meet, not all of them")
 
 
+@pytest.hookimpl(tryfirst=True)  # before the choice by -m, which the marks below are for
 def pytest_collection_modifyitems(config, items):
     """Drop the cases that an implementation does not serve, or that take too long here."""
-    every_case = config.getoption("--every-case")
-    kept = [item for item in items if not is_left_out(item, every_case)]
+    for item in items:
+        has_browser = "browser" in getattr(item, "fixturenames", ())
+        if has_browser or item.get_closest_marker("distributed"):
+            item.add_marker("slow")
+    kept = choose_cases(items, config.getoption("--every-case"))
     index, count = map(int, config.getoption("--shard").split("/"))
     kept = kept[index - 1 :: count]
     chosen = set(kept)

@@ -2,7 +2,8 @@
 
 import functools
 import inspect
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterable
 from importlib.util import find_spec
 from typing import Any
 
@@ -81,19 +82,68 @@ def on_gpu(keep: Callable[..., bool]) -> pytest.MarkDecorator:
     return pytest.mark.on_gpu.with_args(keep)
 
 
-def is_left_out(item: pytest.Item, every_case: bool) -> bool:
-    """Whether a collected test is a case that Triton's kernels do not serve, or not here.
+def choose_cases(items: Iterable[pytest.Item], every_case: bool) -> list[pytest.Item]:
+    """The collected tests but for cases that Triton's kernels do not serve, or not here.
 
-    ``every_case`` keeps those that only take long.
+    Of a product with the mark ``pairwise`` some cases stay in which all pairs of values meet. What
+    is left to Triton's interpreter then gets the mark ``slow``, but for some cases that have each
+    value once. ``every_case`` keeps all that are served.
     """
-    callspec = getattr(item, "callspec", None)
-    if callspec is None or callspec.params.get("impl") != "triton":
-        return False
-    params = callspec.params
+    served = [item for item in items if _is_served(item)]
+    if every_case:
+        return served
+    kept: set[pytest.Item] = set()
+    for (_, impl), cases in _products(served).items():
+        cases = [item for item in cases if impl != "triton" or _is_wanted(item)]
+        is_compiled = impl == "triton" and HAS_GPU  # where the choice by time is the test's own
+        if cases and any(cases[0].iter_markers("pairwise")) and not is_compiled:
+            cases = cover(cases, 2)
+        kept.update(cases)
+        if is_interpreted(impl):
+            for item in set(cases) - set(cover(cases, 1)):
+                item.add_marker("slow")
+    return [item for item in served if item in kept]
+
+
+def cover(cases: list[pytest.Item], strength: int) -> list[pytest.Item]:
+    """A few of the cases in which all meet that meet in any: values, or pairs of them, by 2."""
+    missing = {}
+    for item in cases:  # a parameter's values are the same objects in all cases
+        values = sorted((name, id(value)) for name, value in _params(item).items())
+        missing[item] = set(itertools.combinations(values, strength))
+    chosen: list[pytest.Item] = []
+    while missing and any(missing.values()):
+        best = max(missing, key=lambda item: len(missing[item]))
+        chosen.append(best)
+        met = missing.pop(best)
+        for rest in missing.values():
+            rest -= met
+    return chosen or cases
+
+
+def _products(items: Iterable[pytest.Item]) -> dict[tuple[str, str], list[pytest.Item]]:
+    """The cases of each test by the implementation that they run on."""
+    products: dict[tuple[str, str], list[pytest.Item]] = {}
+    for item in items:
+        name = item.nodeid.partition("[")[0]
+        products.setdefault((name, str(_params(item).get("impl"))), []).append(item)
+    return products
+
+
+def _params(item: pytest.Item) -> dict[str, Any]:
+    return item.callspec.params if hasattr(item, "callspec") else {}
+
+
+def _is_served(item: pytest.Item) -> bool:
+    params = _params(item)
     dtypes = [value for value in params.values() if isinstance(value, torch.dtype)]
-    if not all(serves("triton", dtype) for dtype in dtypes):
-        return True
-    return not every_case and not all(
+    return params.get("impl") != "triton" or all(serves("triton", dtype) for dtype in dtypes)
+
+
+def _is_wanted(item: pytest.Item) -> bool:
+    """Whether a case of Triton's is among those that a test names for its time."""
+    params = _params(item)
+    return all(
         mark.args[0](**{name: params[name] for name in inspect.signature(mark.args[0]).parameters})
         for mark in item.iter_markers("on_gpu" if HAS_GPU else "interpreted")
     )

@@ -1,5 +1,9 @@
 """How exact is exact: inputs, runs and error budgets shared by the tests of the operator."""
 
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from implementations import device_of, widest_dtype
 from torch import Tensor
@@ -88,14 +92,46 @@ def assert_within_budget(
     assert share.ratio <= 1.0, str(share)
 
 
+_MOST_REMEMBERED = 8  # a case in all dtypes, and the one before
+_remembered: OrderedDict[Any, dict[str, Tensor]] = OrderedDict()
+
+
+def run_reference(
+    run: Callable[..., dict[str, Tensor]], dtype: torch.dtype, *given: Any, **options: Any
+) -> dict[str, Tensor]:
+    """What ``run`` gives for the reference; computed once for the cases that ask in a row.
+
+    One in fp64 serves all dtypes and implementations. Calls are told apart by the values given.
+    """
+    key = (run, dtype, _value_of(given), _value_of(options))
+    if key not in _remembered:
+        _remembered[key] = run("reference", dtype, *given, **options)
+        if len(_remembered) > _MOST_REMEMBERED:
+            _remembered.popitem(last=False)
+    return _remembered[key]
+
+
+def _value_of(x: Any) -> Any:
+    """The same for the same values, tensors among them; hashable."""
+    if isinstance(x, dict):
+        return tuple((name, _value_of(value)) for name, value in x.items())
+    if isinstance(x, tuple):
+        return tuple(map(_value_of, x))
+    if not isinstance(x, Tensor):
+        return type(x), repr(x) if isinstance(x, float) else x  # -0.0 is another number than 0.0
+    return x.dtype, x.shape, x.stride(), x.device, hash(x.detach().cpu().numpy().tobytes())
+
+
 def assert_exact(impl: str, dtype: torch.dtype, inputs: dict[str, Tensor], **options) -> None:
     """Output and every gradient of ``impl`` stay within twice plain PyTorch's error.
 
     In fp64 nothing more exact is at hand, so the root of a sum's length is the whole budget.
     """
     got = run(impl, dtype, inputs, **options)
-    exact = run("reference", torch.float64, inputs, device_of(impl), **options)
-    plain = run("reference", dtype, inputs, device_of(impl), **options)
+    exact, plain = (
+        run_reference(run, precision, inputs, device_of(impl), **options)
+        for precision in (torch.float64, dtype)
+    )
     group = inputs["q"].shape[1] / max(inputs["k"].shape[1], 1)
     longest = max(int(group) * inputs["q"].shape[2], inputs["k"].shape[2])
     assert_judged(got, exact, plain, Sums(group, longest))

@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 from implementations import device_of
-from numerics import assert_judged
+from numerics import assert_judged, run_reference
 from torch import Tensor
 
 from flashpoint import HeadNorm, attention_qkvpacked
@@ -63,8 +63,10 @@ def assert_exact(
 ) -> None:
     """Output and gradients stay within twice plain PyTorch's error; in fp64, within its own."""
     got = run(impl, dtype, inputs, kinds, **options)
-    exact = run("reference", torch.float64, inputs, kinds, device_of(impl), **options)
-    plain = run("reference", dtype, inputs, kinds, device_of(impl), **options)
+    exact, plain = (
+        run_reference(run, precision, inputs, kinds, device_of(impl), **options)
+        for precision in (torch.float64, dtype)
+    )
     B, L, _, H, _ = inputs["qkv"].shape
     rows = dict.fromkeys(("dq_gain", "dk_gain"), B * L * H)
     assert_judged(got, exact, plain, Sums(terms=L, on_top=rows))

@@ -1,4 +1,7 @@
-"""``.ci/run`` with stand-ins for what it calls: pages are tested in a browser, or it fails."""
+"""What ``make test`` leaves out and ``.ci/run`` does not; and pages are tested in a browser there.
+
+The script runs with stand-ins for what it calls.
+"""
 
 import shutil
 import subprocess
@@ -7,7 +10,8 @@ from pathlib import Path
 import pytest
 from lab.report.conftest import find_chromium
 
-SCRIPT = Path(__file__).parents[1] / ".ci" / "run"
+ROOT = Path(__file__).parents[1]
+SCRIPT = ROOT / ".ci" / "run"
 CALLED = """#!/bin/bash
 echo "$(basename $0) $*, browser $FLASHPOINT_REQUIRE_BROWSER" >> {log}
 """
@@ -44,8 +48,23 @@ def ci(tmp_path):
 def test_browser_that_is_there_is_required_of_the_tests(ci, name):
     done, called = ci(name, "apt-get")
     assert done.returncode == 0, done.stderr
-    assert "make --no-print-directory test, browser 1" in called
+    assert "make --no-print-directory test-all, browser 1" in called
     assert not [line for line in called if line.startswith("apt-get")]
+
+
+def test_every_target_that_checks_a_change_is_made(ci):
+    _, called = ci("chromium")
+    targets = [line.partition(",")[0].split()[2] for line in called]
+    assert targets == ["lint", "demo", "bench", "test-versions", "test-all"]
+
+
+def test_what_a_contributor_does_not_run_is_what_bears_the_mark():
+    def command_of(target):
+        made = ["make", "--dry-run", "--assume-old=.venv/.installed", target]
+        done = subprocess.run(made, cwd=ROOT, capture_output=True, text=True, check=True)
+        return done.stdout.splitlines()[-1]
+
+    assert command_of("test") == command_of("test-all") + ' -m "not slow"'
 
 
 def test_missing_browser_is_installed_before_anything_else(ci):

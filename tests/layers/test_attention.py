@@ -147,6 +147,7 @@ def test_settings_match_the_formula(activation, settings):
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("tokens", [4, 11])
+@pytest.mark.pairwise
 def test_cross_attention_matches_the_formula(spec, causal, tokens):
     layer = make_layer(spec, context_dim=10, num_kv_heads=2, qk_norm="layer")
     x, context = make_x(), make_x(seed=5, tokens=tokens, width=10)

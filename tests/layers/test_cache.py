@@ -44,6 +44,7 @@ def _without_gradients():
 @every_spec
 @pytest.mark.parametrize("first", [1, 4, 9])
 @pytest.mark.parametrize("capacity", [1, 3, 64])
+@pytest.mark.pairwise
 def test_token_by_token_is_all_at_once(spec, first, capacity):
     layer, x, cache = make_layer(spec), make_x(), KeyValueCache(capacity)
     whole = layer(x, causal=True)

@@ -97,6 +97,7 @@ PAIR = (attention, separately)
 @pytest.mark.parametrize("options", ["all", "causal", "lengths", "causal, lengths"])
 @pytest.mark.parametrize("qk_norm", ["none", "layer", "rms"])
 @pytest.mark.parametrize("spec", [SPECS[name] for name in SPECS if name != "softmax"])
+@pytest.mark.pairwise
 def test_packed_layer_equals_the_general_operator(spec, qk_norm, options):
     found = []
     for attend in PAIR:

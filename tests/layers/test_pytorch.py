@@ -41,6 +41,7 @@ def gradients(call, layer, x):
     return {"o": o.detach(), "x": x.grad, **grads}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kv_heads", "dynamic"), [(2, False), (H, True)])
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
 def test_compiled_layer_is_one_graph_with_the_same_results(spec, kv_heads, dynamic):

@@ -3,6 +3,10 @@
 import subprocess
 import sys
 
+import pytest
+
+pytestmark = pytest.mark.slow
+
 CALLS = """
 from jaxtyping import TypeCheckError, install_import_hook
 

@@ -136,6 +136,7 @@ def test_greedy_is_greedy(spec, seed):
 @specs
 @pytest.mark.parametrize("seed", [1, 2, 5])
 @pytest.mark.parametrize(("size", "exponent"), [(2, 0.0), (3, 1.0), (4, 0.6), (7, 2.0)])
+@pytest.mark.pairwise
 def test_beam_is_the_search_it_says(spec, seed, size, exponent):
     model, (source, lengths) = make(spec, seed), make_sources(seed=seed)
     options = {"max_length": 8, "beam_size": size, "length_penalty": exponent}

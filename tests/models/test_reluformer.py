@@ -262,6 +262,7 @@ def test_penalty_falls_when_it_is_minimised():
     assert values[-1] < 0.5 * values[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("spec", "with_penalty"), [(RELU_ATTENTION, True), (SOFTMAX, False)])
 def test_model_compiles_without_graph_break(spec, with_penalty):
     torch._dynamo.reset()

@@ -49,6 +49,7 @@ def make_images(count=3, channels=3, size=16):
 @pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS)
 @pytest.mark.parametrize("positions", ["learned", "sine2d"])
 @pytest.mark.parametrize("pool", ["gap", "token", "map"])
+@pytest.mark.pairwise
 def test_shapes_and_a_gradient_for_every_parameter(pool, positions, variant):
     model = make_seeing(pool=pool, positions=positions, **variant)
     logits = model(make_images())
@@ -239,6 +240,7 @@ def copy_step(model, call, images):
     return {"logits": logits.detach(), **{n: p.grad.clone() for n, p in model.named_parameters()}}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spec", [AttentionSpec(), LEARNED, SOFTMAX], ids=["relu", "learned", "s"])
 def test_compiled_model_is_one_graph_with_the_same_gradients(spec):
     torch.compiler.reset()
@@ -249,6 +251,7 @@ def test_compiled_model_is_one_graph_with_the_same_gradients(spec):
         torch.testing.assert_close(value, eager[name], rtol=1e-4, atol=1e-4, msg=name)
 
 
+@pytest.mark.slow
 def test_inductor_compiles_the_model():
     torch.compiler.reset()
     model = make_seeing(depth=1)

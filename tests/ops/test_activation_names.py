@@ -284,6 +284,7 @@ def run(code, folder):
     return done.stdout.splitlines()
 
 
+@pytest.mark.slow
 def test_exported_program_finds_that_very_function_or_says_which_is_missing(tmp_path):
     run(EXPORT, tmp_path)
     missing, other, closer, found, second, held, owning = run(LOAD, tmp_path)

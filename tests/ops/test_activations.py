@@ -74,6 +74,7 @@ def test_builtin_is_its_textbook_formula_in_fp32(impl, name):
 )
 @implementations
 @on_gpu(lambda by, dtype: by == "keys" and dtype == torch.bfloat16)
+@pytest.mark.pairwise
 def test_slope_at_a_kink_is_zero(impl, name, kinks, by, dtype):
     weights, slopes = weights_and_slopes(impl, kinks, name, by=by, dtype=dtype)
     assert weights.tolist() == [textbook.ACTIVATIONS[name](s) for s in kinks]

@@ -34,6 +34,7 @@ def added_mask(dtype=torch.float32):
 @every_name
 @every_call
 @on_cpu
+@pytest.mark.pairwise
 def test_added_mask_is_refused_with_advice(impl, call, name, dtype):
     with pytest.raises(InputError) as caught:
         call(**{name: added_mask(dtype)}, impl=impl)
@@ -48,6 +49,7 @@ def test_added_mask_is_refused_with_advice(impl, call, name, dtype):
 @pytest.mark.parametrize("poison", [NAN, INF, -INF])
 @pytest.mark.parametrize("shape", [(), (5,), (5, 1), (1, 2, 5, 5)], ids=str)
 @every_name
+@pytest.mark.pairwise
 def test_any_value_that_is_not_finite_is_found(name, shape, poison):
     given = torch.rand(shape)
     given.view(-1)[-1] = poison

@@ -34,7 +34,9 @@ def test_random_calls_on_the_cpu_stay_within_the_budget(first):
 
 
 @pytest.mark.skipif(HAS_GPU or not HAS_TRITON, reason="kernels are interpreted without a GPU only")
-@pytest.mark.parametrize("first", range(0, 56, 8))
+@pytest.mark.parametrize(
+    "first", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in range(8, 56, 8))]
+)
 def test_random_interpreted_calls_stay_within_the_budget(first):
     assert_exact(Scope("cpu", ("triton",)), range(first, first + 8))
 

@@ -30,6 +30,7 @@ LENGTHS = ((2, 2, 1, 64, 128), (2, 2, 2, 50, 50), (1, 2, 1, 200, 300))
 DTYPES = {"bf16": (torch.bfloat16, 3), "fp16": (torch.float16, 1), "fp32": (torch.float32, 1)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("dtype", "sizes", "most"), WAYS.values(), ids=WAYS)
 @pytest.mark.parametrize("D", CORNERS)
 @pytest.mark.parametrize("impl", TRITON)

@@ -27,6 +27,7 @@ CUT = {  # B, Hq, Hkv, Lq, Lk, D, Dv: into one tile, stacked rows, several tiles
 @pytest.mark.parametrize("impl", FAST)
 @interpreted(lambda activation, options: activation == "sigmoid" and "window" not in options)
 @on_gpu(lambda activation, options: activation == "sigmoid" and "window" not in options)
+@pytest.mark.pairwise
 def test_scale_that_vanishes_leaves_no_memory_unwritten(impl, activation, shape, options, dtype):
     inputs = make_inputs(shape)
     for scale in VANISHING[:2] if "window" in options else VANISHING:
@@ -120,6 +121,7 @@ def test_number_of_scores_beyond_float32_is_refused_or_computed_in_float64(
 @every_function
 @pytest.mark.parametrize("impl", FAST)
 @on_gpu(lambda dtype, function: dtype == torch.bfloat16 and function == "batch")
+@pytest.mark.pairwise
 def test_any_number_gives_what_the_reference_gives(impl, function, name, dtype):
     more = BEYOND_FP32 if name in ("alpha", "length") else ()
     for value in (*NUMBERS, *more):

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from implementations import FAST, interpreted, on_gpu, widest_dtype
+from implementations import FAST, interpreted, on_gpu
 from numerics import SHAPES, assert_exact, make_inputs
 
 from flashpoint import Activation
@@ -81,6 +81,7 @@ SOME_OPTIONS = ("causal-window", "bool-mask-heads", "everything")
         or (shape == SHAPES["more-queries"] and activation in ("relu", "relu2", "gelu"))
     )
 )
+@pytest.mark.pairwise
 def test_activation_matches_reference(impl, shape, dtype, activation):
     assert_exact(impl, dtype, make_inputs(shape), activation=activation)
 
@@ -99,29 +100,9 @@ def test_activation_matches_reference(impl, shape, dtype, activation):
         or (shape == SHAPES["more-queries"] and dtype == torch.float32 and name in SOME_OPTIONS)
     )
 )
+@pytest.mark.pairwise
 def test_option_matches_reference(impl, shape, dtype, name):
     assert_exact(impl, dtype, make_inputs(shape, seed=1), **make_options(shape)[name])
-
-
-@every_fast
-@pytest.mark.parametrize("activation", BUILTIN)
-@pytest.mark.parametrize("name", ["causal", "everything", "bool-mask"])
-@interpreted(lambda name: name == "everything")
-@on_gpu(lambda activation, name: activation == "softplus" and name == "everything")
-def test_activation_and_option_match_reference(impl, activation, name):
-    shape = SHAPES["grouped"]
-    inputs = make_inputs(shape, seed=2)
-    assert_exact(impl, torch.float32, inputs, activation=activation, **make_options(shape)[name])
-
-
-@every_fast
-@pytest.mark.parametrize("scale", [0.0, -0.2, 0.2, 1.0])
-@pytest.mark.parametrize("activation", BUILTIN)
-@interpreted(lambda activation: activation in ("relu2", "sigmoid"))
-@on_gpu(lambda activation: activation == "relu2")
-def test_scale_matches_reference(impl, activation, scale):
-    inputs = make_inputs(SHAPES["ragged"], seed=3)
-    assert_exact(impl, widest_dtype(impl), inputs, activation=activation, scale=scale)
 
 
 @every_fast

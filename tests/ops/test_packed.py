@@ -46,6 +46,7 @@ every_kind = pytest.mark.parametrize("kinds", KINDS.values(), ids=KINDS)
 @every_fast
 @interpreted(lambda activation, gains: activation == "relu" or (activation == "silu" and gains))
 @on_gpu(lambda activation, gains: activation == "relu" or (activation == "silu" and gains))
+@pytest.mark.pairwise
 def test_every_norm_and_activation_is_exact(impl, kinds, gains, activation, dtype):
     inputs = make_inputs(gains=gains)
     assert_exact(impl, dtype, inputs, kinds, activation=activation)
@@ -56,6 +57,7 @@ def test_every_norm_and_activation_is_exact(impl, kinds, gains, activation, dtyp
 @pytest.mark.parametrize("L", [1, 2, 49, 50, 196, 197, 257])
 @every_fast
 @interpreted(lambda L, causal: L < 196 or not causal)
+@pytest.mark.pairwise
 def test_every_length_is_exact(impl, L, causal, dtype):
     assert_exact(impl, dtype, make_inputs(L=L), ("layer", "layer"), causal=causal)
 
@@ -236,6 +238,13 @@ def test_gradient_of_any_strides_is_taken(impl):
         run(impl, widest_dtype(impl), given, ("layer", "layer")) for given in (same, repeated)
     )
     assert_same(first, second)
+
+
+@every_fast
+def test_same_call_twice_gives_the_same_bits(impl):
+    inputs = make_inputs(3, 70, 3)
+    first, second = (run(impl, torch.float32, inputs, ("layer", "rms")) for _ in range(2))
+    assert all(torch.equal(first[name], second[name]) for name in first)
 
 
 @pytest.mark.parametrize("causal", [False, True], ids=["one tile", "general"])

@@ -79,6 +79,7 @@ POISONS = {"inf": (INF, INF), "minus inf": (-INF, -INF), "inf - inf": (INF, -INF
 @pytest.mark.parametrize("impl", FAST)
 @interpreted(lambda activation, poison: activation in ("relu", "gelu") or poison == (INF, INF))
 @on_gpu(lambda activation, dtype: activation in ("relu", "sigmoid") and dtype == torch.bfloat16)
+@pytest.mark.pairwise
 def test_inf_and_nan_spread_as_in_the_reference(impl, dtype, activation, poison):
     skip_where_products_mix_rows(impl, dtype)
     for name in "qkv":

@@ -122,7 +122,7 @@ def score_shape(tensors):
 
 
 @st.composite
-def backward_scored(draw, shape, dtype):
+def scored(draw, shape, dtype):
     """A tensor that broadcasts to ``shape``: axes of size 1, or missing in front."""
     sizes = [draw(st.sampled_from([1, size])) for size in shape][draw(st.integers(0, 4)) :]
     generator = torch.Generator().manual_seed(draw(st.integers(0, 9999)))
@@ -138,14 +138,14 @@ def calls(draw, *option_strategies, masked=True):
     shape = score_shape(tensors)
     bias = draw(st.sampled_from([None, 0.7, "tensor"]))
     if bias == "tensor":
-        tensors["bias"] = draw(backward_scored(shape, torch.float64))
+        tensors["bias"] = draw(scored(shape, torch.float64))
     else:
         options["bias"] = bias
     kind = draw(st.sampled_from([None, torch.bool, torch.float64])) if masked else None
     if kind == torch.float64:
-        tensors["mask"] = draw(backward_scored(shape, kind))
+        tensors["mask"] = draw(scored(shape, kind))
     elif kind == torch.bool:
-        options["mask"] = draw(backward_scored(shape, kind))
+        options["mask"] = draw(scored(shape, kind))
     return tensors, options
 
 
@@ -374,7 +374,7 @@ def test_bias_number_is_a_constant_tensor(impl, call, number):
 @law(call=calls(numbers, positions, masked=False), data=st.data())
 def test_mask_of_zeros_and_ones_is_a_bool_mask(impl, call, data):
     tensors, options = call
-    mask = data.draw(backward_scored(score_shape(tensors), torch.bool))
+    mask = data.draw(scored(score_shape(tensors), torch.bool))
     options["length"] = "keys"
     as_number = give(impl, tensors | {"mask": mask.double()}, options)
     del as_number["dmask"]

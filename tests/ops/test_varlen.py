@@ -10,6 +10,7 @@ from implementations import (
     IMPLEMENTATIONS,
     IN_PYTHON,
     TRITON,
+    compiler_of,
     device_of,
     interpreted,
     on_gpu,
@@ -17,6 +18,7 @@ from implementations import (
 )
 from numerics import assert_within_budget
 from results import assert_same, evaluate
+from torch.utils.flop_counter import FlopCounterMode
 
 from flashpoint import Activation, attention, attention_varlen
 from flashpoint.lab.selfcheck.judge import Sums
@@ -223,20 +225,6 @@ def test_strides_of_tokens_and_indices_change_nothing(impl):
     assert_same(evaluate(partial(call, **twice), **tensors), dense)
 
 
-@pytest.mark.parametrize("heads", [(1, 1), (6, 2), (6, 1), (3, 3)])
-@pytest.mark.parametrize("impl", IMPLEMENTATIONS)
-@on_gpu(lambda heads: heads == (6, 2))
-def test_grouped_heads_are_repeated_heads(impl, heads):
-    tensors, where = make_packed(impl, PACKINGS["cross"], heads)
-    call = partial(attention_varlen, **where, causal=True, activation="silu", impl=impl)
-    group = heads[0] // heads[1]
-
-    def attend_repeated(q, k, v):
-        return call(q, k.repeat_interleave(group, 1), v.repeat_interleave(group, 1))
-
-    assert_same(evaluate(call, **tensors), evaluate(attend_repeated, **tensors))
-
-
 @pytest.mark.parametrize("derivative", [None, torch.cos], ids=["found", "stated"])
 @pytest.mark.parametrize("impl", IN_PYTHON)
 def test_own_activation_is_used_in_every_sequence(impl, derivative):
@@ -261,15 +249,6 @@ def test_lower_precision_stays_within_the_budget(impl, options, dtype):
     for name, value in got.items():
         assert value.dtype == dtype
         assert_within_budget(name, value, exact[name], plain[name], Sums(group=2))
-
-
-@pytest.mark.parametrize("impl", IMPLEMENTATIONS)
-def test_equal_lengths_are_a_batch(impl):
-    tensors, where = make_packed(impl, [(4, 6)] * 3)
-    call = partial(attention_varlen, **where, causal=True, impl=impl)
-    batched = [t.unflatten(0, (3, -1)).transpose(1, 2) for t in tensors.values()]
-    together = attention(*batched, causal=True, impl=impl).transpose(1, 2).flatten(0, 1)
-    assert_same({"o": call(**tensors)}, {"o": together})
 
 
 # entries of cu_seqlens of 150 queries and 160 keys, and the longest sequences
@@ -316,3 +295,31 @@ def test_tokens_of_no_sequence_give_zeros_with_zero_gradients(
         poisoned = torch.full_like(tensors[name], float("nan"))
         tensors[name] = poisoned.index_copy(0, rows[place], tensors[name][rows[place]])
     assert_same(evaluate(attend_all, **tensors), evaluate(attend_kept, **tensors))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("impl", IMPLEMENTATIONS)
+def test_compiled_call_is_one_graph_for_any_packing(impl):
+    def call(q, k, v, ends):
+        return attention_varlen(q, k, v, ends, ends, 8, 8, causal=True, impl=impl)
+
+    torch._dynamo.reset()
+    compiled = torch.compile(call, fullgraph=True, dynamic=True, backend=compiler_of(impl))
+    for lengths in ((3, 6), (1, 7, 3, 4)):
+        tensors, where = make_packed(impl, [(n, n) for n in lengths], dtype=torch.float32)
+        ends = where["cu_seqlens_q"].long()
+        got, expected = (evaluate(partial(f, ends=ends), **tensors) for f in (compiled, call))
+        torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("impl", FAST)
+def test_flops_count_each_sequence(impl):
+    q = torch.randn(9, 2, 8, device=device_of(impl))
+    ends = torch.tensor([0, 3, 9], device=q.device)
+    with FlopCounterMode(display=False) as counter:
+        attention_varlen(q, q, q, ends, ends, 6, 6, impl=impl)
+    assert counter.get_total_flops() == 4 * 2 * 8 * (3 * 3 + 6 * 6)
+    q, ends = q.to("meta"), ends.to("meta")
+    with FlopCounterMode(display=False) as counter:
+        attention_varlen(q, q, q, ends, ends, 6, 6, impl=impl)
+    assert counter.get_total_flops() == 4 * 2 * 8 * 2 * (6 * 6)  # all that can be known

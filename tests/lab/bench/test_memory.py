@@ -17,6 +17,8 @@ from flashpoint.lab.bench.memory import (
     prepare_case,
 )
 
+pytestmark = pytest.mark.slow
+
 ONES_BYTES = 64 * 2**20
 SHAPE = Shape(1, 8, 4096, 64)
 TENSOR_BYTES = 4 * 8 * 4096 * 64

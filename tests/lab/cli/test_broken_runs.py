@@ -196,6 +196,7 @@ def complaints(run):
             yield str(error)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in NAMES if "safetensors" not in name])
 @settings(
     max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]

@@ -88,6 +88,7 @@ def test_help_answers_in_half_a_second():
     assert 0 < min(seconds) < 0.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", [[], ["data"], *map(str.split, SURFACE)], ids=" ".join)
 def test_help_does_not_load_torch(verb):
     code = (

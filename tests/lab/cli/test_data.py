@@ -271,6 +271,7 @@ def test_show_names_a_broken_split_of_a_huggingface_set(tmp_path, kind):
     assert re.match("error: train: .*has no rows", lines[0])
 
 
+@pytest.mark.slow
 def test_show_of_a_broken_split_ends_with_a_status(tmp_path):
     where, _ = spoil_images(tmp_path / "set", "shards")
     command = [sys.executable, "-m", "flashpoint", "data", "show", where]

@@ -49,6 +49,7 @@ def stored_twins(folder):
     return folder
 
 
+@pytest.mark.slow
 def test_demo_trains_both_and_shows_them_again_at_once(config, tmp_path, monkeypatch):
     out, _ = call(demo, "--out", tmp_path / "demo")
     for name in ("relu", "softmax"):

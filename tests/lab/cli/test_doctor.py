@@ -69,6 +69,7 @@ def test_available_implementations_are_exact(findings):
         assert row["verdict"] == ("exact" if row["available"] else "")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
 @pytest.mark.parametrize("value", ["0", "1"])
 def test_triton_without_a_gpu_is_interpreted_or_missing(value):

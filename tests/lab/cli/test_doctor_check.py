@@ -57,6 +57,7 @@ def test_miss_fails_and_its_command_repeats_it(monkeypatch):
     assert CliRunner().invoke(app, words).exit_code == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_command_repeats_the_case_where_other_implementations_are_missing(seed, monkeypatch):
     arguments = ["doctor", "--check", "--cases", "3", "--seed", str(seed), "--json"]

@@ -178,6 +178,7 @@ def test_checkpoints_are_kept_if_asked_for(study, monkeypatch):
     assert Path("here", "tiny", "relu-seed0", "checkpoints", "step_2").is_dir()
 
 
+@pytest.mark.slow
 def test_second_command_on_the_same_folder_is_refused(study, tmp_path):
     code = (
         "import sys; from pathlib import Path\n"

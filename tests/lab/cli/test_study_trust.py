@@ -17,6 +17,8 @@ from flashpoint.lab.study import trial
 from flashpoint.lab.study.measures.registry import MEASURES
 from flashpoint.lab.study.on_ray import _work
 
+pytestmark = pytest.mark.slow
+
 OUT = Path("runs", "studies", "smoke")
 RUN = ("run", "small", "--scale", "smoke", "--jobs", "1")
 SHELL = "touch touched"

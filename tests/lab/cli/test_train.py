@@ -298,6 +298,7 @@ def test_full_gpu_says_what_to_change(run, tmp_path, monkeypatch):
     assert "--set accumulate=2" in str(error)
 
 
+@pytest.mark.slow
 def test_help_shows_how_to_begin_and_loads_no_torch():
     code = (
         "import sys, typer; from flashpoint.lab.cli.train import train;"
@@ -312,6 +313,7 @@ def test_help_shows_how_to_begin_and_loads_no_torch():
         assert part in done.stdout
 
 
+@pytest.mark.slow
 def test_training_digits_needs_no_torchvision_and_loads_no_scikit_learn(tmp_path):
     code = (
         "import sys; sys.modules['torchvision'] = None\n"

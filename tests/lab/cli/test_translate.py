@@ -124,6 +124,7 @@ def test_wrong_arguments_are_one_line(run, command, arguments, message):
         call(command, run, *arguments)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
 def test_output_that_cannot_be_written_is_one_line(run, tmp_path):
     file = tmp_path / "a.txt"

@@ -70,6 +70,7 @@ def test_bad_input_is_one_line(run, arguments, message):
     assert len(err.strip().splitlines()) == 1
 
 
+@pytest.mark.slow
 @without_gpu
 def test_tune_measures_every_kernel_and_says_where_tiles_are(run, monkeypatch, tmp_path):
     """On the CPU, by Triton's interpreter and a clock that runs backwards."""

@@ -197,6 +197,7 @@ assert asked == [signal.SIGTERM]
 """
 
 
+@pytest.mark.slow
 def test_workers_survive_a_signal_to_the_group(folder):
     process = subprocess.run(
         [sys.executable, "-c", SIGNALLED, str(folder)],

@@ -121,6 +121,7 @@ print(len(match.columns), match.columns[0].item(), *match.unmatched)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(find_spec("timm") is None, reason="timm is not installed")
 def test_imagenet_1k_is_found_in_the_real_imagenet_21k():
     """All but the teddy bear, of which ImageNet-21k has no class; the tench is its 360th."""

@@ -91,6 +91,7 @@ def test_missing_matplotlib_is_said(tmp_path, monkeypatch):
         write_pictures(variance().findings, tmp_path)
 
 
+@pytest.mark.slow
 def test_matplotlib_is_imported_when_something_is_drawn():
     code = "import sys, flashpoint.lab.report.pictures as p; sys.exit('matplotlib' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

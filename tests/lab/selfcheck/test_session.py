@@ -3,6 +3,7 @@
 import os
 import time
 
+import pytest
 import torch
 
 from flashpoint.lab.selfcheck import session
@@ -54,6 +55,7 @@ def test_interrupt_keeps_what_was_done(monkeypatch):
     assert (tally.judged, tally.cut) == (3, "stopped by Ctrl-C")
 
 
+@pytest.mark.slow
 def test_processes_do_all_cases():
     alone, _ = run(cases=6)
     shared, _ = run(cases=6, jobs=2)
@@ -80,6 +82,7 @@ def sleep_at_two(request, job, deadline, first, writer):
     writer.send("done")
 
 
+@pytest.mark.slow
 def test_case_without_end_is_given_up_soon_after_the_limit(monkeypatch):
     """The verdict on all others comes in time."""
     monkeypatch.setattr(session, "_work", sleep_at_two)
@@ -91,6 +94,7 @@ def test_case_without_end_is_given_up_soon_after_the_limit(monkeypatch):
     assert tally.cut == "1 cases were not done 1 s after the limit"
 
 
+@pytest.mark.slow
 def test_process_that_dies_is_a_miss_and_replaced(monkeypatch):
     monkeypatch.setattr(session, "_work", die_at_two)
     monkeypatch.setattr(session, "get_context", lambda kind: get_forking())

@@ -128,12 +128,14 @@ def test_learned_gives_alphas_by_layer_and_nothing_where_none_is_learned(learner
     assert run_evaluation("learned", trained_run(), {}) == {}
 
 
+@pytest.mark.slow
 def test_translate_counts_exact_answers(translator):
     found = run_evaluation("translate", translator, {})
     assert found["exact"] > 0.9
     assert set(found) >= {"bleu", "chrf", "document_bleu", "repeated_share", "bleu_1-128"}
 
 
+@pytest.mark.slow
 def test_translate_takes_other_data_that_is_longer_than_training(translator):
     options = {"data": "recall:128", "data.length": 256, "batch_size": 500}
     found = run_evaluation("translate", translator, options)
@@ -167,6 +169,7 @@ def test_probe_of_a_model_that_diverged_is_no_failure(diverged):
     assert math.isnan(found["mean"])
 
 
+@pytest.mark.slow
 def test_a_translator_that_diverged_has_a_bleu(diverged, translator):
     found = run_evaluation("translate", translator, {})
     assert found["exact"] == 0.0
@@ -201,6 +204,7 @@ def test_attention_is_what_inspect_says_of_the_last_step(tmp_path):
         assert content == (tmp_path / "asked" / name).read_bytes()
 
 
+@pytest.mark.slow
 def test_attention_is_looked_at_once_and_not_in_text(translator, tmp_path):
     run = copytree(trained_run(), tmp_path / "run")
     (run / "attention").mkdir()

@@ -141,6 +141,7 @@ def test_status_follows_from_the_files(tmp_path):
     assert seen == ["waiting", "stopped", "failed", "stopped", "stopped", "finished"]
 
 
+@pytest.mark.slow
 def test_trial_that_began_runs_as_long_as_its_study_is_held(tmp_path):
     (folder,) = settle(tmp_path, [training("relu")])
     (folder / names.LOG).write_text("began\n")
@@ -158,6 +159,7 @@ def test_trial_that_began_runs_as_long_as_its_study_is_held(tmp_path):
     assert store.read_outcome(folder).status == "stopped"
 
 
+@pytest.mark.slow
 def test_whoever_runs_a_study_may_look_at_it_and_still_holds_it(tmp_path):
     (folder,) = settle(tmp_path, [training("relu")])
     (folder / names.LOG).write_text("began\n")
@@ -255,6 +257,7 @@ def test_removing_a_study_removes_nothing_else(tmp_path):
     assert [path.name for path in tmp_path.rglob("*")] == ["mine", "notes.txt"]
 
 
+@pytest.mark.slow
 def test_study_is_held_by_one_process(tmp_path):
     code = (
         "import sys; from pathlib import Path\n"
@@ -279,6 +282,7 @@ def test_place_that_cannot_be_written_is_one_line():
         pass
 
 
+@pytest.mark.slow
 def test_reading_needs_no_torch():
     code = (
         "import sys; import flashpoint.lab.study.store, flashpoint.lab.study.local, "

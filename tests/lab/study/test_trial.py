@@ -192,6 +192,7 @@ def test_process_ends_after_a_failure(tmp_path):
     assert store.read_outcome(good).status == "waiting"
 
 
+@pytest.mark.slow
 def test_run_that_another_process_holds_is_waited_for_then_refused(place, monkeypatch):
     import subprocess
 

@@ -50,6 +50,7 @@ def test_interval_has_its_level(num_groups, seeds):
     assert 0.91 <= np.mean(covered) <= 0.98
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spreads", [(1.0, 0.05), (1.0, 0.3), (0.1, 0.1, 1.0, 0.1)])
 def test_groups_that_spread_unlike_keep_the_level(spreads):
     rng = np.random.default_rng(2)
@@ -89,12 +90,14 @@ def errors(found, truth):
     return above, np.mean([one.high < truth for one in found])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "truths"), COVERAGE)
 def test_interval_of_an_extreme_keeps_its_level(kind, truths):
     found = [Extreme(kind, list(map(Means, pairs))).find() for pairs in drawn_pairs(truths, 3)]
     assert max(errors(found, (min if kind == "least" else max)(truths))) <= 0.04
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["least", "most"])
 def test_draws_of_an_extreme_of_level_places_miss_it(kind):
     """Why the extreme itself is not drawn."""
@@ -108,6 +111,7 @@ def test_draws_of_an_extreme_of_level_places_miss_it(kind):
     assert max(errors(found, 0.0)) > 0.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("truths", [LEVEL_PLACES, APART, (-2.0, 2.0, 0.0)])
 def test_interval_of_the_largest_distance_keeps_its_level(truths):
     found = [
@@ -117,6 +121,7 @@ def test_interval_of_the_largest_distance_keeps_its_level(truths):
     assert max(errors(found, max(map(abs, truths)))) <= 0.04
 
 
+@pytest.mark.slow
 def test_interval_of_the_best_of_some_less_the_best_of_others_keeps_its_level():
     draws = np.random.default_rng(5).normal(size=(400, 8, 3))
     found = [

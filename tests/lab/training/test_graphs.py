@@ -35,6 +35,7 @@ def compiled(monkeypatch):
     return calls
 
 
+@pytest.mark.slow
 def test_compiled_run_is_the_plain_run(tmp_path, compiled):
     """What is compiled, and that rehearsals leave no trace."""
     train_quietly(tiny_config(), tmp_path / "plain")
@@ -48,6 +49,7 @@ def corpus(tmp_path_factory):
     return write_corpus(tmp_path_factory.mktemp("corpus"))
 
 
+@pytest.mark.slow
 def test_compiled_run_of_text_is_the_plain_run(tmp_path, corpus, compiled):
     """Also where batches have several shapes, each rehearsed, and dropout draws numbers."""
     changes = ("data.join=false", "data.length=128", "batch_size=1024", "model.dropout=0.2")

@@ -95,6 +95,7 @@ def test_unreadable_record_is_no_missing_one(whole, monkeypatch, tmp_path):
     assert contents(out) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["checkpoints", "checkpoints/step_10/optimizer.safetensors"])
 def test_modes_stop_another_user_s_run_likewise(run, name):
     """Root reads whatever it likes: the run is another user's, in a process of that user."""

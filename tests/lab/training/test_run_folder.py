@@ -212,6 +212,7 @@ def test_file_in_the_folders_place_is_refused_by_its_name(tmp_path):
         pass
 
 
+@pytest.mark.slow
 def test_folder_in_use_is_refused_until_its_process_is_dead(tmp_path):
     command = [sys.executable, "-c", HOLD, str(tmp_path)]
     holder = subprocess.Popen(

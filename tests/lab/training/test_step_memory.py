@@ -204,6 +204,7 @@ def test_estimate_of_what_is_compiled_is_a_warning(free, compiled):
     assert f"With compile={compiled} it" in memory_check.describe_memory(task, Ranks())
 
 
+@pytest.mark.slow
 def test_compiled_run_that_seems_too_large_is_tried(tmp_path, free, monkeypatch):
     monkeypatch.setattr(torch, "compile", lambda model, **_: model)
     free(10_000)
@@ -223,6 +224,7 @@ def test_finished_run_is_not_asked_for_memory(tmp_path, free, has_checkpoints):
     assert "nothing to do" in train_quietly(config, tmp_path / "run")[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [0.9, 0.5, 0.21])
 @pytest.mark.parametrize("kind", ["images", "text"])
 def test_largest_batch_fits_and_a_larger_one_does_not(corpus, kind, share):

@@ -53,6 +53,7 @@ FP16_CASES = [pytest.param(torch.float16, number, id=f"fp16-{number}") for numbe
 FP32_CASES = [pytest.param(torch.float32, number, id=f"fp32-{number}") for number in range(5)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dtype", "fastest"), FP16_CASES if HAS_GPU else FP16_CASES + FP32_CASES
 )  # fp32 takes long to compile

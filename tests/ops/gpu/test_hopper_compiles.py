@@ -27,6 +27,8 @@ from ahead_of_time import (
 
 from flashpoint.ops.gpu import versions
 
+pytestmark = pytest.mark.slow
+
 # head dim, right end of the window, alpha, activation, and of which kernels
 CASES = {
     "64": (64, None, 1.0, "relu", "both"),

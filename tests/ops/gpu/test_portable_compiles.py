@@ -23,6 +23,8 @@ from ahead_of_time import (
 
 from flashpoint.ops.spec import NormTerms, Terms
 
+pytestmark = pytest.mark.slow
+
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
 PACKED = "normalise_heads forward normalise_heads dkdv dq denormalise_heads"
 # dtype, D, Dv, Lq, Lk, terms, tensors beside q, k and v; which kernels the call takes

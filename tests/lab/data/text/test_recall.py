@@ -48,6 +48,7 @@ def test_numbers_of_pairs_are_spread_evenly_over_powers_of_two():
     assert max(powers) < 1.3 * len(counts) / 7
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pairs", [4, 32, 128])
 def test_most_frequent_value_is_right_as_often_as_the_best_guess(pairs):
     values = [
@@ -75,6 +76,7 @@ def test_fewer_samples_to_train_on_are_the_first_ones():
     assert list(few) == list(many)[:10]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["recall:2-8,10000", "recall:2-64,10000"])
 def test_every_pair_query_and_value_is_one_piece(place):
     pieces = train_pieces(open_documents(place, "train"), PiecesConfig(vocabulary_size=NUM_PIECES))

@@ -61,6 +61,7 @@ def test_moments_are_those_of_normal_samples(activation):
     assert mean_slope(activation) == pytest.approx(slope, rel=0.01)
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("keys", [64, 1024])
 @pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0])
 @pytest.mark.parametrize("activation", ACTIVATIONS)

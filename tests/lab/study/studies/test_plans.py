@@ -40,6 +40,7 @@ def test_all_studies_are_there_and_say_what_they_ask():
         assert study.source
 
 
+@pytest.mark.slow
 def test_listing_studies_and_reading_findings_needs_no_torch():
     code = (
         "import sys\n"
