@@ -1,7 +1,4 @@
-"""For ``hopper_backward``: what a warpgroup does with one column block, and with all of a head's.
-
-Names are those of that file.
-"""
+"""What a warpgroup does with one column block, and all of a head's; names as in ``kernel.py``."""
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl

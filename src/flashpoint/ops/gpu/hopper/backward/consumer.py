@@ -1,6 +1,6 @@
-"""For ``hopper_backward``: what a warpgroup does with its rows of a tile, up to their gradients.
+"""What a warpgroup does with its rows of a tile, up to their gradients; names as in ``kernel.py``.
 
-Names are those of that file; ``hopper_blocks`` does the products.
+The products are in ``blocks.py``.
 """
 
 from triton.experimental import gluon
@@ -11,9 +11,9 @@ from flashpoint.ops.gpu.hopper.backward.blocks import take_head, take_head_by_si
 from flashpoint.ops.gpu.hopper.backward.producer import SLOTS, find_tile
 from flashpoint.ops.gpu.hopper.backward.signs import count_head_words, find_words
 from flashpoint.ops.gpu.hopper.backward.weights import find_blocks
-from flashpoint.ops.gpu.hopper.qk_norm import add_pairs, normalise_gradient
+from flashpoint.ops.gpu.hopper.qk_norm import add_pairs, normalize_gradient
 from flashpoint.ops.gpu.hopper.tiles import count_turns, store_async
-from flashpoint.ops.gpu.portable.blocks import over_power
+from flashpoint.ops.gpu.normalizer import over_power
 
 # of threads that clear and add up what ``add_pairs`` has gathered
 SHARE_LAYOUT = gl.constexpr(gl.BlockedLayout([1, 4], [2, 16], [4, 1], [1, 0]))
@@ -55,7 +55,7 @@ def leave_norm(
         mean, r = known
         x_rows, x_buffers, gain, dgain, shares, statistics = norm
         x = x_buffers.index(slot).reshape(da.shape).load(da.type.layout)
-        da, own = normalise_gradient(da, tail, x, mean, r, gain, NORM, D)
+        da, own = normalize_gradient(da, tail, x, mean, r, gain, NORM, D)
         if dgain is not None:
             own = add_pairs(own)
             share = shares.index(CONSUMER)

@@ -1,7 +1,4 @@
-"""For ``hopper_backward``: what is loaded, in which order, by the warp that does so.
-
-Names are those of that file.
-"""
+"""What is loaded, in which order, by the warp that does so; names as in ``kernel.py``."""
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl

@@ -1,4 +1,4 @@
-"""For ``hopper_backward``: one bit per score, so that dq of relu needs no scores of its own.
+"""One bit per score, so that dq of relu needs no scores of its own.
 
 The keys side stores which scores are positive, the queries side gates its dW by them. 64 queries
 x 16 keys make 32 words of 32 bits, one per lane of a warp:

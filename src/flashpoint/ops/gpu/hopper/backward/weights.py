@@ -1,6 +1,6 @@
-"""For ``hopper_backward``: who meets whom, and W and dS of a tile in registers.
+"""Who meets whom, and W and dS of a tile in registers.
 
-A tile of scores is [ROWS, BLOCK]; which of the two are keys is said by SIDE, as explained there.
+A tile of scores is [ROWS, BLOCK]; which of the two are keys is said by SIDE, as in ``kernel.py``.
 """
 
 from triton.experimental import gluon
@@ -8,6 +8,7 @@ from triton.experimental.gluon import language as gl
 
 from flashpoint.ops.gpu.hopper.backward.signs import gate_by_signs
 from flashpoint.ops.gpu.hopper.tiles import clip
+from flashpoint.ops.gpu.normalizer import over_power_roughly
 
 
 @gluon.jit
@@ -64,24 +65,6 @@ def hide(values, limits, first, SIDE: gl.constexpr):
 
 
 @gluon.jit
-def approximate(FUNCTION: gl.constexpr, x):
-    """A special function by its one instruction."""
-    instruction: gl.constexpr = FUNCTION + ".approx.ftz.f32 $0, $1;"
-    return gl.inline_asm_elementwise(instruction, "=r,r", [x], gl.float32, False, 1)
-
-
-@gluon.jit
-def invert_power(n, alpha, POWER: gl.constexpr):
-    """n ** -alpha for n >= 1 as ``tiles.over_power`` explains it, with digits for 16 bits."""
-    if POWER == "inverse":
-        return approximate("rcp", n)
-    elif POWER == "root":
-        return approximate("rsqrt", n)
-    else:
-        return approximate("ex2", -alpha * approximate("lg2", n))
-
-
-@gluon.jit
 def lift(
     values, first, sizes, factor, alpha,
     SIDE: gl.constexpr, POWER: gl.constexpr, LIFTS: gl.constexpr, MASKED: gl.constexpr,
@@ -97,8 +80,8 @@ def lift(
         seen = near.to(gl.float32) + far.to(gl.float32)
         if MASKED:
             seen = gl.maximum(seen, 1.0)
-        norm = invert_power(seen, alpha, POWER)
-        values *= (norm * factor if LIFTS else norm)[None, :]
+        normalizer = over_power_roughly(seen, alpha, POWER)
+        values *= (normalizer * factor if LIFTS else normalizer)[None, :]
     elif LIFTS:
         values *= factor
     return values
@@ -159,7 +142,7 @@ def differentiate(
     GRADIENT: gl.constexpr, IS_RELU: gl.constexpr, LIFTS: gl.constexpr, POWER: gl.constexpr,
     SIDE: gl.constexpr, SIGNED: gl.constexpr, MASKED: gl.constexpr, DTYPE: gl.constexpr,
 ):
-    """dS as DTYPE; signs: where SIGNED, those of ``hopper_signs``."""
+    """dS as DTYPE; signs: where SIGNED, those of ``signs.py``."""
     scale, bias_number, alpha, lift_w, lift_ds, tail_w, tail_ds = numbers
     if IS_RELU:
         dscores = lift(dweights, first, sizes, lift_ds, alpha, SIDE, POWER, LIFTS, MASKED)

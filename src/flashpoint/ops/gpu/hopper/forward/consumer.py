@@ -1,6 +1,4 @@
-"""For ``hopper_forward``: what a warpgroup does with its rows of a tile, products above all.
-
-Names are those of that file.
+"""What a warpgroup does with its rows of a tile, products above all; names as in ``kernel.py``.
 
 Turns. Warpgroups that start products together wait for them together, then compute weights
 together, while the tensor cores idle. By schedule "turns", warpgroup w starts the products of
@@ -26,9 +24,9 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from flashpoint.ops.gpu.hopper.forward.producer import count_blocks
 from flashpoint.ops.gpu.hopper.forward.weights import round_weights, weigh
 from flashpoint.ops.gpu.hopper.qk_norm import (
-    centre,
-    normalise_buffer,
-    normalise_rows,
+    center,
+    normalize_buffer,
+    normalize_rows,
     root_of,
     times_gain,
 )
@@ -39,7 +37,7 @@ from flashpoint.ops.gpu.hopper.tiles import (
     store_async,
     take_turn,
 )
-from flashpoint.ops.gpu.portable.blocks import over_power
+from flashpoint.ops.gpu.normalizer import over_power
 
 
 @gluon.jit
@@ -47,25 +45,25 @@ def take_queries(
     q_buffer, q_empty, num_rows, gain, eps, Q_NORM: gl.constexpr, ROOTS_LAST: gl.constexpr,
     D: gl.constexpr, Q_IN_REGISTERS: gl.constexpr, LAYOUT: gl.constexpr,
 ):
-    """Q, normalised, as products take it: q_buffer itself, or registers, its slot given back.
+    """Q, normalized, as products take it: q_buffer itself, or registers, its slot given back.
 
     If ROOTS_LAST, Q lacks r, and P x comes beside it.
     """
-    q, centred = q_buffer, 0.0
+    q, centered = q_buffer, 0.0
     if Q_IN_REGISTERS:
         q = q_buffer.load(LAYOUT)
         fence_async_shared()
         mbarrier.arrive(q_empty, count=1)
         if ROOTS_LAST:
             x = q.to(gl.float32)
-            centred = centre(x, gl.sum(x, 1) / D, Q_NORM, D)
-            q = times_gain(centred, gain, D).to(q.dtype)
+            centered = center(x, gl.sum(x, 1) / D, Q_NORM, D)
+            q = times_gain(centered, gain, D).to(q.dtype)
         elif Q_NORM != "none":
             exists = gl.arange(0, q.shape[0], gl.SliceLayout(1, LAYOUT)) < num_rows
-            q = normalise_rows(q, exists, gain, eps, Q_NORM, D)
+            q = normalize_rows(q, exists, gain, eps, Q_NORM, D)
     elif Q_NORM != "none":
-        normalise_buffer(q_buffer, num_rows, gain, eps, Q_NORM, D)
-    return q, centred
+        normalize_buffer(q_buffer, num_rows, gain, eps, Q_NORM, D)
+    return q, centered
 
 
 @gluon.jit
@@ -242,7 +240,7 @@ def consume(
             whole_blocks -= 1
 
         mbarrier.wait(q_full.index(CONSUMER), turn & 1)
-        q, centred = take_queries(
+        q, centered = take_queries(
             q_buffer, q_empty.index(CONSUMER), Lq - first_row, q_gain, q_eps,
             Q_NORM, ROOTS_LAST, D, Q_IN_REGISTERS, gl.DotOperandLayout(0, S_LAYOUT, 2),
         )
@@ -251,7 +249,7 @@ def consume(
         pass_turn(turns, SCHEDULE, CONSUMER)
         factor = gain / shrink if SHRINKS else gain
         if ROOTS_LAST:
-            roots = root_of(centred, q_eps, D)
+            roots = root_of(centered, q_eps, D)
             roots = gl.convert_layout(roots, gl.SliceLayout(1, O_LAYOUT), assert_trivial=True)
             factor = factor * roots
         scores = warpgroup_mma_wait(0, deps=[scores])

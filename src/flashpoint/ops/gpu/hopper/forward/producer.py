@@ -1,13 +1,10 @@
-"""For ``hopper_forward``: what is loaded, in which order, and K normalised on the way.
-
-Names are those of that file.
-"""
+"""What is loaded, in which order, and K normalized on the way; names as in ``kernel.py``."""
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
-from flashpoint.ops.gpu.hopper.qk_norm import normalise_buffer
+from flashpoint.ops.gpu.hopper.qk_norm import normalize_buffer
 from flashpoint.ops.gpu.hopper.tiles import count_turns, load_async, locate_tile
 
 
@@ -59,7 +56,7 @@ def produce(descriptors, buffers, barriers, sizes, CAUSAL: gl.constexpr):
 
 
 @gluon.jit
-def normalise_keys(
+def normalize_keys(
     descriptors, buffers, k_full, k_ready, sizes, norms,
     CAUSAL: gl.constexpr, K_NORM: gl.constexpr, ROOTS_LAST: gl.constexpr, D: gl.constexpr,
     PIECE: gl.constexpr,
@@ -87,10 +84,10 @@ def normalise_keys(
             buffer = k_buffers.index(stage).reshape([BLOCK_KEYS, k_buffers.shape[4]])
             num_keys = Lk - step * BLOCK_KEYS
             if PIECE > 0 and step == num_blocks - 1:
-                normalise_buffer(
+                normalize_buffer(
                     buffer.slice(0, PIECE), num_keys, k_gain, k_eps, K_NORM, D, other_gain
                 )
             else:
-                normalise_buffer(buffer, num_keys, k_gain, k_eps, K_NORM, D, other_gain)
+                normalize_buffer(buffer, num_keys, k_gain, k_eps, K_NORM, D, other_gain)
             mbarrier.arrive(k_ready.index(stage), count=1)
             block += 1
