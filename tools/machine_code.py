@@ -2,6 +2,7 @@
 
     python tools/machine_code.py OUT.json                     about 3 minutes, no GPU needed
     python tools/machine_code.py OUT.json --compare OLD.json  fails where a kernel differs
+    python tools/machine_code.py OUT.json --cases hopper      only cases with such a name
 
 The calls are those of the compile tests: the Hopper kernels for arch 90, the portable ones for
 arch 80 and 90. A kernel is known by its case and its place among the case's launches, so that
@@ -25,44 +26,53 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("out", type=Path, help="JSON file to write")
     parser.add_argument("--compare", type=Path, metavar="OLD", help="file of another tree")
+    parser.add_argument("--cases", default="", metavar="TEXT", help="only those with it in a name")
     options = parser.parse_args()
     os.environ.pop("TRITON_INTERPRET", None)
     sys.path[:0] = [str(ROOT / folder) for folder in ("src", "tests", "tests/ops/gpu")]
     import triton
 
-    found = {"triton": triton.__version__, "kernels": hash_portable() | hash_hopper()}
+    kernels = hash_portable(options.cases) | hash_hopper(options.cases)
+    found = {"triton": triton.__version__, "kernels": kernels}
     options.out.write_text(json.dumps(found, indent=1) + "\n")
     say(f"{len(found['kernels'])} kernels, Triton {triton.__version__}: {options.out}")
     if options.compare is not None:
-        sys.exit(compare(json.loads(options.compare.read_text()), found))
+        old = json.loads(options.compare.read_text())
+        old["kernels"] = {k: v for k, v in old["kernels"].items() if options.cases in k}
+        sys.exit(compare(old, found))
 
 
-def hash_portable() -> dict[str, str]:
-    """Hashes of the kernels that any GPU can run."""
+def hash_portable(text: str) -> dict[str, str]:
+    """Hashes of the kernels that any GPU can run, of cases with a text in their names."""
     import test_portable_compiles as portable
     from ahead_of_time import compiling_for
 
     found: dict[str, str] = {}
     for arch in PORTABLE_ARCHS:
         for case, (*arguments, _) in portable.CASES.items():
+            name = f"portable {arch} {case}"
+            if text not in name:
+                continue
             call = portable.call_packed if "norms" in arguments[-1] else portable.call_plain
             with compiling_for(arch) as kernels:
                 call(*arguments)
-            found |= hash_all(f"portable {arch} {case}", kernels)
+            found |= hash_all(name, kernels)
     return found
 
 
-def hash_hopper() -> dict[str, str]:
-    """Hashes of the kernels for Hopper; last, since what their tests replace stays replaced."""
+def hash_hopper(text: str) -> dict[str, str]:
+    """The same of those for Hopper; last, since what their tests replace stays replaced."""
     import test_hopper_compiles as hopper
     import torch
 
     torch.cuda.get_device_properties = lambda _: SimpleNamespace(multi_processor_count=132)
+    groups = ((hopper.CASES, hopper.launches_of), (hopper.NORMED_CASES, hopper.packed_launches_of))
     found: dict[str, str] = {}
-    for case, arguments in hopper.CASES.items():
-        found |= hash_all(f"hopper {case}", hopper.launches_of(*arguments))
-    for case, arguments in hopper.NORMED_CASES.items():
-        found |= hash_all(f"hopper {case}", hopper.packed_launches_of(*arguments))
+    for cases, launches_of in groups:
+        for case, arguments in cases.items():
+            name = f"hopper {case}"
+            if text in name:
+                found |= hash_all(name, launches_of(*arguments))
     return found
 
 

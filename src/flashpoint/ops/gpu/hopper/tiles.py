@@ -14,12 +14,15 @@ A warpgroup arrives for turn u only after full's phase u, which the producer sta
 empty's phase u - 1: no arrival can fall into an earlier phase, and no waiter is two phases behind.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+from triton.language.core import _aggregate, base_value
 
 from flashpoint.ops.gpu.call import block_of, tma_strides
 
@@ -34,6 +37,31 @@ if hasattr(tma, "async_load"):
     load_async, store_async = tma.async_load, tma.async_store
 else:
     load_async, store_async = tma.async_copy_global_to_shared, tma.async_copy_shared_to_global
+
+
+def aggregate(fields: type) -> Any:
+    """Values of a kernel by name, handed on as one: ``Ring(buffers=a, full=b, empty=c)``.
+
+    Any value may be in a field, numbers to compile in too. Triton's own form of this is private
+    up to 3.8, and asks for a constructor there.
+    """
+
+    def __init__(self: Any, **values: Any) -> None:
+        for name, value in values.items():
+            setattr(self, name, value)
+
+    __init__.__triton_builtin__ = True
+    fields.__init__ = __init__
+    return _aggregate(fields)
+
+
+@aggregate
+class Ring:
+    """Blocks in shared memory, one after another, and their barriers."""
+
+    buffers: base_value
+    full: base_value
+    empty: base_value
 
 
 @gluon.jit

@@ -47,6 +47,16 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared
 
 from flashpoint.ops.gpu.call import Call, block_of
+from flashpoint.ops.gpu.hopper.backward.arguments import (
+    Columns,
+    Norm,
+    Numbers,
+    Options,
+    Program,
+    Rows,
+    Side,
+    Sizes,
+)
 from flashpoint.ops.gpu.hopper.backward.consumer import consume
 from flashpoint.ops.gpu.hopper.backward.producer import SLOTS, produce
 from flashpoint.ops.gpu.hopper.backward.signs import count_words, split_heads
@@ -62,25 +72,13 @@ from flashpoint.ops.gpu.replay import Recorder, Role, only
 
 
 @gluon.jit
-def work(
-    keys, queries, buffers, barriers, words, sizes, numbers, norms,
-    WEIGH: gl.constexpr, GRADIENT: gl.constexpr, FINISHES: gl.constexpr, IS_RELU: gl.constexpr,
-    LIFTS: gl.constexpr, POWER: gl.constexpr, CAUSAL: gl.constexpr, SIDE: gl.constexpr,
-    SIGNED: gl.constexpr, Q_NORM: gl.constexpr, K_NORM: gl.constexpr, D: gl.constexpr,
-    PIECE: gl.constexpr, LAST_PIECE: gl.constexpr, WARPGROUP: gl.constexpr,
-):
+def work(program, WARPGROUP: gl.constexpr):
     """Consumers are warpgroups 0 to NUM_CONSUMERS - 1, the producer is the one after them."""
-    NUM_CONSUMERS: gl.constexpr = buffers[0].shape[0] // SLOTS
+    NUM_CONSUMERS: gl.constexpr = program.rows.a_buffers.shape[0] // SLOTS
     if WARPGROUP < NUM_CONSUMERS:
-        consume(
-            keys, queries, buffers, barriers, words, sizes, numbers, norms, WEIGH, GRADIENT,
-            FINISHES, IS_RELU, LIFTS, POWER, CAUSAL, SIDE, SIGNED, Q_NORM, K_NORM, D, PIECE,
-            LAST_PIECE, WARPGROUP,
-        )
+        consume(program, WARPGROUP)
     else:
-        produce(
-            keys, queries, buffers, barriers, sizes, norms, CAUSAL, SIDE, SIGNED, Q_NORM, K_NORM
-        )
+        produce(program)
 
 
 @gluon.jit(do_not_specialize=[
@@ -123,34 +121,48 @@ def hopper_backward_kernel(
     empty = make_barriers(STAGES, NUM_CONSUMERS)
     fence_async_shared()
 
-    keys = (k_rows, v_rows, q, do, dk, dv)
-    queries = (do_rows, do_rows, v, k, dq, dq) if SIGNED else (q_rows, do_rows, k, v, dq, dq)
     k_shares = x_buffers
     if dk_gain is not None:
         k_shares = make_shares(NUM_CONSUMERS, rows.block_shape[2], rows.block_shape[3])
     q_shares = x_buffers
     if dq_gain is not None:
         q_shares = make_shares(NUM_CONSUMERS, rows.block_shape[2], rows.block_shape[3])
-    norms = (
-        (k_raw, x_buffers, k_gain, dk_gain, k_shares, k_statistics),
-        (q_raw, x_buffers, q_gain, dq_gain, q_shares, q_statistics),
+    k_norm = Norm(
+        KIND=K_NORM, x=k_raw, buffers=x_buffers, gain=k_gain, dgain=dk_gain, shares=k_shares,
+        statistics=k_statistics,
     )
-    buffers = (a_buffers, b_buffers, c_buffers, d_buffers)
-    barriers = (rows_full, rows_empty, c_full, d_full, empty)
-    sizes = (first_head, num_heads, H, group, row_tiles, num_rows, num_columns)
-    numbers = (scale, bias_number, alpha, lift_w, lift_ds, tail_w, tail_ds)
+    q_norm = Norm(
+        KIND=Q_NORM, x=q_raw, buffers=x_buffers, gain=q_gain, dgain=dq_gain, shares=q_shares,
+        statistics=q_statistics,
+    )
+    queries = Side(
+        SIDE="queries", a=do_rows if SIGNED else q_rows, b=do_rows, c=v if SIGNED else k,
+        d=k if SIGNED else v, da=dq, db=dq, norm=q_norm,
+    )
+    program = Program(
+        keys=Side(SIDE="keys", a=k_rows, b=v_rows, c=q, d=do, da=dk, db=dv, norm=k_norm),
+        queries=queries,
+        rows=Rows(a_buffers=a_buffers, b_buffers=b_buffers, full=rows_full, empty=rows_empty),
+        columns=Columns(
+            c_buffers=c_buffers, d_buffers=d_buffers, c_full=c_full, d_full=d_full, empty=empty
+        ),
+        words=words,
+        sizes=Sizes(
+            first_head=first_head, num_heads=num_heads, H=H, group=group, row_tiles=row_tiles,
+            num_rows=num_rows, num_columns=num_columns,
+        ),
+        numbers=Numbers(
+            scale=scale, bias_number=bias_number, alpha=alpha, lift_w=lift_w, lift_ds=lift_ds,
+            tail_w=tail_w, tail_ds=tail_ds,
+        ),
+        options=Options(
+            WEIGH=WEIGH, GRADIENT=GRADIENT, FINISHES=FINISHES, IS_RELU=IS_RELU, LIFTS=LIFTS,
+            POWER=POWER, CAUSAL=CAUSAL, LAUNCH=SIDE, SIGNED=SIGNED, D=D, PIECE=PIECE,
+            LAST_PIECE=LAST_PIECE,
+        ),
+    )
     gl.warp_specialize(
-        [
-            (
-                work,
-                (
-                    keys, queries, buffers, barriers, words, sizes, numbers, norms, WEIGH,
-                    GRADIENT, FINISHES, IS_RELU, LIFTS, POWER, CAUSAL, SIDE, SIGNED, Q_NORM,
-                    K_NORM, D, PIECE, LAST_PIECE, warpgroup,
-                ),
-            )
-            for warpgroup in (0, 1, 2, 3, 4)[:NUM_CONSUMERS + 1]
-        ],
+        [(work, (program, warpgroup)) for warpgroup in (0, 1, 2, 3, 4)[:NUM_CONSUMERS + 1]],
         [4] * (NUM_CONSUMERS - 1) + [1],
         [CONSUMER_REGISTERS] * (NUM_CONSUMERS - 1) + [24],
     )

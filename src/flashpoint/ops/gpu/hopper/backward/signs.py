@@ -40,9 +40,10 @@ def find_words(words, head, first_row, sizes, SIDE: gl.constexpr):
 
     Keys: for the first query head of their group, the others' follow by ``count_head_words``.
     """
-    first_head, num_heads, H, group, row_tiles, num_rows, num_columns = sizes
+    num_rows, num_columns = sizes.num_rows, sizes.num_columns
     if SIDE == "keys":
-        return words + (head * group * count_head_words(num_columns, num_rows) + first_row * 2)
+        skipped = head * sizes.group * count_head_words(num_columns, num_rows)
+        return words + (skipped + first_row * 2)
     else:
         skipped = first_row // 64 * count_block_words(num_columns)
         return words + (head * count_head_words(num_rows, num_columns) + skipped)

@@ -25,6 +25,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier
 
 from flashpoint.ops.gpu.call import Call, block_of
+from flashpoint.ops.gpu.hopper.forward.arguments import Norms, Numbers, Options, Program, Sizes
 from flashpoint.ops.gpu.hopper.forward.consumer import consume
 from flashpoint.ops.gpu.hopper.forward.producer import normalize_keys, produce
 from flashpoint.ops.gpu.hopper.forward.weights import form_of
@@ -32,6 +33,7 @@ from flashpoint.ops.gpu.hopper.tiles import (
     NORM_REGISTERS,
     REGISTERS,
     REGISTERS_NORMED,
+    Ring,
     describe,
     make_barriers,
     make_buffers,
@@ -41,36 +43,34 @@ from flashpoint.ops.gpu.replay import Recorder, only
 
 
 @gluon.jit
-def work(
-    descriptors, buffers, barriers, k_ready, sizes, norms, gain, alpha, scale, bias_number, shrink,
-    WEIGH: gl.constexpr, HAS_SCALE: gl.constexpr, HAS_BIAS_NUMBER: gl.constexpr,
-    SHRINKS: gl.constexpr, FORM: gl.constexpr, CAUSAL: gl.constexpr, POWER: gl.constexpr,
-    Q_NORM: gl.constexpr, K_NORM: gl.constexpr, ROOTS_LAST: gl.constexpr, D: gl.constexpr,
-    PIECE: gl.constexpr, SCHEDULE: gl.constexpr, Q_IN_REGISTERS: gl.constexpr,
-    WARPGROUP: gl.constexpr,
-):
+def work(program, WARPGROUP: gl.constexpr):
     """Consumers are warpgroups 0 to NUM_CONSUMERS - 1; after them who normalizes, if K has a norm.
 
     The producer is the last.
     """
-    NUM_CONSUMERS: gl.constexpr = buffers[0].shape[0]
-    q_full, q_empty, k_full, k_empty, v_full, v_empty, turns = barriers
+    NUM_CONSUMERS: gl.constexpr = program.queries.buffers.shape[0]
+    HAS_NORM: gl.constexpr = program.options.K_NORM != "none"
     if WARPGROUP < NUM_CONSUMERS:
-        if ROOTS_LAST and K_NORM != "none":
-            norms = (None, norms[1], norms[2], norms[3])  # the gain of q is in K
-        ready = (q_full, q_empty, k_ready, k_empty, v_full, v_empty, turns)
-        consume(
-            descriptors, buffers, ready, sizes, norms, gain, alpha, scale, bias_number, shrink,
-            WEIGH, HAS_SCALE, HAS_BIAS_NUMBER, SHRINKS, FORM, CAUSAL, POWER, Q_NORM,
-            ROOTS_LAST, D, PIECE, SCHEDULE, Q_IN_REGISTERS, WARPGROUP,
-        )
-    elif WARPGROUP == NUM_CONSUMERS and K_NORM != "none":
-        normalize_keys(
-            descriptors, buffers, k_full, k_ready, sizes, norms,
-            CAUSAL, K_NORM, ROOTS_LAST, D, PIECE,
-        )
+        consume(for_consumers(program), WARPGROUP)
+    elif WARPGROUP == NUM_CONSUMERS and HAS_NORM:
+        normalize_keys(program)
     else:
-        produce(descriptors, buffers, barriers, sizes, CAUSAL)
+        produce(program)
+
+
+@gluon.jit
+def for_consumers(program):
+    """The same with K full where it is normalized, and the gain of q left out where K has it."""
+    norms, keys = program.norms, program.keys
+    if program.options.ROOTS_LAST and program.options.K_NORM != "none":
+        norms = Norms(q_gain=None, k_gain=norms.k_gain, q_eps=norms.q_eps, k_eps=norms.k_eps)
+    return Program(
+        q=program.q, k=program.k, v=program.v, o=program.o, queries=program.queries,
+        keys=Ring(buffers=keys.buffers, full=program.k_ready, empty=keys.empty),
+        values=program.values, o_buffers=program.o_buffers, k_ready=program.k_ready,
+        turns=program.turns, sizes=program.sizes, norms=norms, numbers=program.numbers,
+        options=program.options,
+    )
 
 
 @gluon.jit(do_not_specialize=["B", "Hq", "group", "row_tiles", "Lq", "Lk"])
@@ -100,23 +100,28 @@ def hopper_forward_kernel(
         mbarrier.arrive(turns.index(0), count=1)
     fence_async_shared()
 
-    descriptors = (q, k, v, o)
-    buffers = (q_buffers, k_buffers, v_buffers, o_buffers)
-    barriers = (q_full, q_empty, k_full, k_empty, v_full, v_empty, turns)
-    sizes = (B, Hq, group, row_tiles, Lq, Lk)
-    norms = (q_gain, k_gain, q_eps, k_eps)
+    program = Program(
+        q=q, k=k, v=v, o=o,
+        queries=Ring(buffers=q_buffers, full=q_full, empty=q_empty),
+        keys=Ring(buffers=k_buffers, full=k_full, empty=k_empty),
+        values=Ring(buffers=v_buffers, full=v_full, empty=v_empty),
+        o_buffers=o_buffers, k_ready=k_ready, turns=turns,
+        sizes=Sizes(B=B, H=Hq, group=group, row_tiles=row_tiles, Lq=Lq, Lk=Lk),
+        norms=Norms(q_gain=q_gain, k_gain=k_gain, q_eps=q_eps, k_eps=k_eps),
+        numbers=Numbers(
+            gain=gain, alpha=alpha, scale=scale, bias_number=bias_number, shrink=shrink
+        ),
+        options=Options(
+            WEIGH=WEIGH, HAS_SCALE=HAS_SCALE, HAS_BIAS_NUMBER=HAS_BIAS_NUMBER, SHRINKS=SHRINKS,
+            FORM=FORM, CAUSAL=CAUSAL, POWER=POWER, Q_NORM=Q_NORM, K_NORM=K_NORM,
+            ROOTS_LAST=ROOTS_LAST, D=D, PIECE=PIECE, SCHEDULE=SCHEDULE,
+            Q_IN_REGISTERS=Q_IN_REGISTERS,
+        ),
+    )
     NORMALIZERS: gl.constexpr = 1 if K_NORM != "none" else 0
     gl.warp_specialize(
         [
-            (
-                work,
-                (
-                    descriptors, buffers, barriers, k_ready, sizes, norms,
-                    gain, alpha, scale, bias_number, shrink, WEIGH,
-                    HAS_SCALE, HAS_BIAS_NUMBER, SHRINKS, FORM, CAUSAL, POWER,
-                    Q_NORM, K_NORM, ROOTS_LAST, D, PIECE, SCHEDULE, Q_IN_REGISTERS, warpgroup,
-                ),
-            )
+            (work, (program, warpgroup))
             for warpgroup in (0, 1, 2, 3, 4, 5)[:NUM_CONSUMERS + NORMALIZERS + 1]
         ],
         [4] * (NUM_CONSUMERS - 1 + NORMALIZERS) + [1],
