@@ -1,7 +1,7 @@
 """Time variants of the kernels for packed q, k and v in turns, for those who work on them.
 
     python benchmarks/variants.py now "wide: packed.ON_CHIP = range(192, 1025)"
-    python benchmarks/variants.py --check now "two: hopper_backward.BOTH_CONFIGS = {}"
+    python benchmarks/variants.py --check now "two: hopper.backward.kernel.BOTH_CONFIGS = {}"
 
 A variant is a name and, behind a colon, constants of modules in ``flashpoint.ops.gpu``, with
 ";" between them. Each is held against fp64 first, beside plain PyTorch in the same dtype; --check

@@ -109,7 +109,7 @@ def machine_code(kernel: Kernel) -> dict[int, str]:
 def unwritten_registers(code: dict[int, str]) -> list[str]:
     """Instructions for Hopper that read a uniform register which none before them writes.
 
-    ptxas 12.8 makes such code of some asynchronous products (``tuning.avoid_trap``): their tiles
+    ptxas 12.8 makes such code of some asynchronous products (``table.avoid_trap``): their tiles
     then come from anywhere. A loop may write further down, but what it reads first stands above.
     """
     written: set[str] = set()

@@ -36,9 +36,9 @@ def _quick_tiles(request, monkeypatch):
     for name, module in (places | {"scored_tiles": backward_scored}).items():
         usual = getattr(module, name)
 
-        def tiles(problem, usual=usual):
-            replaced = not HAS_GPU or problem.q.dtype == torch.float32
-            return dict(quick) if replaced else usual(problem)
+        def tiles(call, usual=usual):
+            replaced = not HAS_GPU or call.q.dtype == torch.float32
+            return dict(quick) if replaced else usual(call)
 
         monkeypatch.setattr(module, name, tiles)
 

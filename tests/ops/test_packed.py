@@ -90,26 +90,22 @@ def test_few_programs_do_the_work_of_many(impl, dtype, monkeypatch):
 @pytest.mark.parametrize("impl", TRITON)
 def test_statistics_of_rows_are_those_of_their_norms(impl, dtype):
     """Kernels that take gradients through the norms read means and r from memory."""
-    from flashpoint.ops.gpu.packed_call import PackedCall
-    from flashpoint.ops.gpu.portable.qk_norm_passes import normalise_heads
+    from flashpoint.ops.gpu.call import Call
+    from flashpoint.ops.gpu.portable.qk_norm_passes import normalize_heads
     from flashpoint.ops.gpu.replay import Recorder
     from flashpoint.ops.spec import NormTerms, Terms
 
     qkv = make_inputs(3, 11, 5, 24)["qkv"].to(device_of(impl), dtype)
-    call = PackedCall(qkv, None, None, NormTerms("layer", 1e-5, "rms", 1e-2), Terms())
-    *hats, statistics = normalise_heads(call, None, Recorder(qkv), has_statistics=True)
+    norm = NormTerms("layer", 1e-5, "rms", 1e-2)
+    call = Call.packed(qkv, None, None, None, None, None, norm, Terms())
+    made = normalize_heads(call, Recorder(qkv), has_statistics=True)
     q, k, _ = qkv.double().unbind(2)
-    for name, x, centre, eps, hat in (
-        ("q", q, True, 1e-5, hats[0]),
-        ("k", k, False, 1e-2, hats[1]),
-    ):
+    for name, x, has_mean, eps in (("q", q, True, 1e-5), ("k", k, False, 1e-2)):
         mean = x.mean(-1, keepdim=True)
-        x = x - mean if centre else x
+        x = x - mean if has_mean else x
         r = (x.square().mean(-1, keepdim=True) + eps).rsqrt()
-        torch.testing.assert_close(
-            statistics[f"{name}_statistics"], torch.cat([mean, r], -1).float()
-        )
-        torch.testing.assert_close(hat, (x * r).to(dtype))
+        torch.testing.assert_close(made[f"{name}_statistics"], torch.cat([mean, r], -1).float())
+        torch.testing.assert_close(made[f"{name}_hat"], (x * r).to(dtype))
 
 
 OPTIONS = {

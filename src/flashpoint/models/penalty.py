@@ -186,9 +186,9 @@ def r_log_r() -> Activation:
     if "r_log_r" not in _made:
         pair = None
         if HAS_TRITON and (INTERPRETED or torch.cuda.is_available()):
-            from flashpoint.ops.gpu.portable import entropy
+            from flashpoint.ops.gpu import activations
 
-            pair = entropy.r_log_r, entropy.r_log_r_slope
+            pair = activations.r_log_r, activations.r_log_r_slope
         _made["r_log_r"] = Activation("r_log_r", _value, _slope, triton=pair)
     return _made["r_log_r"]
 

@@ -30,7 +30,7 @@ from flashpoint.ops.check import (
 )
 from flashpoint.ops.implementations import Impl, choose
 from flashpoint.ops.qk_norm import HeadNorm
-from flashpoint.ops.spec import Activation, NormTerms, Terms, find_activation, length_power
+from flashpoint.ops.spec import Activation, NormTerms, Terms, find_activation, normalizer
 from flashpoint.shapes import Float, Int
 
 Number = int | float
@@ -131,8 +131,8 @@ def attention_qkvpacked(
 ) -> Float[Tensor, "B L H D"]:
     """``attention`` of tokens to themselves, from one projection to the next: no transposes.
 
-    q, k and v lie as a linear layer leaves them. q and k may be normalised over the head dim; the
-    normalised ones are not kept for backward, which needs qkv and the gains only.
+    q, k and v lie as a linear layer leaves them. q and k may be normalized over the head dim; the
+    normalized ones are not kept for backward, which needs qkv and the gains only.
 
     Args:
         qkv: any strides; queries, keys and values are its parts 0, 1 and 2 on the third axis.
@@ -152,7 +152,7 @@ def attention_qkvpacked(
     qkv = check_packed(qkv)
     q_kind, q_gain, q_eps = _norm_of("q_norm", q_norm, qkv)
     k_kind, k_gain, k_eps = _norm_of("k_norm", k_norm, qkv)
-    norm = NormTerms(q_kind, q_eps, k_kind, k_eps)
+    qk_norm = NormTerms(q_kind, q_eps, k_kind, k_eps)
     terms = _terms(activation, alpha, length, scale, bias, causal, window, qkv.dtype)
     tokens = qkv.shape[1]
     shape = (qkv.shape[0], qkv.shape[3], tokens, tokens)
@@ -160,7 +160,7 @@ def attention_qkvpacked(
     if key_lengths is not None:
         check_index("key_lengths", key_lengths, qkv.shape[0], qkv.device, "qkv")
     chosen = choose(impl, qkv, qkv, terms.activation, "qkv")
-    inputs = (qkv, q_gain, k_gain, bias, mask, key_lengths, norm, terms)
+    inputs = (qkv, q_gain, k_gain, bias, mask, key_lengths, qk_norm, terms)
     if chosen == "reference":
         if key_lengths is not None and is_readable(key_lengths):
             read_key_lengths(key_lengths, tokens)
@@ -284,7 +284,7 @@ def _parse(
         right = 0
     gain = 1.0
     if not isinstance(length, str):
-        gain, alpha, length = length_power(length, alpha), 0.0, "visible"
+        gain, alpha, length = normalizer(length, alpha), 0.0, "visible"
     key = find_activation(activation).key
     return Terms(key, alpha, length, gain, scale, number, left, right)
 

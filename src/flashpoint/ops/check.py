@@ -289,7 +289,7 @@ def read_key_lengths(key_lengths: Tensor, num_keys: int) -> list[int]:
 def read_cu_seqlens(
     q: Tensor, k: Tensor, cu_q: Tensor, cu_k: Tensor, longest_q: int, longest_k: int
 ) -> tuple[list[int], list[int]]:
-    """Where packed sequences start and end, checked."""
+    """Where sequences of a varlen call start and end, checked."""
     ends_q, ends_k = cu_q.tolist(), cu_k.tolist()
     _check_cu_seqlens("q", ends_q, q.shape[0], longest_q)
     _check_cu_seqlens("k", ends_k, k.shape[0], longest_k)

@@ -87,18 +87,24 @@ def _triton_refusal(q: torch.Tensor, v: torch.Tensor, activation: str, name: str
         return (
             f"needs CUDA tensors, {name} is on {q.device}. Move the tensors, or pass impl='auto'."
         )
+    reason = why_no_kernel(q, v, activation, name)
+    if reason is None:
+        return None
+    has_functions = activation in BUILTIN or registered(activation).triton is not None
+    way = "" if has_functions else "Activation(..., triton=(h, derivative)), or "
+    return f"{reason}. Pass {way}impl='reference'."
+
+
+def why_no_kernel(
+    q: torch.Tensor, v: torch.Tensor, activation: str, name: str = "q"
+) -> str | None:
+    """What a call has that none of the GPU's kernels takes, as the rest of a sentence."""
     if q.dtype not in _TRITON_DTYPES:
         dtype = str(q.dtype).removeprefix("torch.")
-        return f"serves float16, bfloat16 and float32, not {dtype}. Pass impl='reference'."
+        return f"serves float16, bfloat16 and float32, not {dtype}"
     if max(q.shape[-1], v.shape[-1]) > LARGEST_HEAD_DIM:
         value_dim = "" if name == "qkv" else f", Dv={v.shape[-1]}"
-        return (
-            f"serves head dims up to {LARGEST_HEAD_DIM}, not D={q.shape[-1]}{value_dim}. "
-            "Pass impl='reference'."
-        )
+        return f"serves head dims up to {LARGEST_HEAD_DIM}, not D={q.shape[-1]}{value_dim}"
     if activation not in BUILTIN and registered(activation).triton is None:
-        return (
-            f"needs activation {registered(activation).name!r} as @triton.jit functions too. "
-            "Pass Activation(..., triton=(h, derivative)), or impl='reference'."
-        )
+        return f"needs activation {registered(activation).name!r} as @triton.jit functions too"
     return None

@@ -320,16 +320,14 @@ def _fake_backward(do: Tensor, *inputs: Any) -> list[Tensor]:
 @cache
 def _on_gpu() -> Kernels:
     """Triton is imported by the first call that needs it."""
-    from flashpoint.ops.gpu.portable.backward import launch_backward
-    from flashpoint.ops.gpu.portable.forward import launch_forward
+    from flashpoint.ops.gpu.attend import launch_backward, launch_forward
 
     return Kernels(launch_forward, launch_backward)
 
 
 @cache
 def _on_gpu_varlen() -> Kernels:
-    from flashpoint.ops.gpu.portable.backward import launch_backward_varlen
-    from flashpoint.ops.gpu.portable.forward import launch_forward_varlen
+    from flashpoint.ops.gpu.attend import launch_backward_varlen, launch_forward_varlen
 
     return Kernels(launch_forward_varlen, launch_backward_varlen)
 

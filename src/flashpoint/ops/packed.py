@@ -1,6 +1,6 @@
 """Attention over packed q, k and v by way of the general one: norms before it and behind it.
 
-Nothing but the inputs is kept for backward: the normalised q and k are made again.
+Nothing but the inputs is kept for backward: the normalized q and k are made again.
 """
 
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from flashpoint.ops.qk_norm import normalise, normalise_backward
+from flashpoint.ops.qk_norm import normalize, normalize_backward
 from flashpoint.ops.spec import NormTerms, Terms
 from flashpoint.shapes import Float
 
@@ -27,11 +27,11 @@ def attend_packed(
     bias: Tensor | None,
     mask: Tensor | None,
     key_lengths: Tensor | None,
-    norm: NormTerms,
+    qk_norm: NormTerms,
     terms: Terms,
 ) -> Float[Tensor, "B L H D"]:
     """Norms, then ``attend``, which takes q, k, v as [B, H, L, D] and leaves [B, L, H, D]."""
-    heads = normalised_heads(qkv, q_gain, k_gain, key_lengths, norm)
+    heads = normalized_heads(qkv, q_gain, k_gain, key_lengths, qk_norm)
     return attend(*heads, bias, mask, key_lengths, terms)
 
 
@@ -44,7 +44,7 @@ def differentiate_packed(
     bias: Tensor | None,
     mask: Tensor | None,
     key_lengths: Tensor | None,
-    norm: NormTerms,
+    qk_norm: NormTerms,
     terms: Terms,
     need_dbias: bool,
     need_dmask: bool,
@@ -53,15 +53,15 @@ def differentiate_packed(
 
     ``differentiate`` gives dq, dk, dv, dbias and dmask of the general attention.
     """
-    heads = normalised_heads(qkv, q_gain, k_gain, key_lengths, norm)
+    heads = normalized_heads(qkv, q_gain, k_gain, key_lengths, qk_norm)
     needs = (need_dbias, need_dmask)
     do = do.transpose(1, 2)
     dq, dk, dv, *scored = differentiate(do, *heads, bias, mask, key_lengths, terms, *needs)
     q, k, _ = qkv.unbind(2)
     k = existing(k, key_lengths)
     dqkv = qkv.new_empty(qkv.shape)
-    dq, dq_gain = normalise_backward(dq.transpose(1, 2), q, norm.q_kind, q_gain, norm.q_eps)
-    dk, dk_gain = normalise_backward(dk.transpose(1, 2), k, norm.k_kind, k_gain, norm.k_eps)
+    dq, dq_gain = normalize_backward(dq.transpose(1, 2), q, qk_norm.q_kind, q_gain, qk_norm.q_eps)
+    dk, dk_gain = normalize_backward(dk.transpose(1, 2), k, qk_norm.k_kind, k_gain, qk_norm.k_eps)
     for part, grad in zip(dqkv.unbind(2), (dq, dk, dv.transpose(1, 2)), strict=True):
         part.copy_(grad)
     gains = ((q_gain, dq_gain), (k_gain, dk_gain))
@@ -71,17 +71,17 @@ def differentiate_packed(
     return [dqkv, *of_gains, *scored]
 
 
-def normalised_heads(
+def normalized_heads(
     qkv: Float[Tensor, "B L 3 H D"],
     q_gain: Float[Tensor, " D"] | None,
     k_gain: Float[Tensor, " D"] | None,
     key_lengths: Tensor | None,
-    norm: NormTerms,
+    qk_norm: NormTerms,
 ) -> Heads:
     """q, k and v as the general attention takes them."""
     q, k, v = qkv.unbind(2)
-    q = normalise(q, norm.q_kind, q_gain, norm.q_eps)
-    k = normalise(existing(k, key_lengths), norm.k_kind, k_gain, norm.k_eps)
+    q = normalize(q, qk_norm.q_kind, q_gain, qk_norm.q_eps)
+    k = normalize(existing(k, key_lengths), qk_norm.k_kind, k_gain, qk_norm.k_eps)
     return q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
 
 

@@ -44,7 +44,7 @@ class HeadNorm:
             raise InputError(f"eps must be at least {SMALLEST_EPS:.2g}. Got {self.eps}.")
 
 
-def normalise(
+def normalize(
     x: Float[Tensor, "... D"], kind: str, gain: Float[Tensor, " D"] | None, eps: float
 ) -> Float[Tensor, "... D"]:
     """The norm in fp32 (fp64 for fp64), rounded once to x's dtype, in which products take it."""
@@ -56,7 +56,7 @@ def normalise(
     return norm(wide, x.shape[-1:], gain, eps=eps).to(x.dtype)
 
 
-def normalise_backward(
+def normalize_backward(
     dy: Float[Tensor, "... D"],
     x: Float[Tensor, "... D"],
     kind: str,

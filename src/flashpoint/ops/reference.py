@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from flashpoint.ops.packed import attend_packed
-from flashpoint.ops.spec import Activation, NormTerms, Terms, registered
+from flashpoint.ops.spec import Activation, NormTerms, Terms, normalizer, registered
 from flashpoint.shapes import Bool, Float, Int
 
 
@@ -37,7 +37,7 @@ def attention_qkvpacked(
     bias: Float[Tensor, "#B #H #L #L"] | None,
     mask: Tensor | None,
     key_lengths: Int[Tensor, " B"] | None,
-    norm: NormTerms,
+    qk_norm: NormTerms,
     terms: Terms,
 ) -> Float[Tensor, "B L H D"]:
     """Self-attention after norms of q and k, whose results are rounded to the inputs' dtype."""
@@ -45,7 +45,7 @@ def attention_qkvpacked(
     def attend(*inputs: Any) -> Tensor:
         return attention(*inputs).transpose(1, 2).contiguous()
 
-    return attend_packed(attend, qkv, q_gain, k_gain, bias, mask, key_lengths, norm, terms)
+    return attend_packed(attend, qkv, q_gain, k_gain, bias, mask, key_lengths, qk_norm, terms)
 
 
 def attention_varlen(
@@ -60,7 +60,7 @@ def attention_varlen(
     max_seqlen_k: int,
     terms: Terms,
 ) -> Float[Tensor, "Tq Hq Dv"]:
-    """Sequences packed one after another: padded, attended and packed again.
+    """Sequences one after another: padded, attended and put one after another again.
 
     A sequence is its first ``max_seqlen`` tokens. Tokens of no sequence are zeros in the result.
     """
@@ -68,8 +68,8 @@ def attention_varlen(
     num_keys, keys = _places(cu_seqlens_k, max_seqlen_k, k.shape[0])
     padded = (_pad(q, queries), _pad(k, keys), _pad(v, keys))
     o = _attend(*padded, bias, mask, terms, num_queries, num_keys, existing=num_keys)
-    packed = o.new_zeros(q.shape[0] + 1, *o.shape[1::2])
-    return packed.index_put((queries,), o.transpose(1, 2))[:-1]
+    rows = o.new_zeros(q.shape[0] + 1, *o.shape[1::2])
+    return rows.index_put((queries,), o.transpose(1, 2))[:-1]
 
 
 def _attend(
@@ -111,8 +111,8 @@ def _attend(
     weights = weights.where(visible, 0)
 
     n = num_keys if terms.length == "keys" else visible.sum(-1, keepdim=True)
-    normalizer = terms.gain * n.clamp(min=1).to(dtype) ** -terms.alpha
-    return (normalizer * (weights.to(dtype) @ v)).to(q.dtype)
+    factor = terms.gain * normalizer(n, terms.alpha, dtype)
+    return (factor * (weights.to(dtype) @ v)).to(q.dtype)
 
 
 def _within_window(key: Tensor, position: Tensor, terms: Terms) -> Bool[Tensor, "..."]:
@@ -133,9 +133,9 @@ def _places(
     return exists.sum(-1), place.where(exists, total)
 
 
-def _pad(packed: Float[Tensor, "T H D"], places: Int[Tensor, "B L"]) -> Float[Tensor, "B H L D"]:
+def _pad(x: Float[Tensor, "T H D"], places: Int[Tensor, "B L"]) -> Float[Tensor, "B H L D"]:
     """The sequences as a batch, zeros behind each one's end."""
-    rows = torch.cat([packed, packed.new_zeros(1, *packed.shape[1:])])
+    rows = torch.cat([x, x.new_zeros(1, *x.shape[1:])])
     return rows[places].transpose(1, 2)
 
 

@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import MethodType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, overload
 
 import torch
 import torch.nn.functional as F
@@ -181,7 +181,7 @@ class Terms(NamedTuple):
 
 
 class NormTerms(NamedTuple):
-    """How packed attention normalises q and k over the head dim, in the operators' order.
+    """How packed attention normalizes q and k over the head dim, in the operators' order.
 
     Attributes:
         q_kind, k_kind: "none"; "layer", (x - mean) / sqrt(variance + eps); or "rms",
@@ -288,8 +288,19 @@ def known_activations() -> tuple[str, ...]:
     return tuple(NAMED)
 
 
-def length_power(n: int | float, alpha: float) -> float:
-    """n ** -alpha, infinite where Python would raise."""
+@overload
+def normalizer(n: float, alpha: float) -> float: ...
+@overload
+def normalizer(n: Tensor, alpha: float, dtype: torch.dtype) -> Tensor: ...
+
+
+def normalizer(n: float | Tensor, alpha: float, dtype: torch.dtype | None = None) -> Any:
+    """n ** -alpha of a length, infinite where Python would raise; or of counts of visible keys.
+
+    A query that sees no key gives zeros whatever its normalizer is, so that counts are at least 1.
+    """
+    if isinstance(n, Tensor):
+        return n.clamp(min=1).to(dtype) ** -alpha
     try:
         return float(n) ** -alpha
     except OverflowError:

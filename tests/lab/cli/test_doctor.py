@@ -137,3 +137,12 @@ def test_gpus_say_whether_triton_is_supported(monkeypatch, version, said):
     monkeypatch.setattr(triton, "__version__", version)
     words = _describe_kernels(torch.device("cuda", 0))
     assert words.startswith(f"portable; Triton {version} {said}")
+
+
+@pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
+def test_kernels_of_a_typical_call_come_with_reasons(findings):
+    *before, served = findings["kernels"]
+    assert served["forward"] == "serves"
+    reasons = {row["name"]: row["forward"] for row in before}
+    assert reasons["whole heads"] == "Lq=197 is over 64 tokens"
+    assert "serves" not in reasons.values()

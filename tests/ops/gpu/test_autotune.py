@@ -14,7 +14,7 @@ if not HAS_TRITON:
     pytest.skip("triton is not installed", allow_module_level=True)
 
 from flashpoint.ops.gpu import replay
-from flashpoint.ops.gpu.call import Problem
+from flashpoint.ops.gpu.call import Call
 from flashpoint.ops.gpu.device import gpu_of
 from flashpoint.ops.gpu.tiles import measured, stored, table
 from flashpoint.ops.gpu.tiles.table import Kind, Tiles
@@ -25,10 +25,10 @@ SHAPE = (1, 2, 1, 33, 70, 16, 16)
 pytestmark = [pytest.mark.usual_tiles, pytest.mark.usefixtures("store")]
 
 
-def make_problem(shape=SHAPE, dtype=torch.float32, **terms):
+def make_call(shape=SHAPE, dtype=torch.float32, **terms):
     inputs = make_inputs(shape)
     q, k, v = (inputs[name].to(device_of("triton"), dtype) for name in "qkv")
-    return Problem.dense(q, k, v, None, None, None, Terms(**terms))
+    return Call.dense(q, k, v, None, None, None, Terms(**terms))
 
 
 class FakeTimer:
@@ -77,31 +77,31 @@ def test_candidates_of_decode_give_the_same_result(fastest):
 
 
 def test_session_finds_stores_and_later_calls_use_the_fastest(store):
-    problem = make_problem(dtype=torch.float16)
+    call = make_call(dtype=torch.float16)
     timer = FakeTimer(2)
     with timer.session() as tuned:
-        attention(problem.q, problem.k, problem.v, impl="triton")
+        attention(call.q, call.k, call.v, impl="triton")
     (found,) = tuned.found
     assert found.before == timer.seen["forward"][0]
     assert found.after == timer.seen["forward"][2] != found.before
     assert (found.before_ms, found.after_ms) == (3.0, 1.0)
     stored.forget()  # as in another process
-    tiles = table.forward_tiles(problem)
+    tiles = table.forward_tiles(call)
     assert Tiles(*(tiles[name] for name in ("BLOCK_M", "BLOCK_N", "num_warps", "num_stages"))) == (
         found.after
     )
 
 
 def test_gain_within_noise_changes_nothing():
-    problem = make_problem(dtype=torch.float16)
+    call = make_call(dtype=torch.float16)
     times = iter([1.0, *[0.99] * 20])
     with measured.session(lambda call: next(times)) as tuned:
-        attention(problem.q, problem.k, problem.v, impl="triton")
+        attention(call.q, call.k, call.v, impl="triton")
     assert tuned.found[0].before == tuned.found[0].after
 
 
 def test_failing_candidates_are_skipped():
-    problem = make_problem(dtype=torch.float16)
+    call = make_call(dtype=torch.float16)
     calls = []
 
     def timer(call):
@@ -111,9 +111,9 @@ def test_failing_candidates_are_skipped():
         return 1.0
 
     with measured.session(timer) as tuned:
-        attention(problem.q, problem.k, problem.v, impl="triton")
-    kind = Kind.of("forward", problem)
-    gpu = gpu_of(problem.q.device)
+        attention(call.q, call.k, call.v, impl="triton")
+    kind = Kind.of("forward", call)
+    gpu = gpu_of(call.q.device)
     assert tuned.found[0].before_ms == math.inf
     assert tuned.found[0].after == measured._CANDIDATES["forward"][1]
     assert table.usual_tiles(kind, gpu) == tuned.found[0].after
@@ -123,9 +123,9 @@ def test_nothing_is_stored_where_every_candidate_fails(store):
     def timer(call):
         raise RuntimeError("out of resources")
 
-    problem = make_problem(dtype=torch.float16)
+    call = make_call(dtype=torch.float16)
     with measured.session(timer) as tuned:
-        o = attention(problem.q, problem.k, problem.v, impl="triton")
+        o = attention(call.q, call.k, call.v, impl="triton")
     assert o.isfinite().all()
     assert tuned.found == []
     assert not store.exists()
@@ -135,13 +135,13 @@ def test_full_memory_is_not_taken_for_a_failing_candidate():
     def timer(call):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    problem = make_problem(dtype=torch.float16)
+    call = make_call(dtype=torch.float16)
     with measured.session(timer), pytest.raises(torch.OutOfMemoryError):
-        attention(problem.q, problem.k, problem.v, impl="triton")
+        attention(call.q, call.k, call.v, impl="triton")
 
 
 def test_rehearsals_are_repeated_and_not_recorded():
-    problem = make_problem(dtype=torch.float16)
+    call = make_call(dtype=torch.float16)
     kept = []
 
     def timer(call):
@@ -151,7 +151,7 @@ def test_rehearsals_are_repeated_and_not_recorded():
         return 1.0
 
     with measured.session(timer):
-        attention(problem.q, problem.k, problem.v, impl="triton")
+        attention(call.q, call.k, call.v, impl="triton")
     assert kept
     assert all(len(x.steps) == 1 and not x.launches and not x.is_repeatable for x in kept)
     assert not any(recorder in kept for recorder in replay._recordings.values())
@@ -171,34 +171,34 @@ def timed(monkeypatch):
 
 
 def test_first_call_does_not_tune_unless_asked(timed, monkeypatch, store):
-    monkeypatch.setattr(measured, "_is_timeable", lambda problem: True)
-    problem = make_problem()
+    monkeypatch.setattr(measured, "_is_timeable", lambda call: True)
+    call = make_call()
     for value in (None, "0", ""):
         if value is not None:
             monkeypatch.setenv("FLASHPOINT_AUTOTUNE", value)
-        attention(problem.q, problem.k, problem.v, impl="triton")
+        attention(call.q, call.k, call.v, impl="triton")
     assert timed == []
     assert not store.exists()
 
 
 def test_variable_tunes_a_kind_once(timed, monkeypatch, store):
-    monkeypatch.setattr(measured, "_is_timeable", lambda problem: True)
+    monkeypatch.setattr(measured, "_is_timeable", lambda call: True)
     monkeypatch.setenv("FLASHPOINT_AUTOTUNE", "1")
-    problem = make_problem()
-    attention(problem.q, problem.k, problem.v, impl="triton")
+    call = make_call()
+    attention(call.q, call.k, call.v, impl="triton")
     assert len(timed) == 5
     assert len(json.loads(store.read_text())["tiles"]) == 1
-    attention(problem.q, problem.k, problem.v, impl="triton")
+    attention(call.q, call.k, call.v, impl="triton")
     measured._tried.clear()  # as in another process
-    attention(problem.q, problem.k, problem.v, impl="triton")
+    attention(call.q, call.k, call.v, impl="triton")
     assert len(timed) == 5
 
 
 @pytest.mark.skipif(HAS_GPU, reason="is about tensors that no GPU can time")
 def test_interpreted_call_does_not_tune(timed, monkeypatch):
     monkeypatch.setenv("FLASHPOINT_AUTOTUNE", "1")
-    problem = make_problem()
-    attention(problem.q, problem.k, problem.v, impl="triton")
+    call = make_call()
+    attention(call.q, call.k, call.v, impl="triton")
     assert timed == []
 
 

@@ -12,7 +12,7 @@ if not HAS_TRITON:
     pytest.skip("triton is not installed", allow_module_level=True)
 
 from flashpoint.ops.gpu import dispatch, replay
-from flashpoint.ops.gpu.call import Problem
+from flashpoint.ops.gpu.call import Call
 
 IS_HOPPER = torch.cuda.is_available() and torch.cuda.get_device_capability()[0] == 9
 pytestmark = [
@@ -33,18 +33,18 @@ DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 every_shape = pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 
 
-def make_problem(shape, dtype, activation="relu", causal=False, alpha=1.0):
+def make_call(shape, dtype, activation="relu", causal=False, alpha=1.0):
     q, k, v = make_qkv(shape, dtype).values()
     terms = Terms(activation, alpha, right=0 if causal else None)
-    return Problem.dense(q, k, v, None, None, None, terms)
+    return Call.dense(q, k, v, None, None, None, terms)
 
 
 def assert_served(shape, dtype, activation, causal, alpha=1.0):
     """The kernels for Hopper, not the portable ones, compute this."""
-    problem = make_problem(shape, dtype, activation, causal, alpha)
-    do = problem.q.new_ones(*problem.q.shape[:3], problem.v.shape[3])
-    assert dispatch.forward_kernels(problem)
-    assert dispatch.backward_kernels(problem, do)
+    call = make_call(shape, dtype, activation, causal, alpha)
+    do = call.q.new_ones(*call.q.shape[:3], call.v.shape[3])
+    assert dispatch.choose(call) is dispatch.HOPPER
+    assert dispatch.choose(call, do) is dispatch.HOPPER
 
 
 @every_shape
@@ -165,11 +165,11 @@ def count_signed(monkeypatch):
 
     monkeypatch.setattr(hopper_backward, "SIGNED_ROWS", {False: 1, True: 1})
 
-    def count(problem, most_words=2**24):
+    def count(call, most_words=2**24):
         monkeypatch.setattr(hopper_backward, "MOST_WORDS", most_words)
         monkeypatch.setattr(replay, "_recordings", {})
-        processors = torch.cuda.get_device_properties(problem.q.device).multi_processor_count
-        return hopper_backward.count_signed_heads(problem, processors)
+        processors = torch.cuda.get_device_properties(call.q.device).multi_processor_count
+        return hopper_backward.count_signed_heads(call, processors)
 
     return count
 
@@ -178,7 +178,7 @@ def count_signed(monkeypatch):
 @pytest.mark.parametrize("causal", [False, True], ids=["all", "causal"])
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
 def test_signs_match_reference(shape, causal, dtype, count_signed):
-    assert count_signed(make_problem(shape, dtype, causal=causal)) > 0
+    assert count_signed(make_call(shape, dtype, causal=causal)) > 0
     assert_exact("triton", dtype, make_inputs(shape), causal=causal)
 
 
@@ -197,38 +197,38 @@ def test_signs_match_reference(shape, causal, dtype, count_signed):
 )
 def test_signs_with_options_match_reference(options, dtype, count_signed):
     shape = SIGNED_SHAPES["ragged"]
-    assert count_signed(make_problem(shape, dtype, causal="causal" in options)) > 0
+    assert count_signed(make_call(shape, dtype, causal="causal" in options)) > 0
     assert_exact("triton", dtype, make_inputs(shape), **options)
 
 
 @pytest.mark.parametrize("causal", [False, True], ids=["all", "causal"])
 def test_signs_of_some_heads_at_a_time_change_nothing(causal, count_signed):
     shape = SIGNED_SHAPES["grouped"]
-    problem = make_problem(shape, torch.bfloat16, causal=causal)
+    call = make_call(shape, torch.bfloat16, causal=causal)
     dense = make_inputs(shape)
     inputs = {name: x.transpose(1, 2).contiguous().transpose(1, 2) for name, x in dense.items()}
     results = []
     for heads, most_words in ((4, 2**24), (3, 3 * 4 * 4 * 9 * 512), (1, 4 * 4 * 9 * 512)):
-        assert count_signed(problem, most_words) <= heads
+        assert count_signed(call, most_words) <= heads
         for _ in range(2):  # launched, and replayed
             results.append(run("triton", torch.bfloat16, inputs, causal=causal))
         launches = [len(recorder.launches) for recorder in replay._recordings.values()]
-        assert max(launches) == 2 * -(-4 // count_signed(problem, most_words))
+        assert max(launches) == 2 * -(-4 // count_signed(call, most_words))
     for result in results[1:]:
         assert all(torch.equal(result[name], x) for name, x in results[0].items())
 
 
 def test_signs_too_many_for_their_memory_are_not_stored(count_signed):
     shape = SIGNED_SHAPES["grouped"]
-    problem = make_problem(shape, torch.bfloat16)
-    assert count_signed(problem, 4 * 4 * 9 * 512) == 1
-    assert count_signed(problem, 4 * 4 * 9 * 512 - 1) == 0
+    call = make_call(shape, torch.bfloat16)
+    assert count_signed(call, 4 * 4 * 9 * 512) == 1
+    assert count_signed(call, 4 * 4 * 9 * 512 - 1) == 0
     assert_exact("triton", torch.bfloat16, make_inputs(shape))
 
 
 def test_signs_in_a_cuda_graph_follow_new_inputs(count_signed):
     shape = SIGNED_SHAPES["blind-rows"]
-    assert count_signed(make_problem(shape, torch.bfloat16, causal=True), 2 * 6 * 3 * 512) == 1
+    assert count_signed(make_call(shape, torch.bfloat16, causal=True), 2 * 6 * 3 * 512) == 1
     tensors = {name: x.requires_grad_() for name, x in make_qkv(shape, torch.bfloat16).items()}
     do = torch.randn_like(tensors["q"])
 

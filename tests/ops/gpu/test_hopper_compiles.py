@@ -108,28 +108,30 @@ def launches_of(head_dim, right, alpha, activation, which):
     ``which``: all of a plain call, those of a short one, whose backward has both sides in one, the
     backward ones that store signs, or the forward one.
     """
+    from flashpoint.ops.gpu import dispatch
     from flashpoint.ops.gpu.activations import in_kernels
-    from flashpoint.ops.gpu.call import Problem
-    from flashpoint.ops.gpu.hopper import tiles as hopper_tiles
+    from flashpoint.ops.gpu.call import Call
     from flashpoint.ops.gpu.hopper.backward import kernel as hopper_backward
     from flashpoint.ops.gpu.hopper.forward import kernel as hopper_forward
+    from flashpoint.ops.gpu.portable.blocks import Layout
     from flashpoint.ops.gpu.replay import Recorder
     from flashpoint.ops.spec import Terms
 
     q, k, v, do = (torch.empty(2, 4, 512, head_dim, dtype=torch.bfloat16) for _ in range(4))
-    problem = Problem.dense(q, k, v, None, None, None, Terms(activation, alpha, right=right))
-    assert hopper_tiles.suits(problem)
-    assert hopper_backward.suits(problem, do)
+    call = Call.dense(q, k, v, None, None, None, Terms(activation, alpha, right=right))
+    dispatch.serves = lambda _: True
+    assert dispatch.choose(call) is dispatch.choose(call, do) is dispatch.HOPPER
     with compiling_for(90) as kernels:
         if which != "signed":
-            hopper_forward.launch_hopper_forward(problem, Recorder(q), do)
+            hopper_forward.launch(call, Recorder(q), do, Layout.HEADS_FIRST)
         if which == "forward":
             return kernels
         signed_rows = 512 if which == "signed" else 513
         hopper_backward.SIGNED_ROWS = dict.fromkeys([False, True], signed_rows)
         hopper_backward.BOTH_ROWS = 512 if which == "both" else 511
-        arguments = problem.arguments() | {"GRADIENT": in_kernels(activation)[1]}
-        hopper_backward.launch_hopper_backward(problem, Recorder(q), do, [q, k, v], arguments)
+        arguments = call.arguments() | {"GRADIENT": in_kernels(activation)[1]}
+        rest = (do, [q, k, v], arguments, Layout.HEADS_FIRST)
+        hopper_backward.launch_backward(call, Recorder(q), *rest)
     return kernels
 
 

@@ -365,12 +365,11 @@ def test_parts_of_a_tensor_have_their_addresses(monkeypatch, made):
     kernel = Kernel(described=False)
     x = torch.zeros(2, 5, 3, 4, 8, dtype=torch.bfloat16)
     recorder = Repeating(x)
-    recorder.name_parts("x", ("q", "k", "v"))
     attend(kernel, recorder, *x.unbind(2)[:2], describe=lambda part: part)
     moved = torch.zeros_like(x)
     for is_watched in (False, True):
         monkeypatch.setattr(replay, "is_watched", lambda is_watched=is_watched: is_watched)
-        recorder.replay({"x": moved}, {"x": moved.data_ptr()}, moved)
+        recorder.replay({"qkv": moved}, {"qkv": moved.data_ptr()}, moved)
         q, k, _ = moved.unbind(2)
         given = addresses_in(kernel.notes[-1])
         assert given.arguments[:2] == [q.data_ptr(), k.data_ptr()]

@@ -26,7 +26,7 @@ from flashpoint.ops.spec import NormTerms, Terms
 pytestmark = pytest.mark.slow
 
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
-PACKED = "normalise_heads forward normalise_heads dkdv dq denormalise_heads"
+PACKED = "normalize_heads forward normalize_heads dkdv dq denormalize_heads"
 # dtype, D, Dv, Lq, Lk, terms, tensors beside q, k and v; which kernels the call takes
 CASES = {
     "64": (BF16, 64, 64, 2048, 2048, Terms(), (), "forward dkdv dq"),
@@ -60,8 +60,7 @@ def test_kernels_compile_for_every_gpu(request):
 
 def call_plain(dtype, D, Dv, Lq, Lk, terms, extras):
     """Forward and backward on tensors without values."""
-    from flashpoint.ops.gpu.portable.backward import launch_backward
-    from flashpoint.ops.gpu.portable.forward import launch_forward
+    from flashpoint.ops.gpu.attend import launch_backward, launch_forward
 
     q, do = (torch.empty(2, 4, Lq, d, dtype=dtype) for d in (D, Dv))
     k, v = (torch.empty(2, 2 if "lengths" in extras else 4, Lk, d, dtype=dtype) for d in (D, Dv))

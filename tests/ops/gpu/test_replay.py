@@ -31,8 +31,8 @@ class Repeating(replay.Recorder):
         super().__init__(like)
         self.is_repeatable = True
 
-    def launch(self, kernel, num_programs, arguments):
-        super().launch(kernel, num_programs, arguments)
+    def launch(self, kernel, num_programs, arguments, roles=replay.NO_ROLES):
+        super().launch(kernel, num_programs, arguments, roles)
         if self.is_repeatable:
             last = self.launches[-1]
             self.launches[-1] = last._replace(compiled=last.compiled or kernel)
@@ -52,7 +52,7 @@ def call_packed(q, k, v, q_gain=None, k_gain=None, **options):
 CALLS = {
     "plain": (call_plain, ()),
     "packed": (call_packed, ()),
-    "normalised": (call_packed, ("q_gain", "k_gain")),
+    "normalized": (call_packed, ("q_gain", "k_gain")),
     "queries only": (call_packed, ("q_gain",)),
     "keys only": (call_packed, ("k_gain",)),
 }
@@ -233,8 +233,8 @@ def test_layouts_of_one_shape_share_no_recording(impl, seed, monkeypatch):
     assert len(replay._recordings) > 2
 
 
-class Naming(replay.Recorder):
-    """Launches nothing, but looks at every tensor of a launch: is it what its name leads to?"""
+class Looking(replay.Recorder):
+    """Launches nothing, but looks at every tensor of a launch: is it what its role leads to?"""
 
     def __init__(self, inputs):
         super().__init__(inputs["qkv"])
@@ -245,14 +245,15 @@ class Naming(replay.Recorder):
         self.tensors[name] = super().empty(name, shape, dtype)
         return self.tensors[name]
 
-    def launch(self, kernel, num_programs, arguments):
+    def launch(self, kernel, num_programs, arguments, roles=replay.NO_ROLES):
         known = dict(self.tensors)
-        for name, parts in self.parts.items():
-            known |= zip(parts, known[name].unbind(2), strict=True)
+        for whole, parts in replay.PARTS_OF.items():
+            if whole in known:
+                known |= zip(parts, known[whole].unbind(2), strict=True)
         for name in kernel.arg_names:
             tensor = getattr(arguments[name], "base", arguments[name])
             if isinstance(tensor, torch.Tensor):
-                named = known[self.renamed.get(name, name)]
+                named = known[roles.get(name, name)]
                 assert named.data_ptr() == tensor.data_ptr(), (kernel, name)
         self.kernels.append(kernel)
 
@@ -261,7 +262,7 @@ class Naming(replay.Recorder):
 @pytest.mark.parametrize(
     ("L", "D", "backward_launches"), [(200, 64, 1), (300, 48, 1), (1100, 64, 2)], ids=str
 )
-def test_names_in_hopper_launches_lead_to_tensors(kinds, L, D, backward_launches, monkeypatch):
+def test_roles_in_hopper_launches_lead_to_tensors(kinds, L, D, backward_launches, monkeypatch):
     """Rows and columns are two descriptions of a tensor there, and q may be q-hat."""
     from flashpoint.ops.gpu import dispatch, packed
     from flashpoint.ops.gpu.hopper.backward import kernel as hopper_backward
@@ -270,7 +271,7 @@ def test_names_in_hopper_launches_lead_to_tensors(kinds, L, D, backward_launches
     recorders = []
 
     def first_call_only(name, inputs, options, outputs, first_call):
-        recorders.append(Naming(inputs))
+        recorders.append(Looking(inputs))
         return first_call(recorders[-1])
 
     processors = SimpleNamespace(multi_processor_count=132)

@@ -27,11 +27,9 @@ if not HAS_TRITON:
 import triton
 import triton.language as tl
 
-from flashpoint.ops.gpu import call as problem
-from flashpoint.ops.gpu import replay
-from flashpoint.ops.gpu.portable import decode
-from flashpoint.ops.gpu.portable.blocks import over_power
-from flashpoint.ops.spec import Terms
+from flashpoint.ops.gpu import call as call_module
+from flashpoint.ops.gpu import dispatch, replay
+from flashpoint.ops.gpu.normalizer import over_power, power_of
 
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}
 every_dtype = pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
@@ -261,7 +259,7 @@ PATHS = {
 @interpreted(lambda dtype: dtype == torch.float16)
 @on_gpu(lambda dtype, options: dtype == torch.bfloat16 or "window" in options)
 def test_both_ways_to_load_match_reference(impl, dtype, options, most, monkeypatch):
-    monkeypatch.setattr(problem, "MOST_KEYS_BY_POINTERS", most)
+    monkeypatch.setattr(call_module, "MOST_KEYS_BY_POINTERS", most)
     replay._recordings.clear()  # of the other way
     inputs = make_inputs((2, 2, 1, 70, 130, 32, 16))
     assert_exact(impl, dtype, inputs, **options)
@@ -299,7 +297,7 @@ DECODING = {
 @on_gpu(lambda dtype, options: dtype == torch.bfloat16 or "bias" in options)
 def test_few_queries_of_many_keys_match_reference(impl, options, dtype):
     inputs = make_inputs((2, 2, 1, 3, 700, 32, 16))
-    assert decode.MIN_KEYS <= 700
+    assert dispatch.DECODE_KEYS <= 700
     assert_exact(impl, dtype, inputs, **options)
 
 
@@ -335,10 +333,7 @@ def test_powers_of_lengths_have_their_digits(alpha):
     whole = torch.arange(1, 2049)
     lengths = torch.cat([whole, 2048 * whole - 1, 8191 * whole]).float().to(device_of("triton"))
     powers = torch.empty_like(lengths)
-    terms = Terms(alpha=alpha, right=0)
-    word, number = problem.Problem.dense(*make_qkv().values(), None, None, None, terms).power(
-        "visible"
-    )
+    word, number = power_of(alpha)
     power_kernel[(6,)](powers, lengths, number, word, 1024)
     exact = lengths.double() ** -torch.tensor(alpha).double()  # alpha as fp32 holds it
     error = (powers.double() / exact - 1.0).abs().max()

@@ -14,7 +14,7 @@ from numerics import make_qkv
 if not HAS_TRITON:
     pytest.skip("triton is not installed", allow_module_level=True)
 
-from flashpoint.ops.gpu.call import Problem
+from flashpoint.ops.gpu.call import Call
 from flashpoint.ops.gpu.device import INTERPRETER, Gpu, gpu_of
 from flashpoint.ops.gpu.tiles import measured, stored, table
 from flashpoint.ops.gpu.tiles.table import Kind, Tiles
@@ -130,11 +130,11 @@ def test_kind_holds_what_tiles_depend_on(D):
     q, v = torch.empty(2, 4, 9, D, device="meta"), torch.empty(2, 2, 800, 16, device="meta")
     mask = torch.empty(1, 1, 9, 800, dtype=torch.uint8, device="meta")
     k = torch.empty(2, 2, 800, D, device="meta")
-    problem = Problem.dense(q, k, v, None, mask, None, Terms(left=3))
+    call = Call.dense(q, k, v, None, mask, None, Terms(left=3))
     block = {3: 16, 64: 64, 65: 128, 200: 256}[D]
     expected = Kind("dq", torch.float32, block, 16, True, 1, 9, 800, streams=D in (64, 200))
-    assert Kind.of("dq", problem) == expected
-    assert Kind.of("decode", problem).num_queries == 32  # two heads of nine queries
+    assert Kind.of("dq", call) == expected
+    assert Kind.of("decode", call).num_queries == 32  # two heads of nine queries
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_kind_holds_what_tiles_depend_on(D):
 def test_keys_are_split_so_that_all_multiprocessors_have_two_programs(heads, keys, splits):
     q = torch.empty(1, heads, 1, 64, dtype=torch.bfloat16, device="meta")
     k = torch.empty(1, heads, keys, 64, dtype=torch.bfloat16, device="meta")
-    tiles = table.decode_tiles(Problem.dense(q, k, k, None, None, None, Terms()))
+    tiles = table.decode_tiles(Call.dense(q, k, k, None, None, None, Terms()))
     assert tiles == {
         "BLOCK_M": 16, "BLOCK_N": 64, "num_warps": 4, "num_stages": 4, "num_splits": splits
     }  # fmt: skip
@@ -153,7 +153,7 @@ def test_keys_are_split_so_that_all_multiprocessors_have_two_programs(heads, key
 def test_interpreter_needs_no_cuda_device():
     assert gpu_of(torch.device("cpu")) is INTERPRETER
     q, k, v = make_qkv(SHAPE).values()
-    tiles = table.forward_tiles(Problem.dense(q, k, v, None, None, None, Terms()))
+    tiles = table.forward_tiles(Call.dense(q, k, v, None, None, None, Terms()))
     assert tiles == {"BLOCK_M": 32, "BLOCK_N": 32, "num_warps": 4, "num_stages": 2}
 
 
@@ -173,7 +173,7 @@ def test_store_is_in_the_cache_folder(monkeypatch, tmp_path):
 
 def test_what_is_kept_is_found_in_another_process(store):
     stored.keep("a", {"block_m": 16})
-    code = "from flashpoint.ops.gpu import tile_store; print(tile_store.find('a'))"
+    code = "from flashpoint.ops.gpu.tiles import stored; print(stored.find('a'))"
     printed = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )

@@ -38,9 +38,9 @@ def launched(monkeypatch):
     monkeypatch.setattr(replay, "_recordings", {})
     names, launch = [], replay.Recorder.launch
 
-    def spy(recorder, kernel, num_programs, arguments):
+    def spy(recorder, kernel, *rest):
         names.append(kernel.__name__)
-        launch(recorder, kernel, num_programs, arguments)
+        launch(recorder, kernel, *rest)
 
     monkeypatch.setattr(replay.Recorder, "launch", spy)
     return names

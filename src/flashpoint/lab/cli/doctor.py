@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 _INSTRUCTION_SETS = ("avx2", "avx512_f", "avx512_bf16", "amx", "neon", "sve", "bf16")
 _TOLERANCE = 1e-5  # of fp32 rounding over a few dozen keys
+_TYPICAL = (1, 12, 197, 64)  # B, H, L, D of a call whose kernels are shown: a ViT-B/16's
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +86,15 @@ class Implementation:
 
 
 @dataclass(frozen=True, slots=True)
+class Kernels:
+    """A row of the GPU's table of kernels: "serves" a typical call, or why it does not."""
+
+    name: str
+    forward: str
+    backward: str
+
+
+@dataclass(frozen=True, slots=True)
 class Findings:
     """All that the doctor found; ``--json`` prints exactly this."""
 
@@ -93,6 +103,7 @@ class Findings:
     cpu: Cpu
     gpus: list[Gpu]
     implementations: list[Implementation]
+    kernels: list[Kernels]
 
     @property
     def healthy(self) -> bool:
@@ -134,12 +145,14 @@ def doctor(
         return
     refuse_alone(seed=seed, cases=cases, first=first, case=case, time_limit=time_limit)
     refuse_alone(device=device, impl=impl, jobs=jobs)
+    implementations = _check_implementations()
     findings = Findings(
         versions=_find_versions(),
         extras=_find_extras(),
         cpu=_find_cpu(),
         gpus=_find_gpus(),
-        implementations=_check_implementations(),
+        implementations=implementations,
+        kernels=_explain_typical() if _has_kernels(implementations) else [],
     )
     if as_json:
         typer.echo(json.dumps(asdict(findings), indent=2))
@@ -230,6 +243,28 @@ def _describe_kernels(device: "torch.device") -> str:
 
     kernels = "for Hopper, and portable" if dispatch.serves(device) else "portable"
     return f"{kernels}; {versions.describe()}"
+
+
+def _has_kernels(implementations: list[Implementation]) -> bool:
+    return any(i.name == "triton" and i.available for i in implementations)
+
+
+def _explain_typical() -> list[Kernels]:
+    """Who serves a typical call here, and why those before it in the table do not."""
+    import torch
+
+    from flashpoint.ops.gpu import dispatch
+    from flashpoint.ops.gpu.call import Call
+    from flashpoint.ops.spec import Terms
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    q, k, v, do = (torch.empty(_TYPICAL, dtype=torch.bfloat16, device=device) for _ in range(4))
+    call = Call.dense(q, k, v, None, None, None, Terms())
+    both = (dispatch.explain(call), dispatch.explain(call, do))
+    return [
+        Kernels(name, *(found[name] or "serves" if name in found else "" for found in both))
+        for name in max(both, key=len)
+    ]
 
 
 def _find_driver() -> str:
@@ -326,6 +361,13 @@ def _draw(findings: Findings) -> "Iterable[Table]":
             for i in findings.implementations
         ],
     )
+    if findings.kernels:
+        _, heads, tokens, dim = _TYPICAL
+        yield _table(
+            f"Kernels for {tokens} tokens, {heads} heads of {dim}, bfloat16",
+            ("kernels", "forward", "backward"),
+            [(row.name, row.forward, row.backward) for row in findings.kernels],
+        )
     yield _table(
         "Extras",
         ("extra", "installed", "missing", "to complete it"),

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from flashpoint.lab.bench.cases import Case
-    from flashpoint.ops.gpu.call import Problem
+    from flashpoint.ops.gpu.call import Call
     from flashpoint.ops.gpu.tiles.measured import Tuned
     from flashpoint.ops.gpu.tiles.table import Kind, Tiles
 
@@ -83,33 +83,36 @@ def _require_kernels(dry_run: bool) -> None:
         )
 
 
-def _problem(case: "Case", q: "Tensor", k: "Tensor", v: "Tensor") -> "Problem":
+def _call_of(case: "Case", q: "Tensor", k: "Tensor", v: "Tensor") -> "Call":
     """A case as the kernels take it."""
-    from flashpoint.ops.gpu.call import Problem
+    from flashpoint.ops.gpu.call import Call
     from flashpoint.ops.spec import Terms, find_activation
 
     key = find_activation(case.activation).key
     terms = Terms(key, right=0 if case.causal else None)
-    return Problem.dense(q, k, v, None, None, None, terms)
+    return Call.dense(q, k, v, None, None, None, terms)
 
 
 def _launch(case: "Case") -> None:
     """Run the kernels that have tiles, also where a faster one would serve the case."""
     from flashpoint.lab.bench.calls import make_inputs
+    from flashpoint.ops.gpu.attend import gradient_arguments
+    from flashpoint.ops.gpu.dispatch import DECODE
     from flashpoint.ops.gpu.portable import backward, decode, forward
+    from flashpoint.ops.gpu.portable.blocks import Layout
     from flashpoint.ops.gpu.replay import Recorder
 
     inputs = make_inputs(case)
     q, k, v = (x.detach() for x in inputs.leaves)
-    problem, recorder = _problem(case, q, k, v), Recorder(q)
+    call, recorder = _call_of(case, q, k, v), Recorder(q)
     o = inputs.do.new_empty(inputs.do.shape)
-    if decode.suits(problem):
-        decode.launch_decode(problem, recorder, o)
+    if DECODE.why_not(call, None) is None:
+        decode.launch(call, recorder, o, Layout.HEADS_FIRST)
         return
-    forward.launch_tiled(problem, recorder, o)
+    forward.launch(call, recorder, o, Layout.HEADS_FIRST)
     grads = [x.new_empty(x.shape) for x in (q, k, v)]
-    arguments = backward.gradient_arguments(problem)
-    backward.launch_tiled(problem, recorder, inputs.do, grads, arguments)
+    rest = (inputs.do, grads, gradient_arguments(call), Layout.HEADS_FIRST)
+    backward.launch_backward(call, recorder, *rest)
 
 
 def _measure(cases: "Sequence[Case]") -> "list[tuple[Case, Tuned]]":
@@ -138,7 +141,7 @@ def _kinds(case: "Case") -> "list[Kind]":
     import torch
 
     from flashpoint.lab.bench.calls import TORCH_DTYPES
-    from flashpoint.ops.gpu.portable import decode
+    from flashpoint.ops.gpu.dispatch import DECODE
     from flashpoint.ops.gpu.tiles.table import Kind
     from flashpoint.ops.implementations import choose
 
@@ -146,10 +149,10 @@ def _kinds(case: "Case") -> "list[Kind]":
         torch.empty(sizes, dtype=TORCH_DTYPES[case.dtype], device="meta")
         for sizes in (case.shape.q_sizes, case.shape.kv_sizes)
     )
-    problem = _problem(case, q, k, k)
-    choose("triton", q, k, problem.terms.activation)
-    names = ("decode",) if decode.suits(problem) else ("forward", "dkdv", "dq")
-    return [Kind.of(name, problem) for name in names]
+    call = _call_of(case, q, k, k)
+    choose("triton", q, k, call.terms.activation)
+    names = ("decode",) if DECODE.why_not(call, None) is None else ("forward", "dkdv", "dq")
+    return [Kind.of(name, call) for name in names]
 
 
 def _draw_candidates(kinds: "dict[Case, list[Kind]]") -> "Table":
@@ -178,14 +181,13 @@ def _has_hopper_kernels(case: "Case") -> bool:
 
     from flashpoint.lab.bench.calls import TORCH_DTYPES
     from flashpoint.ops.gpu import dispatch
-    from flashpoint.ops.gpu.portable import decode
 
     q, k = (
         torch.empty(sizes, dtype=TORCH_DTYPES[case.dtype], device=case.device)
         for sizes in (case.shape.q_sizes, case.shape.kv_sizes)
     )
-    problem = _problem(case, q, k, k)
-    return not decode.suits(problem) and dispatch.forward_kernels(problem) is not None
+    call = _call_of(case, q, k, k)
+    return dispatch.choose(call) is dispatch.HOPPER
 
 
 def _draw_results(results: "Sequence[tuple[Case, Tuned]]", stored: "Path") -> "Table":

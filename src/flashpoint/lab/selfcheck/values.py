@@ -25,7 +25,7 @@ from torch import Tensor
 
 import flashpoint
 from flashpoint.lab.selfcheck.case import DTYPES, Case, Scored
-from flashpoint.ops.qk_norm import normalise
+from flashpoint.ops.qk_norm import normalize
 from flashpoint.ops.spec import BUILTIN, Activation
 
 Values = dict[str, Tensor]
@@ -264,8 +264,8 @@ def _in_sizes(
         options["scale"] = abs(case.scale)
     if case.function == "qkvpacked":
         q, k, v = values["qkv"].unbind(2)
-        q = normalise(q, case.norms[0] or "none", values.pop("q_gain", None), 1e-6)
-        k = normalise(k, case.norms[1] or "none", values.pop("k_gain", None), 1e-6)
+        q = normalize(q, case.norms[0] or "none", values.pop("q_gain", None), 1e-6)
+        k = normalize(k, case.norms[1] or "none", values.pop("k_gain", None), 1e-6)
         values["qkv"] = torch.stack((q, k, v), 2).abs()
     else:
         values |= {name: values[name].abs() for name in "qk"}

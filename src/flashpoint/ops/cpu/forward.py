@@ -7,7 +7,7 @@ from torch import Tensor
 from flashpoint.ops.cpu.activations import on_tiles
 from flashpoint.ops.cpu.scores import ScoreTiles, scaled_product
 from flashpoint.ops.cpu.tiling import Group
-from flashpoint.ops.spec import Terms, length_power
+from flashpoint.ops.spec import Terms, normalizer
 
 SMALL = 2**18  # numbers in q times numbers in k, where a call costs more than its arithmetic
 _NUMPY_DTYPES = (torch.float32, torch.float64)
@@ -95,7 +95,7 @@ def _attend_small(q: Tensor, k: Tensor, v: Tensor, terms: Terms) -> Tensor:
     else:
         w = on_tiles(terms.activation).weigh_(torch.from_numpy(s)).numpy()
     o = np.matmul(w, v.numpy())
-    o *= gain * length_power(num_keys, terms.alpha)
+    o *= gain * normalizer(num_keys, terms.alpha)
     if q_heads != kv_heads:
         o = o.reshape(samples, q_heads, num_queries, -1)
     return torch.from_numpy(np.ascontiguousarray(o))

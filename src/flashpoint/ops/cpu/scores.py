@@ -7,7 +7,7 @@ from torch import Tensor
 
 from flashpoint.ops.cpu.activations import SMOOTH_IN_BF16, on_tiles
 from flashpoint.ops.cpu.tiling import Group, Plan, Tile
-from flashpoint.ops.spec import Terms, length_power
+from flashpoint.ops.spec import Terms, normalizer
 
 SMALLEST_INSIDE, LARGEST_INSIDE = 2.0**-30, 2.0**30  # factors that products take with them
 _BITS = {
@@ -103,8 +103,8 @@ class ScoreTiles:
             return self.gain
         n = self.plan.num_keys if self.terms.length == "keys" else self._count(group, i0, i1)
         if isinstance(n, int):
-            return self.gain * length_power(max(n, 1), alpha)
-        return self.gain * n.clamp(min=1).to(self.sums_dtype) ** -alpha
+            return self.gain * normalizer(max(n, 1), alpha)
+        return self.gain * normalizer(n, alpha, self.sums_dtype)
 
     def accumulate(self, total: Tensor | None, a: Tensor, b: Tensor) -> Tensor:
         """total + a @ b; None is where a sum begins."""

@@ -1,4 +1,4 @@
-"""Packed sequences on the CPU: one after another, each as a batch of one."""
+"""Sequences of a varlen call on the CPU: one after another, each as a batch of one."""
 
 from collections.abc import Iterator
 
@@ -74,9 +74,9 @@ def _sequences(cu_q: list[int], cu_k: list[int]) -> Iterator[tuple[int, slice, s
         yield b, slice(cu_q[b], cu_q[b + 1]), slice(cu_k[b], cu_k[b + 1])
 
 
-def _as_batch(packed: Tensor, rows: slice) -> Tensor:
+def _as_batch(x: Tensor, rows: slice) -> Tensor:
     """[T, H, D] to the [1, H, L, D] of one sequence."""
-    return packed[rows].transpose(0, 1).unsqueeze(0)
+    return x[rows].transpose(0, 1).unsqueeze(0)
 
 
 def _part(x: Tensor | None, b: int, qb: Tensor, kb: Tensor) -> Tensor | None:

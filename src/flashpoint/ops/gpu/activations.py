@@ -14,6 +14,7 @@ from flashpoint.ops.implementations import INTERPRETED
 from flashpoint.ops.spec import registered
 
 SQRT_HALF = tl.constexpr(0.7071067811865476)
+TINY = tl.constexpr(2.0**-100)  # under it a logarithm stays: GPUs take that of less for that of 0
 GAUSS_AT_0 = tl.constexpr(0.3989422804014327)  # density of the standard normal distribution
 
 
@@ -142,6 +143,23 @@ def sigmoid_by_twos(s):
 @triton.jit
 def silu_by_twos(s):
     return s * tl.inline_asm_elementwise(_TWO_SIGMOIDS, "=f,=f,f,f", [s], tl.float32, True, 2)
+
+
+@triton.jit
+def r_log_r(s):
+    """relu(s) log relu(s), which is 0 at 0: for the entropy of relu attention."""
+    return tl.where(s <= 0.0, 0.0, s * log_of(s))
+
+
+@triton.jit
+def r_log_r_slope(s):
+    """Its derivative: 0 up to 0, as relu's."""
+    return tl.where(s <= 0.0, 0.0, 1.0 + log_of(s))
+
+
+@triton.jit
+def log_of(s):
+    return tl.log(tl.maximum(s, TINY, propagate_nan=tl.PropagateNan.ALL))
 
 
 _PAIRS = {

@@ -1,4 +1,7 @@
-"""One call as the kernels take it: tensors seen as [B, H, L, D], numbers, facts to compile in."""
+"""One call as data: tensors seen as [B, H, L, D], numbers, and facts to compile in.
+
+"packed" is qkv, q, k and v in one tensor; "varlen" is sequences that follow one another.
+"""
 
 import math
 from typing import Any, NamedTuple
@@ -10,29 +13,64 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from flashpoint.ops.gpu.activations import in_kernels, is_builtin
 from flashpoint.ops.gpu.device import gpu_of
-from flashpoint.ops.gpu.portable.counts import launch_counts
+from flashpoint.ops.gpu.normalizer import Normalizer, broadcast_strides
+from flashpoint.ops.gpu.replay import Role
 from flashpoint.ops.implementations import INTERPRETED
-from flashpoint.ops.spec import Terms, length_power, registered
+from flashpoint.ops.spec import NormTerms, Terms, normalizer, registered
 
 MOST_KEYS_BY_POINTERS = 256  # descriptors cost the host 25 us a launch, more than they save here
 FARTHEST = 2**30  # a window beyond any sequence, and within 32 bits with a position added
 LARGEST_LIFT = 16.0
 SMALLEST_SHRINK = -8  # exponent of two by which fp16 weights are kept away from overflow
-POWERS = {1.0: "inverse", 0.5: "root"}  # exponents that kernels know by a word
-LARGEST_ALPHA = 1024.0  # 2 ** -alpha is 0 in fp32 far before it
 
 
-class Problem(NamedTuple):
+class QKNorm(NamedTuple):
+    """Norms that kernels have to take q and k through; gains are [D], dense, or None."""
+
+    q_gain: Tensor | None = None
+    k_gain: Tensor | None = None
+    terms: NormTerms = NormTerms()
+
+    @property
+    def kinds(self) -> dict[str, str]:
+        """By name of the tensor; "none" where there is no norm."""
+        return {"q": self.terms.q_kind, "k": self.terms.k_kind}
+
+    @property
+    def is_none(self) -> bool:
+        """True where q and k are taken as they are."""
+        return self.terms.q_kind == self.terms.k_kind == "none"
+
+    def of_keys(self) -> "QKNorm":
+        """That of k alone."""
+        return QKNorm(None, self.k_gain, self.terms._replace(q_kind="none"))
+
+    def of_queries(self) -> "QKNorm":
+        """That of q alone."""
+        return QKNorm(self.q_gain, None, self.terms._replace(k_kind="none"))
+
+    def arguments(self) -> dict[str, Any]:
+        """What kernels take for it, by name."""
+        return {
+            "q_gain": self.q_gain, "k_gain": self.k_gain,
+            "q_eps": self.terms.q_eps, "k_eps": self.terms.k_eps,
+            "Q_NORM": self.terms.q_kind, "K_NORM": self.terms.k_kind,
+        }
+
+
+class Call(NamedTuple):
     """The tensors and numbers of one call.
 
     Attributes:
-        q, k, v: [B, H, L, D] in any strides; packed sequences are rows of one sample.
+        q, k, v: [B, H, L, D] in any strides; sequences of a varlen call are rows of one sample.
         mask: bytes, if it was one of booleans.
         lengths: [B] numbers of existing keys, or None.
-        cu_q, cu_k: where packed sequences begin, or None.
+        cu_q, cu_k: where sequences of a varlen call begin, or None.
         num_samples: how many sequences there are.
         num_queries, num_keys: of the longest sequence.
         scale, gain: with the scale moved behind h where h allows it.
+        qk_norm: norms of q and k that are still to come.
+        q_role, k_role: what q and k are to the recorded call: themselves, or q-hat and k-hat.
     """
 
     q: Tensor
@@ -49,6 +87,9 @@ class Problem(NamedTuple):
     terms: Terms
     scale: float
     gain: float
+    qk_norm: QKNorm = QKNorm()
+    q_role: Role = Role.Q
+    k_role: Role = Role.K
 
     @classmethod
     def dense(
@@ -60,7 +101,7 @@ class Problem(NamedTuple):
         mask: Tensor | None,
         key_lengths: Tensor | None,
         terms: Terms,
-    ) -> "Problem":
+    ) -> "Call":
         """Samples of one length, padded perhaps."""
         scale, gain = _scale_and_gain(q, bias, terms)
         return cls(
@@ -70,6 +111,23 @@ class Problem(NamedTuple):
 
     @classmethod
     def packed(
+        cls,
+        qkv: Tensor,
+        q_gain: Tensor | None,
+        k_gain: Tensor | None,
+        bias: Tensor | None,
+        mask: Tensor | None,
+        key_lengths: Tensor | None,
+        qk_norm: NormTerms,
+        terms: Terms,
+    ) -> "Call":
+        """Samples of one length in qkv [B, L, 3, H, D], in any strides."""
+        q, k, v = (x.transpose(1, 2) for x in qkv.unbind(2))
+        call = cls.dense(q, k, v, bias, mask, key_lengths, terms)
+        return call._replace(qk_norm=QKNorm(q_gain, k_gain, qk_norm))
+
+    @classmethod
+    def varlen(
         cls,
         q: Tensor,
         k: Tensor,
@@ -81,7 +139,7 @@ class Problem(NamedTuple):
         max_seqlen_q: int,
         max_seqlen_k: int,
         terms: Terms,
-    ) -> "Problem":
+    ) -> "Call":
         """Sequences one after another, [T, H, D]."""
         scale, gain = _scale_and_gain(q, bias, terms)
         q, k, v = (x.transpose(0, 1).unsqueeze(0) for x in (q, k, v))
@@ -91,9 +149,27 @@ class Problem(NamedTuple):
         )
 
     @property
-    def is_packed(self) -> bool:
+    def is_varlen(self) -> bool:
         """True where sequences follow one another as rows of one sample."""
         return self.cu_q is not None
+
+    @property
+    def roles(self) -> dict[str, Role]:
+        """What tensors are of which a kernel's name for them does not tell it."""
+        q, k = self.q_role, self.k_role
+        rows = {"q_rows": q, "k_rows": k, "v_rows": Role.V, "do_rows": Role.DO}
+        return {"q": q, "k": k, "q_raw": Role.Q, "k_raw": Role.K} | rows
+
+    def of_hats(self, hats: dict[Role, Tensor]) -> "Call":
+        """The same of q-hat, k-hat or both, [B, L, H, D], with no norm left to come for these."""
+        call = self
+        if Role.Q_HAT in hats:
+            q, left = hats[Role.Q_HAT].transpose(1, 2), call.qk_norm.of_keys()
+            call = call._replace(q=q, q_role=Role.Q_HAT, qk_norm=left)
+        if Role.K_HAT in hats:
+            k, left = hats[Role.K_HAT].transpose(1, 2), call.qk_norm.of_queries()
+            call = call._replace(k=k, k_role=Role.K_HAT, qk_norm=left)
+        return call
 
     @property
     def is_empty(self) -> bool:
@@ -114,7 +190,7 @@ class Problem(NamedTuple):
     @property
     def ends_early(self) -> bool:
         """True where memory goes on behind a sequence's last key."""
-        return self.lengths is not None or self.is_packed
+        return self.lengths is not None or self.is_varlen
 
     @property
     def window(self) -> tuple[int | None, int | None]:
@@ -140,34 +216,6 @@ class Problem(NamedTuple):
         window = self.terms.left is not None or self.terms.right is not None
         return not (window or self.ends_early) and is_builtin(self.terms.activation)
 
-    def norm(self) -> tuple[str, float, Tensor | None]:
-        """How queries get gain * n_i ** -alpha: the kernels' word for it, a factor, a tensor.
-
-        Only a mask of booleans must be counted, and a tensor be made; all else kernels know.
-        """
-        terms = self.terms
-        if terms.alpha == 0.0:
-            return "constant", self.gain, None
-        has_bool_mask = self.mask is not None and self.mask.dtype == torch.uint8
-        counts_keys = terms.length == "keys" and not self.is_packed
-        window = terms.left is not None or terms.right is not None
-        if counts_keys or not (has_bool_mask or window or self.ends_early):
-            return "constant", self.gain * length_power(self.num_keys, terms.alpha), None
-        if terms.length == "keys" or not has_bool_mask:
-            return terms.length, self.gain, None
-        assert self.mask is not None
-        counts = launch_counts(self, self.mask, _broadcast_strides(self.mask))
-        return "given", 1.0, self.gain * counts.clamp(min=1).float() ** -terms.alpha
-
-    def power(self, norm: str) -> tuple[str, float | None]:
-        """How kernels make n_i ** -alpha for such a norm: their word, alpha where none says it."""
-        alpha = self.terms.alpha
-        if norm in ("constant", "given"):
-            return "none", None
-        if alpha in POWERS:
-            return POWERS[alpha], None
-        return "any", min(max(alpha, -LARGEST_ALPHA), LARGEST_ALPHA)
-
     def shrinks(self) -> tuple[float, float]:
         """Powers of two that keep fp16 weights, and their gradients ds, in range before the end.
 
@@ -176,7 +224,7 @@ class Problem(NamedTuple):
         if self.q.dtype != torch.float16:
             return 1.0, 1.0
         moved, degree = self.moved_exponent()
-        power = length_power(self.num_keys, self.terms.alpha)
+        power = normalizer(self.num_keys, self.terms.alpha)
         exponent = round(math.log2(power)) if 0.0 < power < math.inf else 0
         exponent = min(max(exponent, SMALLEST_SHRINK), 0)
         return 2.0 ** (exponent + moved), 2.0 ** (moved * (degree - 1) // degree)
@@ -189,7 +237,7 @@ class Problem(NamedTuple):
         if self.q.dtype != torch.float16:
             return 1.0, 1.0
         moved, degree = self.moved_exponent()
-        power = length_power(self.num_keys, self.terms.alpha)
+        power = normalizer(self.num_keys, self.terms.alpha)
         lift = min(1.0 / power, LARGEST_LIFT) if 0.0 < power < math.inf else 1.0
         return lift, lift * 2.0 ** (moved * (degree - 1) // degree - moved)
 
@@ -226,32 +274,30 @@ class Problem(NamedTuple):
 
     def arguments(self) -> dict[str, Any]:
         """What every kernel takes, by name; tensors that depend on tiles are not among it."""
-        terms = self.terms
-        norm, gain, normalizers = self.norm()
-        power, alpha = self.power(norm)
+        terms, made = self.terms, Normalizer.of(self)
         weigh, _ = in_kernels(terms.activation)
         shrink, shrink_ds = self.shrinks()
         return {
             "bias": self.bias,
             "mask": self.mask,
-            "normalizers": normalizers,
+            "normalizers": made.values,
             "lengths": self.lengths,
             "cu_q": self.cu_q,
             "cu_k": self.cu_k,
-            "bias_strides": _broadcast_strides(self.bias),
-            "mask_strides": _broadcast_strides(self.mask),
-            "norm_strides": _broadcast_strides(normalizers),
+            "bias_strides": broadcast_strides(self.bias),
+            "mask_strides": broadcast_strides(self.mask),
+            "normalizer_strides": broadcast_strides(made.values),
             "Hq": self.q_heads,
             "Lq": self.num_queries,
             "Lk": self.num_keys,
-            "Tq": self.q.shape[2] if self.is_packed else None,
-            "Tk": self.k.shape[2] if self.is_packed else None,
+            "Tq": self.q.shape[2] if self.is_varlen else None,
+            "Tk": self.k.shape[2] if self.is_varlen else None,
             "left": self.window[0],
             "right": self.window[1],
             "scale": self.scale,
             "bias_number": terms.bias,
-            "gain": gain,
-            "alpha": alpha,
+            "gain": made.gain,
+            "alpha": made.alpha,
             "shrink": shrink,
             "shrink_ds": shrink_ds,
             "WEIGH": weigh,
@@ -261,13 +307,13 @@ class Problem(NamedTuple):
             "HAS_SCALE": self.scale != 1.0,
             "HAS_BIAS_NUMBER": terms.bias != 0.0,
             "MASK": _mask_kind(self.mask),
-            "NORM": norm,
-            "POWER": power,
+            "NORMALIZER": made.word,
+            "POWER": made.power,
             "SHRINKS": self.q.dtype == torch.float16,
             "ENDS_EARLY": self.ends_early,
             "BLOCK_D": block_of(self.q.shape[3]),
             "BLOCK_DV": block_of(self.v.shape[3]),
-        }
+        } | self.qk_norm.arguments()
 
 
 def block_of(dim: int) -> int:
@@ -313,13 +359,6 @@ def _scale_and_gain(q: Tensor, bias: Tensor | None, terms: Terms) -> tuple[float
 
 def _mask_kind(mask: Tensor | None) -> str:
     return "none" if mask is None else "bool" if mask.dtype == torch.uint8 else "float"
-
-
-def _broadcast_strides(x: Tensor | None) -> tuple[int, ...]:
-    """Strides with zeros where a size of one is repeated."""
-    if x is None:
-        return ()
-    return tuple(0 if n == 1 else stride for n, stride in zip(x.shape, x.stride(), strict=True))
 
 
 def prepare(**tensors: Tensor | None) -> dict[str, Tensor | None]:

@@ -65,7 +65,7 @@ class Shortcut(NamedTuple):
         own: the launcher's arguments, but for the kernel's.
         arguments: the kernel's, with a descriptor's several parts in its place.
         form: how ``arguments`` follow ``own``.
-        pointers, maps: which arguments the tensors are, by their names.
+        pointers, maps: which arguments the tensors are, by their roles.
     """
 
     launch: Callable[..., None]
@@ -79,10 +79,10 @@ class Shortcut(NamedTuple):
         """Launch on tensors of the same kind at other addresses."""
         own, arguments = self.own.copy(), self.arguments.copy()
         own[STREAM] = stream
-        for at, name in self.pointers:
-            arguments[at] = addresses[name]
-        for at, name, maps in self.maps:
-            arguments[at] = maps[addresses[name]]
+        for at, role in self.pointers:
+            arguments[at] = addresses[role]
+        for at, role, maps in self.maps:
+            arguments[at] = maps[addresses[role]]
         if self.form == "flat":
             self.launch(*own, *arguments)
         else:
@@ -101,32 +101,32 @@ class Launch(NamedTuple):
 
     @classmethod
     def of(
-        cls, compiled: Any, grid: tuple[int, int, int], names: Sequence[str], values: Sequence[Any]
+        cls, compiled: Any, grid: tuple[int, int, int], roles: Sequence[str], values: Sequence[Any]
     ) -> "Launch":
         """A launch as it was made; the tensors in it are forgotten."""
         arguments, tensors, descriptors = list(values), [], []
-        for at, (name, value) in enumerate(zip(names, values, strict=True)):
+        for at, (role, value) in enumerate(zip(roles, values, strict=True)):
             if isinstance(value, Tensor):
-                tensors.append((at, name))
+                tensors.append((at, role))
                 arguments[at] = None
             elif _is_descriptor(value):
-                descriptors.append((at, name, described(value, None)))
+                descriptors.append((at, role, described(value, None)))
                 arguments[at] = None
-        shortcut = find_shortcut(compiled, grid, names, values)
+        shortcut = find_shortcut(compiled, grid, roles, values)
         return cls(compiled, grid, arguments, tensors, descriptors, shortcut)
 
     def run(self, tensors: dict[str, Tensor | None]) -> None:
         """Launch on other tensors of the same kind by Triton's own way."""
         arguments = self.arguments.copy()
-        for at, name in self.tensors:
-            arguments[at] = tensors[name]
-        for at, name, descriptor in self.descriptors:
-            arguments[at] = described(descriptor, tensors[name])
+        for at, role in self.tensors:
+            arguments[at] = tensors[role]
+        for at, role, descriptor in self.descriptors:
+            arguments[at] = described(descriptor, tensors[role])
         self.compiled[self.grid](*arguments)
 
 
 def find_shortcut(
-    compiled: Any, grid: tuple[int, int, int], names: Sequence[str], values: Sequence[Any]
+    compiled: Any, grid: tuple[int, int, int], roles: Sequence[str], values: Sequence[Any]
 ) -> Shortcut | None:
     """The way past Triton, or None where it is not as we know it or has work of its own to do."""
     form = launcher_form()
@@ -138,7 +138,7 @@ def find_shortcut(
         if run.global_scratch_size or run.profile_scratch_size or instrumented:
             return None
         own = _own_arguments(compiled, grid, form)
-        return _fill_in(run.launch, own, form, names, values)
+        return _fill_in(run.launch, own, form, roles, values)
     except (AttributeError, KeyError, TypeError):
         return None
 
@@ -155,7 +155,7 @@ def _own_arguments(compiled: Any, grid: tuple[int, int, int], form: Form) -> lis
 
 
 def _fill_in(
-    launch: Any, own: list[Any], form: Form, names: Sequence[str], values: Sequence[Any]
+    launch: Any, own: list[Any], form: Form, roles: Sequence[str], values: Sequence[Any]
 ) -> Shortcut | None:
     """The kernel's arguments; a descriptor becomes several."""
     num_described = sum(map(_is_descriptor, values))
@@ -167,14 +167,14 @@ def _fill_in(
     arguments: list[Any] = []
     pointers: list[tuple[int, str]] = []
     maps: list[tuple[int, str, Maps]] = []
-    for name, value in zip(names, values, strict=True):
+    for role, value in zip(roles, values, strict=True):
         if _is_descriptor(value):
             describe = describers[len(maps)]
             make = partial(_make_map, describe, described(value, None))
-            maps.append((len(arguments), name, Maps(make)))
+            maps.append((len(arguments), role, Maps(make)))
             arguments += [None, *describe(value)[1:]]
         elif isinstance(value, Tensor):
-            pointers.append((len(arguments), name))
+            pointers.append((len(arguments), role))
             arguments.append(None)
         else:
             arguments.append(value)

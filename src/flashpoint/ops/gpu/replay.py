@@ -5,7 +5,8 @@ small attention takes on the GPU. A call with the same shapes, strides and terms
 what the first one recorded: outputs are made, and addresses handed to the launchers.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from enum import StrEnum
 from typing import Any
 
 import torch
@@ -16,6 +17,44 @@ from flashpoint.ops.gpu.launcher import Launch, Shortcut, current_stream, is_wat
 from flashpoint.ops.implementations import INTERPRETED
 
 MOST_RECORDINGS = 1024  # then all are forgotten: shapes that never come back
+
+
+class Role(StrEnum):
+    """What a tensor is to a recorded call, whatever a kernel calls its argument.
+
+    Inputs, outputs, and what lies between two launches. Most kernels name arguments by roles.
+    """
+
+    Q = "q"
+    K = "k"
+    V = "v"
+    QKV = "qkv"
+    BIAS = "bias"
+    MASK = "mask"
+    LENGTHS = "lengths"
+    CU_Q = "cu_q"
+    CU_K = "cu_k"
+    Q_GAIN = "q_gain"
+    K_GAIN = "k_gain"
+    DO = "do"
+    O = "o"  # noqa: E741 - the name of the output everywhere
+    DQ = "dq"
+    DK = "dk"
+    DV = "dv"
+    DQKV = "dqkv"
+    DQ_GAIN = "dq_gain"
+    DK_GAIN = "dk_gain"
+    Q_HAT = "q_hat"
+    K_HAT = "k_hat"
+    Q_STATISTICS = "q_statistics"
+    K_STATISTICS = "k_statistics"
+    PARTS = "parts"
+    WORDS = "words"
+
+
+# parts of [B, L, parts, H, D] that are arguments of their own
+PARTS_OF = {Role.QKV: (Role.Q, Role.K, Role.V), Role.DQKV: (Role.DQ, Role.DK, Role.DV)}
+NO_ROLES: Mapping[str, Role] = {}
 
 
 def only(kernel: Any, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -30,41 +69,33 @@ def run_once(kernel: Any, num_programs: int, arguments: dict[str, Any]) -> Any:
 
 
 class Recorder:
-    """Makes outputs and launches kernels for a first call, and remembers both for later ones.
-
-    Kernels name their arguments alike, so that a name tells which tensor goes where.
-    """
+    """Makes outputs and launches kernels for a first call, and remembers both for later ones."""
 
     def __init__(self, like: Tensor) -> None:
         self.like: Tensor | None = like
-        self.buffers: dict[str, tuple[tuple[int, ...], torch.dtype]] = {}
-        self.parts: dict[str, tuple[str, ...]] = {}
-        self.renamed: dict[str, str] = {}
+        self.buffers: dict[Role, tuple[tuple[int, ...], torch.dtype]] = {}
         self.launches: list[Launch] = []
         self.shortcuts: list[Shortcut] = []
         is_known = versions.launcher_form() is not None
         self.is_repeatable = like.is_cuda and not INTERPRETED and is_known
 
-    def empty(self, name: str, shape: Iterable[int], dtype: torch.dtype) -> Tensor:
+    def empty(self, role: Role, shape: Iterable[int], dtype: torch.dtype) -> Tensor:
         """A tensor that kernels write, made anew for every call."""
         assert self.like is not None
-        self.buffers[name] = (tuple(shape), dtype)
-        return self.like.new_empty(self.buffers[name][0], dtype=dtype)
+        self.buffers[role] = (tuple(shape), dtype)
+        return self.like.new_empty(self.buffers[role][0], dtype=dtype)
 
-    def name_parts(self, name: str, parts: tuple[str, ...]) -> None:
-        """Tell that kernels know the parts of [B, L, parts, H, D] by names of their own."""
-        self.parts[name] = parts
+    def launch(
+        self,
+        kernel: Any,
+        num_programs: int,
+        arguments: dict[str, Any],
+        roles: Mapping[str, Role] = NO_ROLES,
+    ) -> None:
+        """Run a kernel by Triton's own way.
 
-    def rename(self, names: dict[str, str]) -> None:
-        """Tell that kernels from now on mean other tensors by these names."""
-        self.renamed |= names
-
-    def alias(self, names: dict[str, str]) -> None:
-        """Tell that kernels from now on know tensors by other names too, as {other: name}."""
-        self.renamed |= {other: self.renamed.get(name, name) for other, name in names.items()}
-
-    def launch(self, kernel: Any, num_programs: int, arguments: dict[str, Any]) -> None:
-        """Run a kernel by Triton's own way."""
+        ``roles``: those of tensors whose arguments are not named by them.
+        """
         compiled = run_once(kernel, num_programs, arguments)
         if not self.is_repeatable:
             return
@@ -72,29 +103,31 @@ class Recorder:
             self.is_repeatable = False
             return
         values = [arguments[name] for name in kernel.arg_names]
-        names = [self.renamed.get(name, name) for name in kernel.arg_names]
-        launch = Launch.of(compiled, (num_programs, 1, 1), names, values)
+        held = [roles.get(name, name) for name in kernel.arg_names]
+        launch = Launch.of(compiled, (num_programs, 1, 1), held, values)
+        for _, role, *_ in (*launch.tensors, *launch.descriptors):
+            Role(role)  # raises for a tensor that a replay would not find
         self.launches.append(launch)
         if launch.shortcut is not None:
             self.shortcuts.append(launch.shortcut)
 
     def replay(
-        self, inputs: dict[str, Tensor | None], addresses: dict[str, int], like: Tensor
-    ) -> dict[str, Tensor | None]:
-        """All launches again on other inputs; gives them and the outputs by name."""
+        self, inputs: dict[Role, Tensor | None], addresses: dict[Role, int], like: Tensor
+    ) -> dict[Role, Tensor | None]:
+        """All launches again on other inputs; gives them and the outputs by role."""
         tensors, device = dict(inputs), like.device
-        for name, (shape, dtype) in self.buffers.items():
-            made = tensors[name] = torch.empty(*shape, dtype=dtype, device=device)
-            addresses[name] = made.data_ptr()
+        for role, (shape, dtype) in self.buffers.items():
+            made = tensors[role] = torch.empty(*shape, dtype=dtype, device=device)
+            addresses[role] = made.data_ptr()
         if len(self.shortcuts) < len(self.launches) or is_watched():
             self._replay_by_triton(tensors)
             return tensors
-        for name, parts in self.parts.items():
-            whole = tensors[name]
-            assert whole is not None
-            step = whole.stride(2) * whole.element_size()
-            for number, part in enumerate(parts):
-                addresses[part] = addresses[name] + number * step
+        for whole, parts in PARTS_OF.items():
+            x = tensors.get(whole)
+            if x is not None:
+                step = x.stride(2) * x.element_size()
+                for number, part in enumerate(parts):
+                    addresses[part] = addresses[whole] + number * step
         stream = current_stream(device.index)
         try:
             for shortcut in self.shortcuts:
@@ -105,11 +138,11 @@ class Recorder:
             self._replay_by_triton(tensors)
         return tensors
 
-    def _replay_by_triton(self, tensors: dict[str, Tensor | None]) -> None:
-        for name, parts in self.parts.items():
-            whole = tensors[name]
-            assert whole is not None
-            tensors.update(zip(parts, whole.unbind(2), strict=True))
+    def _replay_by_triton(self, tensors: dict[Role, Tensor | None]) -> None:
+        for whole, parts in PARTS_OF.items():
+            x = tensors.get(whole)
+            if x is not None:
+                tensors.update(zip(parts, x.unbind(2), strict=True))
         for launch in self.launches:
             launch.run(tensors)
 
@@ -119,18 +152,18 @@ _recordings: dict[Any, Recorder] = {}
 
 def run_recorded(
     name: str,
-    inputs: dict[str, Tensor | None],
+    inputs: dict[Role, Tensor | None],
     options: tuple[Any, ...],
-    outputs: tuple[str, ...],
+    outputs: tuple[Role, ...],
     first_call: Callable[[Recorder], list[Tensor]],
 ) -> list[Tensor]:
     """The outputs of a call: replayed if one like it was recorded, else by ``first_call``.
 
     Args:
         name: of what is computed.
-        inputs: tensors by the names that kernels give them; the first is always there.
+        inputs: tensors by role; the first is always there.
         options: everything else that the result depends on.
-        outputs: names of the tensors to return, in order.
+        outputs: roles of the tensors to return, in order.
         first_call: makes and launches by a recorder.
     """
     like = next(iter(inputs.values()))
@@ -154,14 +187,14 @@ def run_recorded(
     return results
 
 
-def _identify(inputs: dict[str, Tensor | None]) -> tuple[list[Any], dict[str, int]]:
-    """All of the tensors that a launch depends on but their addresses, and these by name."""
+def _identify(inputs: dict[Role, Tensor | None]) -> tuple[list[Any], dict[Role, int]]:
+    """All of the tensors that a launch depends on but their addresses, and these by role."""
     signature: list[Any] = []
-    addresses: dict[str, int] = {}
-    for name, x in inputs.items():
+    addresses: dict[Role, int] = {}
+    for role, x in inputs.items():
         if x is None:
             signature.append(None)
         else:
-            address = addresses[name] = x.data_ptr()
+            address = addresses[role] = x.data_ptr()
             signature += (x.shape, x.stride(), x.dtype, x.get_device(), address % 16)
     return signature, addresses

@@ -1,7 +1,7 @@
 """Which versions of Triton are supported, and what happens on others.
 
 Our kernels are ordinary Triton and run on any version that compiles them. Two things lean on
-names that Triton does not promise to keep: replays (``launcher.py``) and Gluon (``hopper.py``).
+names that Triton does not promise to keep: replays (``launcher.py``) and Gluon (``hopper/``).
 A version that is not listed here gets neither. Its calls are launched by Triton's own way each
 time, which costs the host some 0.1 ms a launch and changes no result.
 """

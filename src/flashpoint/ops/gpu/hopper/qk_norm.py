@@ -1,4 +1,4 @@
-"""Norms over the head dim in the kernels for Hopper: formulas in ``packed_norm``.
+"""Norms over the head dim in the kernels for Hopper: formulas in ``portable/qk_norm.py``.
 
 Tiles are [ROWS, BLOCK_D] with zeros from D on.
 """
@@ -11,7 +11,7 @@ MOST_COLUMNS = gl.constexpr(16)  # of a row in one thread: two loads without con
 
 
 @gluon.jit
-def centre(x, mean, KIND: gl.constexpr, D: gl.constexpr):
+def center(x, mean, KIND: gl.constexpr, D: gl.constexpr):
     """P x: the means [ROWS] of "layer" subtracted, zeros beyond D kept."""
     if KIND == "layer":
         x = x - mean[:, None]
@@ -25,13 +25,13 @@ def centre(x, mean, KIND: gl.constexpr, D: gl.constexpr):
 def measure(x, exists, eps, KIND: gl.constexpr, D: gl.constexpr):
     """Means and r [ROWS] of a tile in fp32; ``exists`` tells the rows there are."""
     mean = gl.sum(x, 1) / D
-    return mean, gl.where(exists, root_of(centre(x, mean, KIND, D), eps, D), 0.0)
+    return mean, gl.where(exists, root_of(center(x, mean, KIND, D), eps, D), 0.0)
 
 
 @gluon.jit
-def root_of(centred, eps, D: gl.constexpr):
+def root_of(centered, eps, D: gl.constexpr):
     """r [ROWS] of P x."""
-    return gl.rsqrt(gl.sum(centred * centred, 1) / D + eps)
+    return gl.rsqrt(gl.sum(centered * centered, 1) / D + eps)
 
 
 @gluon.jit
@@ -50,21 +50,21 @@ def times_gain(x, gain, D: gl.constexpr, other_gain=None):
 
 
 @gluon.jit
-def normalise_rows(
+def normalize_rows(
     rows, exists, gain, eps, KIND: gl.constexpr, D: gl.constexpr, other_gain=None
 ):
     """x-hat of a tile in registers, times another gain if there is one, rounded to its dtype."""
     x = rows.to(gl.float32)
     mean, r = measure(x, exists, eps, KIND, D)
-    x = times_gain(centre(x, mean, KIND, D) * r[:, None], gain, D, other_gain)
+    x = times_gain(center(x, mean, KIND, D) * r[:, None], gain, D, other_gain)
     return x.to(rows.dtype)
 
 
 @gluon.jit
-def normalise_buffer(
+def normalize_buffer(
     buffer, num_rows, gain, eps, KIND: gl.constexpr, D: gl.constexpr, other_gain=None
 ):
-    """The first num_rows of a tile in shared memory become what ``normalise_rows`` gives.
+    """The first num_rows of a tile in shared memory become what ``normalize_rows`` gives.
 
     Each thread reads, changes and writes its own elements; products, which read by another way,
     see them behind the fence and the barrier.
@@ -77,7 +77,7 @@ def normalise_buffer(
     )
     exists = gl.arange(0, buffer.shape[0], gl.SliceLayout(1, LAYOUT)) < num_rows
     rows = buffer.load(LAYOUT)
-    buffer.store(normalise_rows(rows, exists, gain, eps, KIND, D, other_gain))
+    buffer.store(normalize_rows(rows, exists, gain, eps, KIND, D, other_gain))
     fence_async_shared()
 
 
@@ -100,13 +100,13 @@ def add_pairs(x):
 
 
 @gluon.jit
-def normalise_gradient(dy, tail, x, mean, r, gain, KIND: gl.constexpr, D: gl.constexpr):
+def normalize_gradient(dy, tail, x, mean, r, gain, KIND: gl.constexpr, D: gl.constexpr):
     """dx of a tile in fp32, and dy u, whose sum over the rows times the tail is dgain.
 
     The gradient of x-hat is tail dy. u has mean zero, so P of "layer" only concerns g: both sums
     over a row can run at once. Factors are gathered by column or by row before they meet dy or u.
     """
-    u = centre(x.to(gl.float32), mean, KIND, D) * r[:, None]
+    u = center(x.to(gl.float32), mean, KIND, D) * r[:, None]
     if gain is None:
         g = dy * tail
     else:

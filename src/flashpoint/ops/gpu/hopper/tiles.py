@@ -1,6 +1,6 @@
-"""What the kernels for Hopper share: which calls they serve, how tiles are dealt out, rounding.
+"""What the kernels for Hopper share: barriers, how tiles are dealt out, rounding.
 
-Barriers, in all of them. A barrier counts phases 0, 1, 2, ...; wait(barrier, parity) returns once
+A barrier counts phases 0, 1, 2, ...; wait(barrier, parity) returns once
 the last completed phase has that parity, and a fresh barrier passes wait(1). Block number t
 (counted over all tiles of the program, by producer and consumers alike) uses stage t % STAGES in
 turn u = t // STAGES.
@@ -14,21 +14,22 @@ A warpgroup arrives for turn u only after full's phase u, which the producer sta
 empty's phase u - 1: no arrival can fall into an earlier phase, and no waiter is two phases behind.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+from triton.language.core import _aggregate, base_value
 
-from flashpoint.ops.gpu.activations import is_builtin
-from flashpoint.ops.gpu.call import Problem, block_of, tma_strides
+from flashpoint.ops.gpu.call import block_of, tma_strides
 
 # per thread of a consumer: what 65536 registers leave beside the producer's warpgroup
 REGISTERS = {2: 240, 3: 160, 4: 112}
-REGISTERS_NORMED = {2: 200}  # the same beside a warpgroup that normalises
+REGISTERS_NORMED = {2: 200}  # the same beside a warpgroup that normalizes
 NORM_REGISTERS = gl.constexpr(88)  # of that one's threads
-MOST_KEYS = 128  # in a block
 DTYPES = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16}
 
 # the copy engine's two ways; Triton renamed them in 3.8, and in 3.9 the old names raise
@@ -36,6 +37,31 @@ if hasattr(tma, "async_load"):
     load_async, store_async = tma.async_load, tma.async_store
 else:
     load_async, store_async = tma.async_copy_global_to_shared, tma.async_copy_shared_to_global
+
+
+def aggregate(fields: type) -> Any:
+    """Values of a kernel by name, handed on as one: ``Ring(buffers=a, full=b, empty=c)``.
+
+    Any value may be in a field, numbers to compile in too. Triton's own form of this is private
+    up to 3.8, and asks for a constructor there.
+    """
+
+    def __init__(self: Any, **values: Any) -> None:
+        for name, value in values.items():
+            setattr(self, name, value)
+
+    __init__.__triton_builtin__ = True
+    fields.__init__ = __init__
+    return _aggregate(fields)
+
+
+@aggregate
+class Ring:
+    """Blocks in shared memory, one after another, and their barriers."""
+
+    buffers: base_value
+    full: base_value
+    empty: base_value
 
 
 @gluon.jit
@@ -117,20 +143,6 @@ def locate_tile(turn, heads, row_tiles, CAUSAL: gl.constexpr, LAST_FIRST: gl.con
         row_tile = (tile + gl.where(programs % row_tiles == 0, turn, 0)) % row_tiles
         head = tile // row_tiles
     return head, row_tile
-
-
-def suits(problem: Problem) -> bool:
-    """True where the kernels serve the call: dense, causal or not, nothing else to hide or add."""
-    terms = problem.terms
-    plain = problem.bias is None and problem.mask is None and not problem.ends_early
-    window = terms.left is None and terms.right in (None, 0)
-    dims = {block_of(problem.q.shape[3]), block_of(problem.v.shape[3])}
-    # behind the last key are zeros, where a user's h may be infinite; causal calls hide them
-    ends = is_builtin(terms.activation) or terms.right == 0 or problem.num_keys % MOST_KEYS == 0
-    return (
-        plain and window and ends and problem.q.dtype in DTYPES and dims in ({64}, {128})
-        and problem.is_regular
-    )
 
 
 def describe(x: Tensor, rows: int) -> TensorDescriptor:

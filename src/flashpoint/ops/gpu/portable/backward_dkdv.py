@@ -3,6 +3,7 @@
 import triton
 import triton.language as tl
 
+from flashpoint.ops.gpu.normalizer import normalizer_of
 from flashpoint.ops.gpu.portable.blocks import (
     add_product,
     clear_between,
@@ -11,7 +12,6 @@ from flashpoint.ops.gpu.portable.blocks import (
     in_window,
     load_rows,
     load_scored,
-    normalizer_of,
     queries_of_block,
     sequence,
     store_rows,
@@ -22,13 +22,14 @@ from flashpoint.ops.gpu.portable.blocks import (
 def add_dkdv(
     dk, dv, k, v, i_begin, i_end,
     q, do, bias, mask, normalizers,
-    q_strides, do_strides, bias_strides, mask_strides, norm_strides,
+    q_strides, do_strides, bias_strides, mask_strides, normalizer_strides,
     b, batch, h, j0, q_start, num_queries, num_keys, existing,
     left, right, scale, bias_number, gain, alpha, shrink, shrink_ds,
     WEIGH: tl.constexpr, GRADIENT: tl.constexpr, IS_BUILTIN: tl.constexpr,
     D: tl.constexpr, DV: tl.constexpr,
-    HAS_SCALE: tl.constexpr, HAS_BIAS_NUMBER: tl.constexpr, MASK: tl.constexpr, NORM: tl.constexpr,
-    POWER: tl.constexpr, SHRINKS: tl.constexpr, MASKED: tl.constexpr, PACKED: tl.constexpr,
+    HAS_SCALE: tl.constexpr, HAS_BIAS_NUMBER: tl.constexpr, MASK: tl.constexpr,
+    NORMALIZER: tl.constexpr, POWER: tl.constexpr,
+    SHRINKS: tl.constexpr, MASKED: tl.constexpr, IS_VARLEN: tl.constexpr,
     TMA: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
 ):
@@ -38,7 +39,7 @@ def add_dkdv(
     """
     keys = j0 + tl.arange(0, BLOCK_N)[:, None]
     shift = num_keys - num_queries
-    clean: tl.constexpr = PACKED and MASKED
+    clean: tl.constexpr = IS_VARLEN and MASKED
     for i0 in tl.range(i_begin, i_end, BLOCK_M):
         row, end = q_start + i0, q_start + num_queries
         q_tile = load_rows(q, q_strides, batch, h, row, end, D, BLOCK_M, BLOCK_D, TMA, clean)
@@ -64,10 +65,10 @@ def add_dkdv(
             seen = in_window(queries, keys, shift, existing, left, right)
             seen &= queries < num_queries
             w, ds = tl.where(seen, w, 0.0), tl.where(seen, ds, 0.0)
-        if NORM != "constant":
+        if NORMALIZER != "constant":
             factor = normalizer_of(
-                rows, gain, alpha, normalizers, norm_strides, b, h, shift, num_queries, existing,
-                num_keys, left, right, NORM, POWER,
+                rows, gain, alpha, normalizers, normalizer_strides, b, h, shift, num_queries,
+                existing, num_keys, left, right, NORMALIZER, POWER,
             )[None, :]
             w *= factor
             ds *= factor
@@ -83,13 +84,14 @@ def add_dkdv(
 def backward_dkdv_kernel(
     q, k, v, do, dk, dv,                           # pointers; the first four descriptors where TMA
     bias, mask, normalizers, lengths, cu_q, cu_k,  # pointers or None
-    q_strides, k_strides, v_strides, do_strides, bias_strides, mask_strides, norm_strides,
+    q_strides, k_strides, v_strides, do_strides, bias_strides, mask_strides, normalizer_strides,
     Hq, Lq, Lk, Tk, left, right, scale, bias_number, gain, alpha, shrink, shrink_ds,
     WEIGH: tl.constexpr, GRADIENT: tl.constexpr, IS_BUILTIN: tl.constexpr,
     GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
-    HAS_SCALE: tl.constexpr, HAS_BIAS_NUMBER: tl.constexpr, MASK: tl.constexpr, NORM: tl.constexpr,
-    POWER: tl.constexpr, SHRINKS: tl.constexpr, ENDS_EARLY: tl.constexpr, ONE_RANGE: tl.constexpr,
-    TMA: tl.constexpr, PARTS: tl.constexpr,
+    HAS_SCALE: tl.constexpr, HAS_BIAS_NUMBER: tl.constexpr, MASK: tl.constexpr,
+    NORMALIZER: tl.constexpr, POWER: tl.constexpr,
+    SHRINKS: tl.constexpr, ENDS_EARLY: tl.constexpr, ONE_RANGE: tl.constexpr,
+    TMA: tl.constexpr, LAYOUT: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
 ):
     """dk_j = scale * sum_i f_i ds_ij q_i and dv_j = sum_i f_i w_ij do_i for a block of keys.
@@ -106,8 +108,8 @@ def backward_dkdv_kernel(
     batch, q_start, k_start, num_queries, num_keys, existing = sequence(
         b, lengths, cu_q, cu_k, Lq, Lk
     )
-    packed: tl.constexpr = cu_q is not None
-    if packed:
+    IS_VARLEN: tl.constexpr = cu_q is not None
+    if IS_VARLEN:
         clear_between(
             dk, b, kv_head, block, num_blocks, cu_k, k_start, num_keys, Tk, num_heads,
             D, BLOCK_N, BLOCK_D,
@@ -148,37 +150,37 @@ def backward_dkdv_kernel(
             dk_acc, dv_acc = add_dkdv(
                 dk_acc, dv_acc, k_tile, v_tile, begin, tl.minimum(full_begin, stop),
                 q, do, bias, mask, normalizers,
-                q_strides, do_strides, bias_strides, mask_strides, norm_strides,
+                q_strides, do_strides, bias_strides, mask_strides, normalizer_strides,
                 b, batch, h, j0, q_start, num_queries, num_keys, existing,
                 left, right, scale, bias_number, gain, alpha, shrink, shrink_ds,
-                WEIGH, GRADIENT, IS_BUILTIN, D, DV, HAS_SCALE, HAS_BIAS_NUMBER, MASK, NORM,
-                POWER, SHRINKS, True, packed, TMA, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV,
+                WEIGH, GRADIENT, IS_BUILTIN, D, DV, HAS_SCALE, HAS_BIAS_NUMBER, MASK, NORMALIZER,
+                POWER, SHRINKS, True, IS_VARLEN, TMA, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV,
             )
         dk_acc, dv_acc = add_dkdv(
             dk_acc, dv_acc, k_tile, v_tile, full_begin, full_end,
             q, do, bias, mask, normalizers,
-            q_strides, do_strides, bias_strides, mask_strides, norm_strides,
+            q_strides, do_strides, bias_strides, mask_strides, normalizer_strides,
             b, batch, h, j0, q_start, num_queries, num_keys, existing,
             left, right, scale, bias_number, gain, alpha, shrink, shrink_ds,
-            WEIGH, GRADIENT, IS_BUILTIN, D, DV, HAS_SCALE, HAS_BIAS_NUMBER, MASK, NORM,
-            POWER, SHRINKS, False, packed, TMA, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV,
+            WEIGH, GRADIENT, IS_BUILTIN, D, DV, HAS_SCALE, HAS_BIAS_NUMBER, MASK, NORMALIZER,
+            POWER, SHRINKS, False, IS_VARLEN, TMA, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV,
         )
         if not ONE_RANGE:
             dk_acc, dv_acc = add_dkdv(
                 dk_acc, dv_acc, k_tile, v_tile, full_end, stop,
                 q, do, bias, mask, normalizers,
-                q_strides, do_strides, bias_strides, mask_strides, norm_strides,
+                q_strides, do_strides, bias_strides, mask_strides, normalizer_strides,
                 b, batch, h, j0, q_start, num_queries, num_keys, existing,
                 left, right, scale, bias_number, gain, alpha, shrink, shrink_ds,
-                WEIGH, GRADIENT, IS_BUILTIN, D, DV, HAS_SCALE, HAS_BIAS_NUMBER, MASK, NORM,
-                POWER, SHRINKS, True, packed, TMA, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV,
+                WEIGH, GRADIENT, IS_BUILTIN, D, DV, HAS_SCALE, HAS_BIAS_NUMBER, MASK, NORMALIZER,
+                POWER, SHRINKS, True, IS_VARLEN, TMA, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV,
             )
-    factor = gain if NORM == "constant" else 1.0
+    factor = gain if NORMALIZER == "constant" else 1.0
     dk_acc *= scale * factor / shrink_ds if SHRINKS else scale * factor
     dv_acc *= factor / shrink if SHRINKS else factor
     store_rows(
-        dk, dk_acc, batch, kv_head, row, end, num_heads, Lk, D, BLOCK_N, BLOCK_D, PARTS
+        dk, dk_acc, batch, kv_head, row, end, num_heads, Lk, D, BLOCK_N, BLOCK_D, LAYOUT
     )
     store_rows(
-        dv, dv_acc, batch, kv_head, row, end, num_heads, Lk, DV, BLOCK_N, BLOCK_DV, PARTS
+        dv, dv_acc, batch, kv_head, row, end, num_heads, Lk, DV, BLOCK_N, BLOCK_DV, LAYOUT
     )

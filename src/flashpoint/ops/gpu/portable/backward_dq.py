@@ -3,6 +3,7 @@
 import triton
 import triton.language as tl
 
+from flashpoint.ops.gpu.normalizer import normalizer_of
 from flashpoint.ops.gpu.portable.blocks import (
     add_product,
     clear_between,
@@ -12,7 +13,6 @@ from flashpoint.ops.gpu.portable.blocks import (
     keys_of_block,
     load_rows,
     load_scored,
-    normalizer_of,
     sequence,
     store_rows,
 )
@@ -65,13 +65,14 @@ def add_dq(
 def backward_dq_kernel(
     q, k, v, do, dq,                               # pointers; all but dq descriptors where TMA
     bias, mask, normalizers, lengths, cu_q, cu_k,  # pointers or None
-    q_strides, k_strides, v_strides, do_strides, bias_strides, mask_strides, norm_strides,
+    q_strides, k_strides, v_strides, do_strides, bias_strides, mask_strides, normalizer_strides,
     Hq, Lq, Lk, Tq, left, right, scale, bias_number, gain, alpha, shrink_ds,
     GRADIENT: tl.constexpr, IS_BUILTIN: tl.constexpr,
     GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
-    HAS_SCALE: tl.constexpr, HAS_BIAS_NUMBER: tl.constexpr, MASK: tl.constexpr, NORM: tl.constexpr,
-    POWER: tl.constexpr, SHRINKS: tl.constexpr, ENDS_EARLY: tl.constexpr, ONE_RANGE: tl.constexpr,
-    TMA: tl.constexpr, PARTS: tl.constexpr,
+    HAS_SCALE: tl.constexpr, HAS_BIAS_NUMBER: tl.constexpr, MASK: tl.constexpr,
+    NORMALIZER: tl.constexpr, POWER: tl.constexpr,
+    SHRINKS: tl.constexpr, ENDS_EARLY: tl.constexpr, ONE_RANGE: tl.constexpr,
+    TMA: tl.constexpr, LAYOUT: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
 ):
     """dq_i = scale * f_i * sum_j ds_ij k_j for a block of queries."""
@@ -127,8 +128,8 @@ def backward_dq_kernel(
             BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV,
         )
     factor = scale * normalizer_of(
-        i0 + tl.arange(0, BLOCK_M), gain, alpha, normalizers, norm_strides, b, h, shift,
-        num_queries, existing, num_keys, left, right, NORM, POWER,
+        i0 + tl.arange(0, BLOCK_M), gain, alpha, normalizers, normalizer_strides, b, h, shift,
+        num_queries, existing, num_keys, left, right, NORMALIZER, POWER,
     )
     acc *= (factor / shrink_ds if SHRINKS else factor)[:, None]
-    store_rows(dq, acc, batch, h, row, end, Hq, Lq, D, BLOCK_M, BLOCK_D, PARTS)
+    store_rows(dq, acc, batch, h, row, end, Hq, Lq, D, BLOCK_M, BLOCK_D, LAYOUT)

@@ -13,7 +13,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from flashpoint.ops.gpu.call import Problem
+from flashpoint.ops.gpu.call import Call
+from flashpoint.ops.gpu.normalizer import normalizer_of
 from flashpoint.ops.gpu.portable.blocks import (
     finish_scores,
     gradient_of_scores,
@@ -21,7 +22,6 @@ from flashpoint.ops.gpu.portable.blocks import (
     keys_of_block,
     load_rows,
     load_scored,
-    normalizer_of,
     sequence,
 )
 from flashpoint.ops.gpu.replay import Recorder, only
@@ -31,12 +31,12 @@ from flashpoint.ops.gpu.tiles.table import scored_tiles
 @triton.jit
 def gradient_tile(
     q, k, v, do, bias, mask, normalizers,
-    q_strides, k_strides, v_strides, do_strides, bias_strides, mask_strides, norm_strides,
+    q_strides, k_strides, v_strides, do_strides, bias_strides, mask_strides, normalizer_strides,
     b, batch, h, kv_head, i0, j0, q_start, k_start, num_queries, num_keys, existing,
     left, right, scale, bias_number, gain, alpha,
     WEIGH: tl.constexpr, GRADIENT: tl.constexpr, IS_BUILTIN: tl.constexpr, IS_BIAS: tl.constexpr,
     D: tl.constexpr, DV: tl.constexpr, HAS_SCALE: tl.constexpr, HAS_BIAS_NUMBER: tl.constexpr,
-    MASK: tl.constexpr, NORM: tl.constexpr, POWER: tl.constexpr, TMA: tl.constexpr,
+    MASK: tl.constexpr, NORMALIZER: tl.constexpr, POWER: tl.constexpr, TMA: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
 ):
     """One head's share of a block: [BLOCK_M, BLOCK_N]."""
@@ -66,8 +66,8 @@ def gradient_tile(
             dw *= m.to(tl.float32)
     tile = gradient_of_scores(s, dw, GRADIENT, IS_BUILTIN) if IS_BIAS else dw * WEIGH(s)
     factor = normalizer_of(
-        rows, gain, alpha, normalizers, norm_strides, b, h, shift, num_queries, existing, num_keys,
-        left, right, NORM, POWER,
+        rows, gain, alpha, normalizers, normalizer_strides, b, h, shift, num_queries, existing,
+        num_keys, left, right, NORMALIZER, POWER,
     )
     return tl.where(seen, tile * factor[:, None], 0.0)
 
@@ -76,13 +76,14 @@ def gradient_tile(
 def backward_scored_kernel(
     q, k, v, do, grad,
     bias, mask, normalizers, lengths, cu_q, cu_k,
-    q_strides, k_strides, v_strides, do_strides, bias_strides, mask_strides, norm_strides,
+    q_strides, k_strides, v_strides, do_strides, bias_strides, mask_strides, normalizer_strides,
     B, Hq, Lq, Lk, left, right, scale, bias_number, gain, alpha,
     grad_B, grad_H, grad_Lq, grad_Lk,              # the sums' sizes, 1 where they broadcast
     WEIGH: tl.constexpr, GRADIENT: tl.constexpr, IS_BUILTIN: tl.constexpr, IS_BIAS: tl.constexpr,
     GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
-    HAS_SCALE: tl.constexpr, HAS_BIAS_NUMBER: tl.constexpr, MASK: tl.constexpr, NORM: tl.constexpr,
-    POWER: tl.constexpr, TMA: tl.constexpr,
+    HAS_SCALE: tl.constexpr, HAS_BIAS_NUMBER: tl.constexpr, MASK: tl.constexpr,
+    NORMALIZER: tl.constexpr, POWER: tl.constexpr,
+    TMA: tl.constexpr,
     ALL_QUERIES: tl.constexpr, ALL_KEYS: tl.constexpr,  # sum over this axis
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
 ):
@@ -114,11 +115,11 @@ def backward_scored_kernel(
                 for j0 in range(j_begin, j_end, BLOCK_N):
                     acc += gradient_tile(
                         q, k, v, do, bias, mask, normalizers, q_strides, k_strides, v_strides,
-                        do_strides, bias_strides, mask_strides, norm_strides,
+                        do_strides, bias_strides, mask_strides, normalizer_strides,
                         b, batch, h, h // GROUP, i0, j0, q_start, k_start, num_queries, num_keys,
                         existing, left, right, scale, bias_number, gain, alpha,
                         WEIGH, GRADIENT, IS_BUILTIN, IS_BIAS, D, DV, HAS_SCALE, HAS_BIAS_NUMBER,
-                        MASK, NORM, POWER, TMA, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV,
+                        MASK, NORMALIZER, POWER, TMA, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV,
                     )
     if ALL_QUERIES:
         acc = tl.sum(acc, 0, keep_dims=True)
@@ -135,20 +136,20 @@ def backward_scored_kernel(
 
 
 def launch_scored(
-    problem: Problem, recorder: Recorder, do: Tensor, arguments: dict[str, Any], *, is_bias: bool
+    call: Call, recorder: Recorder, do: Tensor, arguments: dict[str, Any], *, is_bias: bool
 ) -> Tensor:
     """dbias or dmask, dense, in its input's shape and dtype."""
-    x = problem.bias if is_bias else problem.mask
+    x = call.bias if is_bias else call.mask
     assert x is not None
     recorder.is_repeatable = False  # two such launches would share their names
-    tiles = scored_tiles(problem)
-    i_blocks = triton.cdiv(problem.num_queries, tiles["BLOCK_M"])
-    j_blocks = triton.cdiv(problem.num_keys, tiles["BLOCK_N"])
-    all_queries = x.shape[2] == 1 and problem.num_queries > 1
-    all_keys = x.shape[3] == 1 and problem.num_keys > 1
+    tiles = scored_tiles(call)
+    i_blocks = triton.cdiv(call.num_queries, tiles["BLOCK_M"])
+    j_blocks = triton.cdiv(call.num_keys, tiles["BLOCK_N"])
+    all_queries = x.shape[2] == 1 and call.num_queries > 1
+    all_keys = x.shape[3] == 1 and call.num_keys > 1
     sums = x.new_empty(x.shape)
     if all_queries or all_keys:
-        shape = (problem.num_samples, problem.q_heads, *x.shape[2:])
+        shape = (call.num_samples, call.q_heads, *x.shape[2:])
         if all_queries and all_keys:
             shape = (*shape[:2], i_blocks, 1)
         sums = x.new_empty(shape, dtype=torch.float32)
@@ -156,9 +157,9 @@ def launch_scored(
     programs *= i_blocks if all_keys or not all_queries else 1
     programs *= 1 if all_keys else j_blocks
     sizes = dict(zip(("grad_B", "grad_H", "grad_Lq", "grad_Lk"), sums.shape, strict=True))
-    own = {"grad": sums, "B": problem.num_samples, "IS_BIAS": is_bias}
+    own = {"grad": sums, "B": call.num_samples, "IS_BIAS": is_bias}
     own |= {"ALL_QUERIES": all_queries, "ALL_KEYS": all_keys}
-    arguments = problem.inputs(tiles, do) | arguments | own | sizes
+    arguments = call.inputs(tiles, do) | arguments | own | sizes
     kernel = backward_scored_kernel
-    recorder.launch(kernel, programs, only(kernel, arguments) | tiles)
+    recorder.launch(kernel, programs, only(kernel, arguments) | tiles, call.roles)
     return sums.sum_to_size(x.shape).to(x.dtype)

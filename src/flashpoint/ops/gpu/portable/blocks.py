@@ -4,8 +4,22 @@ Axes: a tile of scores is [queries, keys], or [keys, queries] for dk and dv. Pos
 within a sequence; only loads and stores know where in memory a sequence begins.
 """
 
+from enum import IntEnum
+
 import triton
 import triton.language as tl
+
+
+class Layout(IntEnum):
+    """How heads lie in what a kernel writes. The value is how many parts a token has of them."""
+
+    HEADS_FIRST = 0  # [B, H, L, D]
+    HEADS_LAST = 1  # [B, L, H, D], or [T, H, D] of sequences that follow one another
+    PACKED = 3  # a part of [B, L, 3, H, D]
+
+
+HEADS_FIRST = tl.constexpr(int(Layout.HEADS_FIRST))
+HEADS_LAST = tl.constexpr(int(Layout.HEADS_LAST))
 
 
 @triton.jit
@@ -16,7 +30,7 @@ def sequence(
 
     The last number is how many of the keys exist.
     """
-    if cu_q is not None:  # packed: all sequences are rows of one sample
+    if cu_q is not None:  # varlen: all sequences are rows of one sample
         q_start = tl.load(cu_q + b).to(tl.int32)
         k_start = tl.load(cu_k + b).to(tl.int32)
         num_queries = tl.minimum(tl.load(cu_q + b + 1).to(tl.int32) - q_start, Lq)
@@ -58,16 +72,16 @@ def load_rows(
 @triton.jit
 def store_rows(
     x, tile, b, h, row, end, H, L,
-    D: tl.constexpr, ROWS: tl.constexpr, BLOCK_D: tl.constexpr, PARTS: tl.constexpr,
+    D: tl.constexpr, ROWS: tl.constexpr, BLOCK_D: tl.constexpr, LAYOUT: tl.constexpr,
 ):
-    """Write rows before ``end`` to a dense [B, H, L, D], or to a part of [B, L, PARTS, H, D]."""
+    """Write rows before ``end`` to x, whose heads lie as a ``Layout`` says; all of it is dense."""
     r, d = tl.arange(0, ROWS), tl.arange(0, BLOCK_D)
     ok = (r < end - row)[:, None]
     if D != BLOCK_D:
         ok = ok & (d < D)[None, :]
-    if PARTS:
+    if LAYOUT != HEADS_FIRST:
         first = tl.cast(b, tl.int64) * L + row
-        at = x + ((first + r)[:, None] * (PARTS * H) + h) * D + d[None, :]
+        at = x + ((first + r)[:, None] * (LAYOUT * H) + h) * D + d[None, :]
     else:
         at = x + ((tl.cast(b, tl.int64) * H + h) * L + row) * D + r[:, None] * D + d[None, :]
     tl.store(at, tile.to(x.dtype.element_ty), mask=ok)
@@ -88,11 +102,11 @@ def clear_between(
     if b == 0:
         before = tl.minimum(start, T)
         for row in tl.range(block * ROWS, before, step):
-            store_rows(x, nothing, 0, h, row, before, H, T, D, ROWS, BLOCK_D, 1)
+            store_rows(x, nothing, 0, h, row, before, H, T, D, ROWS, BLOCK_D, HEADS_LAST)
     is_last = b == tl.num_programs(0) // (num_blocks * H) - 1
     end = tl.where(is_last, T, tl.minimum(tl.load(cu + b + 1).to(tl.int32), T))
     for row in tl.range(start + tl.maximum(num, 0) + block * ROWS, end, step):
-        store_rows(x, nothing, 0, h, row, end, H, T, D, ROWS, BLOCK_D, 1)
+        store_rows(x, nothing, 0, h, row, end, H, T, D, ROWS, BLOCK_D, HEADS_LAST)
 
 
 @triton.jit
@@ -145,44 +159,6 @@ def queries_of_block(j0, j1, shift, Lq, left, right, BLOCK: tl.constexpr):
     full_end = full_end // BLOCK * BLOCK
     full_begin = tl.minimum(full_begin, tl.cdiv(end, BLOCK) * BLOCK)
     return begin, full_begin, tl.maximum(full_end, full_begin), end
-
-
-@triton.jit
-def over_power(x, n, alpha, POWER: tl.constexpr):
-    """x * n ** -alpha for n >= 1; POWER: "inverse" is alpha 1, "root" 0.5, "any" reads alpha."""
-    if POWER == "inverse":
-        return x / n
-    elif POWER == "root":
-        return x * tl.rsqrt(n)
-    else:
-        # by log2(n) = whole + rest and alpha = near + far: the product of the large parts is exact
-        bits = n.to(tl.int32, bitcast=True)
-        whole = ((bits >> 23) - 127).to(tl.float32)
-        rest = tl.log2((bits & 0x7FFFFF | 0x3F800000).to(tl.float32, bitcast=True))
-        near = tl.floor(alpha * 256.0) / 256.0
-        return x * tl.exp2(-near * whole) * tl.exp2(-(alpha * rest + (alpha - near) * whole))
-
-
-@triton.jit
-def normalizer_of(
-    rows, gain, alpha, normalizers, strides, b, h, shift, Lq, existing, num_keys, left, right,
-    NORM: tl.constexpr, POWER: tl.constexpr,
-):
-    """gain * n_i ** -alpha of some queries: given, or from n_i, or the same gain for all."""
-    factor = tl.zeros_like(rows).to(tl.float32) + gain
-    if NORM == "given":
-        at = normalizers + tl.cast(b, tl.int64) * strides[0] + tl.cast(h, tl.int64) * strides[1]
-        factor = tl.load(at + rows.to(tl.int64) * strides[2], mask=rows < Lq, other=0.0)
-    elif NORM == "visible":
-        first, last = tl.zeros_like(rows), tl.zeros_like(rows) + existing
-        if left is not None:
-            first = tl.maximum(rows + shift - left, 0)
-        if right is not None:
-            last = tl.minimum(rows + shift + right + 1, existing)
-        factor = over_power(factor, tl.maximum(last - first, 1).to(tl.float32), alpha, POWER)
-    elif NORM == "keys":  # of a packed sequence
-        factor = over_power(factor, tl.maximum(num_keys, 1).to(tl.float32), alpha, POWER)
-    return factor
 
 
 @triton.jit

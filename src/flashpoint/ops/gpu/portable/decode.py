@@ -10,25 +10,23 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from flashpoint.ops.gpu.call import Problem
+from flashpoint.ops.gpu.call import Call
 from flashpoint.ops.gpu.device import HOPPER_FAMILY, gpu_of
+from flashpoint.ops.gpu.normalizer import normalizer_of
 from flashpoint.ops.gpu.portable.blocks import (
+    Layout,
     add_product,
     finish_scores,
     in_window,
     keys_of_block,
     load_rows,
     load_scored,
-    normalizer_of,
     sequence,
 )
-from flashpoint.ops.gpu.replay import Recorder, only
+from flashpoint.ops.gpu.replay import Recorder, Role, only
 from flashpoint.ops.gpu.tiles.measured import autotuned
 from flashpoint.ops.gpu.tiles.table import decode_tiles
 from flashpoint.ops.implementations import INTERPRETED
-
-MAX_ROWS = 64  # queries times heads that share a key head
-MIN_KEYS = 512
 
 
 @triton.jit
@@ -92,8 +90,9 @@ def decode_kernel(
 
 @triton.jit
 def combine_kernel(
-    parts, o, normalizers, lengths, norm_strides, B, Hq, Lq, Lk, left, right, gain, alpha, shrink,
-    num_splits, NORM: tl.constexpr, POWER: tl.constexpr, DV: tl.constexpr, SPLITS: tl.constexpr,
+    parts, o, normalizers, lengths, normalizer_strides, B, Hq, Lq, Lk, left, right,
+    gain, alpha, shrink, num_splits,
+    NORMALIZER: tl.constexpr, POWER: tl.constexpr, DV: tl.constexpr, SPLITS: tl.constexpr,
     BLOCK_DV: tl.constexpr, CHAINED: tl.constexpr,
 ):
     """o_i = gain * n_i ** -alpha * sum of its parts, for one query."""
@@ -108,8 +107,8 @@ def combine_kernel(
     at = parts + (tl.cast(split, tl.int64) * (B * Hq * Lq) + pid) * DV
     part = tl.load(at + dv, mask=(split < num_splits) & (dv < DV), other=0.0)
     factor = normalizer_of(
-        i + tl.zeros([1], tl.int32), gain, alpha, normalizers, norm_strides, b, h, Lk - Lq, Lq,
-        existing, Lk, left, right, NORM, POWER,
+        i + tl.zeros([1], tl.int32), gain, alpha, normalizers, normalizer_strides, b, h, Lk - Lq,
+        Lq, existing, Lk, left, right, NORMALIZER, POWER,
     )
     total = tl.sum(part, 0) * (factor / shrink)
     column = tl.arange(0, BLOCK_DV)
@@ -117,30 +116,25 @@ def combine_kernel(
     tl.store(at, total.to(o.dtype.element_ty), mask=column < DV)
 
 
-def suits(problem: Problem) -> bool:
-    """True where few queries look at many keys."""
-    rows = problem.group * problem.num_queries
-    return rows <= MAX_ROWS and problem.num_keys >= MIN_KEYS and not problem.is_packed
-
-
-def launch_decode(problem: Problem, recorder: Recorder, o: Tensor) -> None:
-    """Write the result to o."""
+def launch(call: Call, recorder: Recorder, o: Tensor, layout: Layout) -> None:
+    """Write the result to o, heads first: with heads last there are as many queries as keys."""
+    assert layout is Layout.HEADS_FIRST
     chained = not INTERPRETED and gpu_of(o.device).family >= HOPPER_FAMILY
-    arguments = problem.arguments() | {"o": o, "B": problem.num_samples, "CHAINED": chained}
-    programs = problem.k.shape[1] * problem.num_samples
+    arguments = call.arguments() | {"o": o, "B": call.num_samples, "CHAINED": chained}
+    programs = call.k.shape[1] * call.num_samples
     rows = o.shape[0] * o.shape[1] * o.shape[2]
 
-    def launch(recorder: Recorder, tiles: dict[str, Any]) -> None:
+    def launch_tiles(recorder: Recorder, tiles: dict[str, Any]) -> None:
         splits = tiles["num_splits"]
-        parts = recorder.empty("parts", (splits, *o.shape), torch.float32)
+        parts = recorder.empty(Role.PARTS, (splits, *o.shape), torch.float32)
         shared = arguments | {
             "parts": parts, "num_splits": splits, "SPLITS": triton.next_power_of_2(splits),
         }
-        everything = problem.inputs(tiles) | shared | tiles | {"q": problem.q}
+        everything = call.inputs(tiles) | shared | tiles | {"q": call.q}
         options = {name: tiles[name] for name in ("num_warps", "num_stages")}
         own = only(decode_kernel, everything) | options
-        recorder.launch(decode_kernel, splits * programs, own)
+        recorder.launch(decode_kernel, splits * programs, own, call.roles)
         own = only(combine_kernel, shared) | {"launch_pdl": chained}
         recorder.launch(combine_kernel, rows, own)
 
-    launch(recorder, autotuned("decode", problem, launch) or decode_tiles(problem))
+    launch_tiles(recorder, autotuned("decode", call, launch_tiles) or decode_tiles(call))

@@ -6,10 +6,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from flashpoint.ops.gpu import dispatch
-from flashpoint.ops.gpu.call import Problem, prepare
-from flashpoint.ops.gpu.portable import decode, whole_heads
+from flashpoint.ops.gpu.call import Call
+from flashpoint.ops.gpu.normalizer import normalizer_of
 from flashpoint.ops.gpu.portable.blocks import (
+    Layout,
     add_product,
     clear_between,
     finish_scores,
@@ -17,15 +17,12 @@ from flashpoint.ops.gpu.portable.blocks import (
     keys_of_block,
     load_rows,
     load_scored,
-    normalizer_of,
     sequence,
     store_rows,
 )
-from flashpoint.ops.gpu.portable.qk_norm import NO_NORMS
-from flashpoint.ops.gpu.replay import Recorder, only, run_recorded
+from flashpoint.ops.gpu.replay import Recorder, only
 from flashpoint.ops.gpu.tiles.measured import autotuned
 from flashpoint.ops.gpu.tiles.table import forward_tiles
-from flashpoint.ops.spec import Terms
 
 
 @triton.jit
@@ -71,13 +68,14 @@ def attend_keys(
 def forward_kernel(
     q, k, v, o,                                    # pointers; q, k, v descriptors where TMA
     bias, mask, normalizers, lengths, cu_q, cu_k,  # pointers or None
-    q_strides, k_strides, v_strides, bias_strides, mask_strides, norm_strides,
-    Hq, Lq, Lk, Tq, left, right,                   # packed: the longest sequence's L, all Tq
+    q_strides, k_strides, v_strides, bias_strides, mask_strides, normalizer_strides,
+    Hq, Lq, Lk, Tq, left, right,                   # varlen: the longest sequence's L, all Tq
     scale, bias_number, gain, alpha, shrink,
     WEIGH: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
-    HAS_SCALE: tl.constexpr, HAS_BIAS_NUMBER: tl.constexpr, MASK: tl.constexpr, NORM: tl.constexpr,
-    POWER: tl.constexpr, SHRINKS: tl.constexpr, ENDS_EARLY: tl.constexpr, ONE_RANGE: tl.constexpr,
-    TMA: tl.constexpr, PARTS: tl.constexpr,
+    HAS_SCALE: tl.constexpr, HAS_BIAS_NUMBER: tl.constexpr, MASK: tl.constexpr,
+    NORMALIZER: tl.constexpr, POWER: tl.constexpr,
+    SHRINKS: tl.constexpr, ENDS_EARLY: tl.constexpr, ONE_RANGE: tl.constexpr,
+    TMA: tl.constexpr, LAYOUT: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
 ):
     """o_i = gain * n_i ** -alpha * sum_j m_ij h(scale * q_i . k_j + b_ij) v_j.
@@ -136,92 +134,22 @@ def forward_kernel(
             BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV,
         )
     factor = normalizer_of(
-        i0 + tl.arange(0, BLOCK_M), gain, alpha, normalizers, norm_strides, b, h, shift,
-        num_queries, existing, num_keys, left, right, NORM, POWER,
+        i0 + tl.arange(0, BLOCK_M), gain, alpha, normalizers, normalizer_strides, b, h, shift,
+        num_queries, existing, num_keys, left, right, NORMALIZER, POWER,
     )
     acc *= (factor / shrink if SHRINKS else factor)[:, None]
-    store_rows(o, acc, batch, h, row, end, Hq, Lq, DV, BLOCK_M, BLOCK_DV, PARTS)
+    store_rows(o, acc, batch, h, row, end, Hq, Lq, DV, BLOCK_M, BLOCK_DV, LAYOUT)
 
 
-def launch_forward(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    bias: Tensor | None,
-    mask: Tensor | None,
-    key_lengths: Tensor | None,
-    terms: Terms,
-) -> Tensor:
-    """[B, Hq, Lq, Dv] from q [B, Hq, Lq, D], k [B, Hkv, Lk, D], v [B, Hkv, Lk, Dv]."""
-    inputs = prepare(q=q, k=k, v=v, bias=bias, mask=mask, lengths=key_lengths)
-
-    def first_call(recorder: Recorder) -> list[Tensor]:
-        return [attend(Problem.dense(*inputs.values(), terms), recorder, heads_last=False)]
-
-    return run_recorded("forward", inputs, terms, ("o",), first_call)[0]
-
-
-def launch_forward_varlen(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    bias: Tensor | None,
-    mask: Tensor | None,
-    cu_seqlens_q: Tensor,
-    cu_seqlens_k: Tensor,
-    max_seqlen_q: int,
-    max_seqlen_k: int,
-    terms: Terms,
-) -> Tensor:
-    """[Tq, Hq, Dv] from q [Tq, Hq, D], k [Tk, Hkv, D], v [Tk, Hkv, Dv]."""
-    ends = {"cu_q": cu_seqlens_q, "cu_k": cu_seqlens_k}
-    inputs = prepare(q=q, k=k, v=v, bias=bias, mask=mask, **ends)
-    longest = (max_seqlen_q, max_seqlen_k)
-
-    def first_call(recorder: Recorder) -> list[Tensor]:
-        problem = Problem.packed(*inputs.values(), *longest, terms)
-        return [attend(problem, recorder, heads_last=True)]
-
-    return run_recorded("forward_varlen", inputs, (*longest, *terms), ("o",), first_call)[0]
-
-
-def attend(
-    problem: Problem, recorder: Recorder, heads_last: bool, norms: dict[str, Any] = NO_NORMS
-) -> Tensor:
-    """The result, by the kernel that serves the call, which must take the norms if there are."""
-    B, H, L, _ = problem.q.shape
-    shape = (B, L, H) if heads_last else (B, H, L)
-    shape = shape[1:] if problem.is_packed else shape
-    o = recorder.empty("o", (*shape, problem.v.shape[3]), problem.q.dtype)
-    if problem.is_empty:
-        recorder.is_repeatable = False
-        return o.zero_()
-    if decode.suits(problem) and not heads_last:
-        decode.launch_decode(problem, recorder, o)
-        return o
-    if whole_heads.suits(problem):
-        whole_heads.launch_whole(problem, recorder, o, int(heads_last), norms)
-        return o
-    kernels = dispatch.forward_kernels(problem)
-    if kernels is not None:
-        heads_first = o.transpose(1, 2) if heads_last else o
-        kernels.launch_hopper_forward(problem, recorder, heads_first, norms)
-    else:
-        launch_tiled(problem, recorder, o, heads_last)
-    return o
-
-
-def launch_tiled(
-    problem: Problem, recorder: Recorder, o: Tensor, heads_last: bool = False
-) -> None:
+def launch(call: Call, recorder: Recorder, o: Tensor, layout: Layout) -> None:
     """Write the result to o by the kernel that serves every call."""
-    own = {"o": o, "ONE_RANGE": problem.hides_nothing, "PARTS": int(heads_last)}
-    arguments = problem.arguments() | own
+    own = {"o": o, "ONE_RANGE": call.hides_nothing, "LAYOUT": int(layout)}
+    arguments = call.arguments() | own
 
-    def launch(recorder: Recorder, tiles: dict[str, Any]) -> None:
-        num_blocks = triton.cdiv(problem.num_queries, tiles["BLOCK_M"])
-        programs = num_blocks * problem.q_heads * problem.num_samples
-        everything = problem.inputs(tiles) | arguments
-        recorder.launch(forward_kernel, programs, only(forward_kernel, everything) | tiles)
+    def launch_tiles(recorder: Recorder, tiles: dict[str, Any]) -> None:
+        num_blocks = triton.cdiv(call.num_queries, tiles["BLOCK_M"])
+        programs = num_blocks * call.q_heads * call.num_samples
+        everything = only(forward_kernel, call.inputs(tiles) | arguments) | tiles
+        recorder.launch(forward_kernel, programs, everything, call.roles)
 
-    launch(recorder, autotuned("forward", problem, launch) or forward_tiles(problem))
+    launch_tiles(recorder, autotuned("forward", call, launch_tiles) or forward_tiles(call))

@@ -9,14 +9,8 @@ root of the mean square of P x plus eps:
 Tiles are [ROWS, BLOCK_D] with zeros from D on. Rows that do not exist are zeros.
 """
 
-from typing import Any
-
 import triton
 import triton.language as tl
-
-NO_NORMS: dict[str, Any] = {  # what kernels take for the norms where there are none
-    "q_gain": None, "k_gain": None, "q_eps": 1.0, "k_eps": 1.0, "Q_NORM": "none", "K_NORM": "none",
-}
 
 
 @triton.jit
@@ -53,7 +47,7 @@ def unit_rows(x, exists, eps, KIND: tl.constexpr, D: tl.constexpr):
 
 
 @triton.jit
-def normalise(x, exists, gain, eps, KIND: tl.constexpr, D: tl.constexpr):
+def normalize(x, exists, gain, eps, KIND: tl.constexpr, D: tl.constexpr):
     """x-hat of a tile, rounded to its dtype."""
     if KIND == "none":
         return x
@@ -63,7 +57,7 @@ def normalise(x, exists, gain, eps, KIND: tl.constexpr, D: tl.constexpr):
 
 
 @triton.jit
-def normalise_gradient(dy, x, exists, gain, eps, KIND: tl.constexpr, D: tl.constexpr):
+def normalize_gradient(dy, x, exists, gain, eps, KIND: tl.constexpr, D: tl.constexpr):
     """dx of a tile in fp32, and its share of dgain [BLOCK_D]; dy is the gradient of x-hat."""
     if KIND == "none":
         return dy, tl.zeros([dy.shape[1]], tl.float32)

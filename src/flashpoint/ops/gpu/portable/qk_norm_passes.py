@@ -12,11 +12,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from flashpoint.ops.gpu.call import block_of
+from flashpoint.ops.gpu.call import Call, block_of
 from flashpoint.ops.gpu.device import gpu_of
-from flashpoint.ops.gpu.packed_call import PackedCall
-from flashpoint.ops.gpu.portable.qk_norm import load_gain, normalise_gradient, unit_rows
-from flashpoint.ops.gpu.replay import Recorder, only
+from flashpoint.ops.gpu.portable.qk_norm import load_gain, normalize_gradient, unit_rows
+from flashpoint.ops.gpu.replay import Recorder, Role, only
 
 TILE = 4096  # numbers of a program at a time
 PER_PROCESSOR = 8  # programs of the backward pass for each of q and k
@@ -43,7 +42,7 @@ def offsets_of(b, i, h, strides, BLOCK_D: tl.constexpr):
 
 
 @triton.jit
-def normalise_block(
+def normalize_block(
     block, x, hat, statistics, gain, lengths, strides, H, L, num_rows, eps,
     KIND: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr, BLOCK_D: tl.constexpr,
 ):
@@ -63,7 +62,7 @@ def normalise_block(
 
 
 @triton.jit
-def normalise_heads_kernel(
+def normalize_heads_kernel(
     q, k, q_hat, k_hat, q_statistics, k_statistics,  # pointers; all but q and k may be None
     q_gain, k_gain, lengths,
     strides, H, L, num_rows, q_eps, k_eps,
@@ -79,20 +78,20 @@ def normalise_heads_kernel(
         block, of_q = block // 2, block % 2 == 0
     if of_q:
         if Q_NORM != "none":
-            normalise_block(
+            normalize_block(
                 block, q, q_hat, q_statistics, q_gain, None, strides, H, L, num_rows, q_eps,
                 Q_NORM, D, ROWS, BLOCK_D,
             )
     else:
         if K_NORM != "none":
-            normalise_block(
+            normalize_block(
                 block, k, k_hat, k_statistics, k_gain, lengths, strides, H, L, num_rows, k_eps,
                 K_NORM, D, ROWS, BLOCK_D,
             )
 
 
 @triton.jit
-def denormalise_rows(
+def denormalize_rows(
     first, step, dx, x, gain, dgain, lengths, dx_strides, strides, H, L, num_rows, eps,
     KIND: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr, BLOCK_D: tl.constexpr,
 ):
@@ -106,7 +105,7 @@ def denormalise_rows(
         at = offsets_of(b, i, h, strides, BLOCK_D)
         dhat = tl.load(dx + there, mask=exists[:, None] & inside, other=0.0).to(tl.float32)
         tile = tl.load(x + at, mask=exists[:, None] & inside, other=0.0)
-        made, own = normalise_gradient(dhat, tile, exists, gain, eps, KIND, D)
+        made, own = normalize_gradient(dhat, tile, exists, gain, eps, KIND, D)
         made = made.to(dx.dtype.element_ty)
         tl.store(dx + there, made, mask=(row < num_rows)[:, None] & inside)
         share += own
@@ -115,7 +114,7 @@ def denormalise_rows(
 
 
 @triton.jit
-def denormalise_heads_kernel(
+def denormalize_heads_kernel(
     dq, dk, q, k, q_gain, k_gain, dq_gain, dk_gain, lengths,  # pointers; the last five may be None
     dx_strides, strides, H, L, num_rows, q_eps, k_eps, step,
     Q_NORM: tl.constexpr, K_NORM: tl.constexpr, D: tl.constexpr,
@@ -130,79 +129,73 @@ def denormalise_heads_kernel(
         first += step
     if first < step:
         if Q_NORM != "none":
-            denormalise_rows(
+            denormalize_rows(
                 first, step, dq, q, q_gain, dq_gain, None, dx_strides, strides, H, L, num_rows,
                 q_eps, Q_NORM, D, ROWS, BLOCK_D,
             )
     else:
         if K_NORM != "none":
-            denormalise_rows(
+            denormalize_rows(
                 first - step, step, dk, k, k_gain, dk_gain, lengths, dx_strides, strides, H, L,
                 num_rows, k_eps, K_NORM, D, ROWS, BLOCK_D,
             )
 
 
-def normalise_heads(
-    call: PackedCall, lengths: Tensor | None, recorder: Recorder, has_statistics: bool = False
-) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-    """q-hat and k-hat [B, L, H, D], dense; q or k itself without a norm.
-
-    Then, if asked for, "q_statistics" and "k_statistics" of those with a norm.
-    """
-    q, k, _ = call.qkv.unbind(2)
-    names = {name: f"{name}_hat" for name, kind in call.kinds().items() if kind != "none"}
-    if not names or call.qkv.numel() == 0:
-        return q, k, {}
-    hats = {hat: recorder.empty(hat, q.shape, q.dtype) for hat in names.values()}
-    arguments, num_blocks = _arguments(call, lengths)
-    statistics = {
-        f"{name}_statistics": recorder.empty(
-            f"{name}_statistics", (*q.shape[:3], 2), torch.float32
-        )
-        for name in names if has_statistics
-    }
-    arguments |= {"q_hat": None, "k_hat": None, "q_statistics": None, "k_statistics": None}
-    arguments |= hats | statistics
-    kernel = normalise_heads_kernel
-    recorder.launch(kernel, num_blocks * len(names), only(kernel, arguments) | {"num_warps": 4})
-    recorder.rename(names)
-    return hats.get("q_hat", q), hats.get("k_hat", k), statistics
-
-
-def denormalise_heads(
-    call: PackedCall, dqkv: Tensor, lengths: Tensor | None, recorder: Recorder
-) -> dict[str, Tensor]:
-    """Turn dq and dk in dqkv from gradients of q-hat and k-hat to those of q and k.
-
-    Gives shares of the gains' gradients, "dq_gain" and "dk_gain" [programs, D], where there are
-    gains.
-    """
-    num_normed = sum(kind != "none" for kind in call.kinds().values())
-    if not num_normed or dqkv.numel() == 0:
+def normalize_heads(
+    call: Call, recorder: Recorder, *, has_statistics: bool = False
+) -> dict[Role, Tensor]:
+    """q-hat and k-hat [B, L, H, D], dense, of those with a norm; their statistics if asked for."""
+    q = call.q.transpose(1, 2)
+    names = [name for name, kind in call.qk_norm.kinds.items() if kind != "none"]
+    if not names or call.is_empty:
         return {}
-    arguments, num_blocks = _arguments(call, lengths)
-    step = min(num_blocks, PER_PROCESSOR * gpu_of(dqkv.device).processors)
-    gains = {"dq_gain": call.q_gain, "dk_gain": call.k_gain}
+    roles = [Role(f"{name}_hat") for name in names]
+    made = {role: recorder.empty(role, q.shape, q.dtype) for role in roles}
+    if has_statistics:
+        roles = [Role(f"{name}_statistics") for name in names]
+        shape = (*q.shape[:3], 2)
+        made |= {role: recorder.empty(role, shape, torch.float32) for role in roles}
+    arguments, num_blocks = _arguments(call)
+    arguments |= {"q_hat": None, "k_hat": None, "q_statistics": None, "k_statistics": None} | made
+    kernel = normalize_heads_kernel
+    everything = only(kernel, arguments) | {"num_warps": 4}
+    recorder.launch(kernel, num_blocks * len(names), everything, call.roles)
+    return made
+
+
+def denormalize_heads(
+    call: Call, grads: list[Tensor], recorder: Recorder
+) -> dict[Role, Tensor]:
+    """Turn dq and dk of grads [B, H, L, D] from gradients of q-hat and k-hat to those of q and k.
+
+    Gives shares of the gains' gradients [programs, D], where there are gains.
+    """
+    num_normed = sum(kind != "none" for kind in call.qk_norm.kinds.values())
+    if not num_normed or call.is_empty:
+        return {}
+    arguments, num_blocks = _arguments(call)
+    dq, dk = (grad.transpose(1, 2) for grad in grads[:2])
+    step = min(num_blocks, PER_PROCESSOR * gpu_of(dq.device).processors)
+    gains = {Role.DQ_GAIN: call.qk_norm.q_gain, Role.DK_GAIN: call.qk_norm.k_gain}
     shares = {
-        name: recorder.empty(name, (step, dqkv.shape[4]), torch.float32)
-        for name, gain in gains.items() if gain is not None
+        role: recorder.empty(role, (step, dq.shape[3]), torch.float32)
+        for role, gain in gains.items() if gain is not None
     }
-    dq, dk, _ = dqkv.unbind(2)
     arguments |= {"dq": dq, "dk": dk, "dx_strides": dq.stride(), "step": step}
-    arguments |= {"dq_gain": None, "dk_gain": None} | shares
-    recorder.rename({"q": "q", "k": "k"})
-    kernel = denormalise_heads_kernel
-    recorder.launch(kernel, step * num_normed, only(kernel, arguments) | {"num_warps": 4})
+    arguments |= dict.fromkeys(gains) | shares
+    kernel = denormalize_heads_kernel
+    everything = only(kernel, arguments) | {"num_warps": 4}
+    recorder.launch(kernel, step * num_normed, everything, call.roles)
     return shares
 
 
-def _arguments(call: PackedCall, lengths: Tensor | None) -> tuple[dict[str, Any], int]:
+def _arguments(call: Call) -> tuple[dict[str, Any], int]:
     """What both kernels take, and the number of blocks."""
-    q, k, _ = call.qkv.unbind(2)
+    q, k = call.q.transpose(1, 2), call.k.transpose(1, 2)
     B, L, H, D = q.shape
     rows = max(1, TILE // block_of(D))
-    arguments = call.norms() | {
-        "q": q, "k": k, "lengths": lengths, "strides": q.stride(), "H": H, "L": L,
+    arguments = call.qk_norm.arguments() | {
+        "q": q, "k": k, "lengths": call.lengths, "strides": q.stride(), "H": H, "L": L,
         "num_rows": B * L * H, "D": D, "ROWS": rows, "BLOCK_D": block_of(D),
     }
     return arguments, triton.cdiv(B * L * H, rows)

@@ -12,21 +12,19 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from flashpoint.ops.gpu.activations import is_builtin
-from flashpoint.ops.gpu.call import Problem
+from flashpoint.ops.gpu.call import Call
 from flashpoint.ops.gpu.device import gpu_of
 from flashpoint.ops.gpu.portable.blocks import (
+    Layout,
     finish_scores,
     gradient_of_scores,
     load_rows,
     store_rows,
 )
-from flashpoint.ops.gpu.portable.qk_norm import NO_NORMS, normalise, normalise_gradient
-from flashpoint.ops.gpu.replay import Recorder, only
+from flashpoint.ops.gpu.portable.qk_norm import normalize, normalize_gradient
+from flashpoint.ops.gpu.replay import Recorder, Role, only
 from flashpoint.ops.gpu.tiles.table import SMALLEST_BLOCK
 
-MOST_TOKENS = 64
-LARGEST_DIM = 64
 # heads that a program loads ahead, with its own, and programs per processor: measured on an H200
 FORWARD, NORMED_FORWARD, BACKWARD = (2, 4), (1, 8), (2, 2)
 
@@ -47,8 +45,8 @@ def load_head(
     q = load_rows(q, q_strides, b, h, 0, L, D, ROWS, BLOCK_D, False, False)
     k = load_rows(k, k_strides, b, h, 0, L, D, ROWS, BLOCK_D, False, False)
     v = load_rows(v, v_strides, b, h, 0, L, D, ROWS, BLOCK_D, False, False)
-    q_hat = normalise(q, exists, q_gain, q_eps, Q_NORM, D)
-    return q, k, q_hat, normalise(k, exists, k_gain, k_eps, K_NORM, D), v
+    q_hat = normalize(q, exists, q_gain, q_eps, Q_NORM, D)
+    return q, k, q_hat, normalize(k, exists, k_gain, k_eps, K_NORM, D), v
 
 
 @triton.jit
@@ -69,7 +67,7 @@ def whole_kernel(
     q_eps, k_eps, scale, bias_number, gain, shrink,
     WEIGH: tl.constexpr, Q_NORM: tl.constexpr, K_NORM: tl.constexpr, D: tl.constexpr,
     HAS_SCALE: tl.constexpr, HAS_BIAS_NUMBER: tl.constexpr, SHRINKS: tl.constexpr,
-    ALIKE: tl.constexpr, PARTS: tl.constexpr,
+    ALIKE: tl.constexpr, LAYOUT: tl.constexpr,
     ROWS: tl.constexpr, BLOCK_D: tl.constexpr, PREFETCH: tl.constexpr,
 ):
     """o_i = gain * n ** -alpha * sum_j h(scale * q-hat_i . k-hat_j + b) v_j of whole heads."""
@@ -85,19 +83,19 @@ def whole_kernel(
             w *= shrink
         o_tile = tl.dot(w.to(v_tile.dtype), v_tile, input_precision="ieee")
         o_tile *= gain / shrink if SHRINKS else gain
-        store_rows(o, o_tile, b, h, 0, L, H, L, D, ROWS, BLOCK_D, PARTS)
+        store_rows(o, o_tile, b, h, 0, L, H, L, D, ROWS, BLOCK_D, LAYOUT)
 
 
 @triton.jit
 def take_back(
     dhat, x, dx, gain, eps, b, h, L, H,
     KIND: tl.constexpr, D: tl.constexpr,
-    PARTS: tl.constexpr, ROWS: tl.constexpr, BLOCK_D: tl.constexpr,
+    LAYOUT: tl.constexpr, ROWS: tl.constexpr, BLOCK_D: tl.constexpr,
 ):
     """Take a tile of dq-hat or dk-hat through the norm to dx; gives its share of dgain."""
     exists = tl.arange(0, ROWS) < L
-    tile, share = normalise_gradient(dhat, x, exists, gain, eps, KIND, D)
-    store_rows(dx, tile, b, h, 0, L, H, L, D, ROWS, BLOCK_D, PARTS)
+    tile, share = normalize_gradient(dhat, x, exists, gain, eps, KIND, D)
+    store_rows(dx, tile, b, h, 0, L, H, L, D, ROWS, BLOCK_D, LAYOUT)
     return share
 
 
@@ -118,7 +116,7 @@ def whole_backward_kernel(
     WEIGH: tl.constexpr, GRADIENT: tl.constexpr, IS_BUILTIN: tl.constexpr, Q_NORM: tl.constexpr,
     K_NORM: tl.constexpr, D: tl.constexpr, HAS_SCALE: tl.constexpr,
     HAS_BIAS_NUMBER: tl.constexpr, SHRINKS: tl.constexpr,
-    ALIKE: tl.constexpr, PARTS: tl.constexpr,
+    ALIKE: tl.constexpr, LAYOUT: tl.constexpr,
     ROWS: tl.constexpr, BLOCK_D: tl.constexpr, PREFETCH: tl.constexpr,
 ):
     """dq, dk, dv of whole heads, by ``backward``'s formulas; a row of each dgain a program."""
@@ -139,73 +137,59 @@ def whole_backward_kernel(
         tail = scale * gain / shrink_ds if SHRINKS else scale * gain
         dv_tile = tl.dot(w.to(do_tile.dtype), do_tile, input_precision="ieee")
         dv_tile *= gain / shrink if SHRINKS else gain
-        store_rows(dv, dv_tile, b, h, 0, L, H, L, D, ROWS, BLOCK_D, PARTS)
+        store_rows(dv, dv_tile, b, h, 0, L, H, L, D, ROWS, BLOCK_D, LAYOUT)
         ds = ds.to(q_tile.dtype)
         dk_hat = tl.dot(ds, q_hat, input_precision="ieee") * tail
         dq_hat = tl.dot(ds.T, k_hat, input_precision="ieee") * tail
         k_share += take_back(
-            dk_hat, k_tile, dk, k_gain, k_eps, b, h, L, H, K_NORM, D, PARTS, ROWS, BLOCK_D
+            dk_hat, k_tile, dk, k_gain, k_eps, b, h, L, H, K_NORM, D, LAYOUT, ROWS, BLOCK_D
         )
         q_share += take_back(
-            dq_hat, q_tile, dq, q_gain, q_eps, b, h, L, H, Q_NORM, D, PARTS, ROWS, BLOCK_D
+            dq_hat, q_tile, dq, q_gain, q_eps, b, h, L, H, Q_NORM, D, LAYOUT, ROWS, BLOCK_D
         )
     store_share(dq_gain, q_share, D)
     store_share(dk_gain, k_share, D)
 
 
-def suits(problem: Problem) -> bool:
-    """True where every query sees every key, and heads with keys of their own fit one tile."""
-    q, terms = problem.q, problem.terms
-    others = (problem.bias, problem.mask, problem.lengths, problem.cu_q, terms.left, terms.right)
-    return (
-        all(x is None for x in others) and q.shape == problem.k.shape == problem.v.shape
-        and not problem.is_empty and q.shape[2] <= MOST_TOKENS and q.shape[3] <= LARGEST_DIM
-        and q.dtype in (torch.bfloat16, torch.float16) and is_builtin(terms.activation)
-    )
+def launch(call: Call, recorder: Recorder, o: Tensor, layout: Layout) -> None:
+    """Write the result to o."""
+    programs, tiles = _tiles(call, *(FORWARD if call.qk_norm.is_none else NORMED_FORWARD))
+    everything = call.arguments() | _inputs(call) | {"o": o, "LAYOUT": int(layout)}
+    recorder.launch(whole_kernel, programs, only(whole_kernel, everything) | tiles, call.roles)
 
 
-def launch_whole(
-    problem: Problem, recorder: Recorder, o: Tensor, parts: int,
-    norms: dict[str, Any] = NO_NORMS,
-) -> None:
-    """Write the result to o, laid out as ``store_rows`` says."""
-    has_norm = (norms["Q_NORM"], norms["K_NORM"]) != ("none", "none")
-    programs, tiles = _tiles(problem, *(NORMED_FORWARD if has_norm else FORWARD))
-    everything = problem.arguments() | _inputs(problem) | norms | {"o": o, "PARTS": parts}
-    recorder.launch(whole_kernel, programs, only(whole_kernel, everything) | tiles)
+def launch_backward(
+    call: Call, recorder: Recorder, do: Tensor, grads: list[Tensor],
+    arguments: dict[str, Any], layout: Layout,
+) -> dict[Role, Tensor]:
+    """Write dq, dk and dv.
 
-
-def launch_whole_backward(
-    problem: Problem, recorder: Recorder, do: Tensor, grads: list[Tensor],
-    arguments: dict[str, Any], parts: int, norms: dict[str, Any] = NO_NORMS,
-) -> dict[str, Tensor]:
-    """Write dq, dk and dv, laid out as ``store_rows`` says.
-
-    Gives the programs' shares [programs, D] of the gradients of the gains there are, by name.
+    Gives the programs' shares [programs, D] of the gradients of the gains there are, by role.
     """
-    programs, tiles = _tiles(problem, *BACKWARD)
+    programs, tiles = _tiles(call, *BACKWARD)
+    gains = {Role.DQ_GAIN: call.qk_norm.q_gain, Role.DK_GAIN: call.qk_norm.k_gain}
     shares = {
-        name: recorder.empty(name, (programs, do.shape[3]), torch.float32)
-        for name in ("dq_gain", "dk_gain") if norms[name[1:]] is not None
+        role: recorder.empty(role, (programs, do.shape[3]), torch.float32)
+        for role, gain in gains.items() if gain is not None
     }
-    everything = arguments | _inputs(problem, do) | norms | {"PARTS": parts}
-    everything |= {"dq_gain": None, "dk_gain": None} | shares
+    everything = arguments | _inputs(call, do) | {"LAYOUT": int(layout)}
+    everything |= dict.fromkeys(gains) | shares
     everything |= dict(zip(("dq", "dk", "dv"), grads, strict=True))
     kernel = whole_backward_kernel
-    recorder.launch(kernel, programs, only(kernel, everything) | tiles)
+    recorder.launch(kernel, programs, only(kernel, everything) | tiles, call.roles)
     return shares
 
 
-def _inputs(problem: Problem, do: Tensor | None = None) -> dict[str, Any]:
-    B, H, L, _ = problem.q.shape
-    alike = problem.q.stride() == problem.k.stride() == problem.v.stride()
-    return problem.pointers(do) | {"H": H, "L": L, "num_heads": B * H, "ALIKE": alike}
+def _inputs(call: Call, do: Tensor | None = None) -> dict[str, Any]:
+    B, H, L, _ = call.q.shape
+    alike = call.q.stride() == call.k.stride() == call.v.stride()
+    return call.pointers(do) | {"H": H, "L": L, "num_heads": B * H, "ALIKE": alike}
 
 
-def _tiles(problem: Problem, prefetch: int, per_processor: int) -> tuple[int, dict[str, int]]:
+def _tiles(call: Call, prefetch: int, per_processor: int) -> tuple[int, dict[str, int]]:
     """Programs, and what the compiler takes."""
-    B, H, L, _ = problem.q.shape
-    programs = min(B * H, per_processor * gpu_of(problem.q.device).processors)
+    B, H, L, _ = call.q.shape
+    programs = min(B * H, per_processor * gpu_of(call.q.device).processors)
     rows = max(SMALLEST_BLOCK, triton.next_power_of_2(L))
     own = {"ROWS": rows, "PREFETCH": prefetch, "num_stages": prefetch, "num_warps": 4}
     return programs, own

@@ -8,7 +8,7 @@ processes use it without the variable. A call that is being captured in a CUDA g
 import functools
 import math
 import os
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 import torch
 import triton.testing
 
-from flashpoint.ops.gpu.call import Problem
+from flashpoint.ops.gpu.call import Call
 from flashpoint.ops.gpu.device import Gpu, gpu_of
-from flashpoint.ops.gpu.replay import Recorder, run_once
+from flashpoint.ops.gpu.replay import NO_ROLES, Recorder, Role, run_once
 from flashpoint.ops.gpu.tiles import stored
 from flashpoint.ops.gpu.tiles.table import (
     Kind,
@@ -90,10 +90,10 @@ _session: Session | None = None
 _tried: set[str] = set()  # kinds that this process has measured because of the variable
 
 
-def bench_ms(call: Callable[[], None]) -> float:
-    """The median time of a call on the GPU, with cold caches."""
+def bench_ms(work: Callable[[], None]) -> float:
+    """The median time of a launch on the GPU, with cold caches."""
     return triton.testing.do_bench(
-        call, warmup=WARMUP_MS, rep=REPEAT_MS, return_mode="median"
+        work, warmup=WARMUP_MS, rep=REPEAT_MS, return_mode="median"
     )
 
 
@@ -119,46 +119,46 @@ def candidates(kind: Kind, gpu: Gpu) -> list[Tiles]:
     return list(dict.fromkeys(avoid_trap(kind, tiles, gpu) for tiles in found))
 
 
-def autotuned(kernel: str, problem: Problem, launch: Launch) -> dict[str, Any] | None:
+def autotuned(kernel: str, call: Call, launch: Launch) -> dict[str, Any] | None:
     """The fastest tiles for a call if it is to be tuned now, as its launch takes them."""
-    active = _session or _session_of_environment(problem)
+    active = _session or _session_of_environment(call)
     if active is None:
         return None
-    kind, gpu = Kind.of(kernel, problem), gpu_of(problem.q.device)
+    kind, gpu = Kind.of(kernel, call), gpu_of(call.q.device)
     key = kind.key(gpu)
     if active is not _session:
         if key in _tried or stored.find(key) is not None:
             return None
         _tried.add(key)
-    tuned = _tune(kind, gpu, problem, launch, active)
+    tuned = _tune(kind, gpu, call, launch, active)
     if tuned is None:
         return None
     active.found.append(tuned)
     stored.keep(key, {**tuned.after._asdict(), "ms": round(tuned.after_ms, 5)})
-    return launch_arguments(tuned.after, kernel, problem)
+    return launch_arguments(tuned.after, kernel, call)
 
 
-def _session_of_environment(problem: Problem) -> Session | None:
+def _session_of_environment(call: Call) -> Session | None:
     """One for a call that the variable asks to tune, and that can be timed."""
-    if os.environ.get("FLASHPOINT_AUTOTUNE") != "1" or not _is_timeable(problem):
+    if os.environ.get("FLASHPOINT_AUTOTUNE") != "1" or not _is_timeable(call):
         return None
     return Session(bench_ms)
 
 
-def _is_timeable(problem: Problem) -> bool:
-    return problem.q.is_cuda and not torch.cuda.is_current_stream_capturing()
+def _is_timeable(call: Call) -> bool:
+    return call.q.is_cuda and not torch.cuda.is_current_stream_capturing()
 
 
 def _tune(
-    kind: Kind, gpu: Gpu, problem: Problem, launch: Launch, active: Session
+    kind: Kind, gpu: Gpu, call: Call, launch: Launch, active: Session
 ) -> Tuned | None:
     """Measure the candidates; None where none of them runs."""
     times: dict[Tiles, float] = {}
     for tiles in candidates(kind, gpu):
         active.on_candidate(kind, tiles)
-        rehearsal = Rehearsal(problem.q)
+        rehearsal = Rehearsal(call.q)
         try:
-            launch(rehearsal, launch_arguments(tiles, kind.kernel, problem))
+            launch(rehearsal, launch_arguments(tiles, kind.kernel, call))
             times[tiles] = active.timer(rehearsal.repeat)
         except torch.OutOfMemoryError:
             raise  # that says nothing of the candidate
@@ -184,7 +184,13 @@ class Rehearsal(Recorder):
         self.is_repeatable = False
         self.steps: list[Callable[[], Any]] = []
 
-    def launch(self, kernel: Any, num_programs: int, arguments: dict[str, Any]) -> None:
+    def launch(
+        self,
+        kernel: Any,
+        num_programs: int,
+        arguments: dict[str, Any],
+        roles: Mapping[str, Role] = NO_ROLES,
+    ) -> None:
         """Run a kernel, and keep how to run it again."""
         compiled = run_once(kernel, num_programs, arguments)
         if compiled is None or launcher_form() is None:  # interpreted, or not as we know it

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 import triton
 
-from flashpoint.ops.gpu.call import Problem, block_of
+from flashpoint.ops.gpu.call import Call, block_of
 from flashpoint.ops.gpu.device import HOPPER_FAMILY, Gpu, gpu_of
 from flashpoint.ops.gpu.tiles import stored
 
@@ -72,23 +72,23 @@ class Kind(NamedTuple):
     streams: bool = True
 
     @classmethod
-    def of(cls, kernel: str, problem: Problem) -> "Kind":
+    def of(cls, kernel: str, call: Call) -> "Kind":
         """The kind of a call."""
-        terms, rows = problem.terms, problem.num_queries
+        terms, rows = call.terms, call.num_queries
         if kernel == "decode":
-            rows = max(SMALLEST_BLOCK, triton.next_power_of_2(problem.group * rows))
+            rows = max(SMALLEST_BLOCK, triton.next_power_of_2(call.group * rows))
         return cls(
             kernel=kernel,
-            dtype=problem.q.dtype,
-            block_d=block_of(problem.q.shape[3]),
-            block_dv=block_of(problem.v.shape[3]),
+            dtype=call.q.dtype,
+            block_d=block_of(call.q.shape[3]),
+            block_dv=block_of(call.v.shape[3]),
             has_window=terms.left is not None or terms.right is not None,
             score_bytes=sum(
-                x.element_size() for x in (problem.bias, problem.mask) if x is not None
+                x.element_size() for x in (call.bias, call.mask) if x is not None
             ),
             num_queries=rows,
-            num_keys=problem.num_keys,
-            streams=problem.is_regular or problem.loads_wide,
+            num_keys=call.num_keys,
+            streams=call.is_regular or call.loads_wide,
         )
 
     def key(self, gpu: Gpu) -> str:
@@ -275,45 +275,45 @@ def usual_tiles(kind: Kind, gpu: Gpu) -> Tiles:
     return avoid_trap(kind, stored_tiles(kind, gpu) or table_tiles(kind, gpu), gpu)
 
 
-def launch_arguments(tiles: Tiles, kernel: str, problem: Problem) -> dict[str, Any]:
+def launch_arguments(tiles: Tiles, kernel: str, call: Call) -> dict[str, Any]:
     """The tiles as a kernel's launch takes them."""
     arguments: dict[str, Any] = {
         "BLOCK_M": tiles.block_m, "BLOCK_N": tiles.block_n,
         "num_warps": tiles.num_warps, "num_stages": tiles.num_stages,
     }
     if kernel == "decode":
-        programs = problem.num_samples * problem.k.shape[1]
-        wanted = tiles.waves * gpu_of(problem.q.device).processors // programs
-        most = min(MOST_SPLITS, triton.cdiv(problem.num_keys, SPLIT_KEYS))
+        programs = call.num_samples * call.k.shape[1]
+        wanted = tiles.waves * gpu_of(call.q.device).processors // programs
+        most = min(MOST_SPLITS, triton.cdiv(call.num_keys, SPLIT_KEYS))
         arguments["num_splits"] = max(1, min(wanted, most))
     return arguments
 
 
-def _tiles(kernel: str, problem: Problem) -> dict[str, Any]:
-    tiles = usual_tiles(Kind.of(kernel, problem), gpu_of(problem.q.device))
-    return launch_arguments(tiles, kernel, problem)
+def _tiles(kernel: str, call: Call) -> dict[str, Any]:
+    tiles = usual_tiles(Kind.of(kernel, call), gpu_of(call.q.device))
+    return launch_arguments(tiles, kernel, call)
 
 
-def forward_tiles(problem: Problem) -> dict[str, Any]:
+def forward_tiles(call: Call) -> dict[str, Any]:
     """BLOCK_M, BLOCK_N, num_warps and num_stages of the forward kernel."""
-    return _tiles("forward", problem)
+    return _tiles("forward", call)
 
 
-def dkdv_tiles(problem: Problem) -> dict[str, Any]:
+def dkdv_tiles(call: Call) -> dict[str, Any]:
     """The same of the kernel for dk and dv."""
-    return _tiles("dkdv", problem)
+    return _tiles("dkdv", call)
 
 
-def dq_tiles(problem: Problem) -> dict[str, Any]:
+def dq_tiles(call: Call) -> dict[str, Any]:
     """The same of the kernel for dq."""
-    return _tiles("dq", problem)
+    return _tiles("dq", call)
 
 
-def decode_tiles(problem: Problem) -> dict[str, Any]:
+def decode_tiles(call: Call) -> dict[str, Any]:
     """The same of the kernel for few queries, and num_splits."""
-    return _tiles("decode", problem)
+    return _tiles("decode", call)
 
 
-def scored_tiles(problem: Problem) -> dict[str, Any]:
+def scored_tiles(call: Call) -> dict[str, Any]:
     """The same of the kernel for dbias and dmask."""
-    return _tiles("scored", problem)
+    return _tiles("scored", call)

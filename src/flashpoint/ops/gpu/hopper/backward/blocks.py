@@ -1,7 +1,4 @@
-"""For ``hopper_backward``: what a warpgroup does with one column block, and with all of a head's.
-
-Names are those of that file.
-"""
+"""What a warpgroup does with one column block, and all of a head's; names as in ``kernel.py``."""
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -30,30 +27,22 @@ def start_transposed(left, right, LAYOUT: gl.constexpr):
 
 @gluon.jit
 def take_columns(
-    c, d, d_full, parity, first, rows, da, db, words, limits, sizes, numbers,
-    WEIGH: gl.constexpr, GRADIENT: gl.constexpr, FINISHES: gl.constexpr, IS_RELU: gl.constexpr,
-    LIFTS: gl.constexpr, POWER: gl.constexpr, SIDE: gl.constexpr, SIGNED: gl.constexpr,
-    MASKED: gl.constexpr, S_LAYOUT: gl.constexpr, W_LAYOUT: gl.constexpr,
+    c, d, d_full, parity, first, rows, da, db, words, limits, program,
+    SIDE: gl.constexpr, MASKED: gl.constexpr, S_LAYOUT: gl.constexpr, W_LAYOUT: gl.constexpr,
 ):
     """Columns from ``first`` on: S, dW | W, dS | da, db. The other warpgroup fills the gaps."""
     a, b = rows
-    first_head, num_heads, H, group, row_tiles, num_rows, num_columns = sizes
     DTYPE: gl.constexpr = c.dtype
     scores = start_transposed(a, c, S_LAYOUT)
     mbarrier.wait(d_full, parity)
     dweights = start_transposed(b, d, S_LAYOUT)
     scores = warpgroup_mma_wait(1, deps=[scores])
-    weights, signs = weigh(
-        scores, limits, first, sizes, numbers,
-        WEIGH, FINISHES, IS_RELU, LIFTS, POWER, SIDE, MASKED, DTYPE,
-    )
-    if SIGNED:
-        signs = store_signs(signs, words + first // c.shape[0] * count_block_words(num_rows))
+    weights, signs = weigh(scores, limits, first, program, SIDE, MASKED, DTYPE)
+    if program.options.SIGNED:
+        at = words + first // c.shape[0] * count_block_words(program.sizes.num_rows)
+        signs = store_signs(signs, at)
     dweights = warpgroup_mma_wait(0, deps=[dweights])
-    dscores = differentiate(
-        dweights, signs, limits, first, sizes, numbers,
-        GRADIENT, IS_RELU, LIFTS, POWER, SIDE, SIGNED, MASKED, DTYPE,
-    )
+    dscores = differentiate(dweights, signs, limits, first, program, SIDE, MASKED, DTYPE)
     dscores = gl.convert_layout(dscores, W_LAYOUT, assert_trivial=True)
     da = warpgroup_mma(dscores, c, da, is_async=True)
     if SIDE == "keys":
@@ -65,14 +54,13 @@ def take_columns(
 
 @gluon.jit
 def take_block(
-    block, number, rows, da, db, words, limits, sizes, numbers, buffers, barriers,
-    WEIGH: gl.constexpr, GRADIENT: gl.constexpr, FINISHES: gl.constexpr, IS_RELU: gl.constexpr,
-    LIFTS: gl.constexpr, POWER: gl.constexpr, SIDE: gl.constexpr, SIGNED: gl.constexpr,
-    MASKED: gl.constexpr, W_LAYOUT: gl.constexpr, PIECE: gl.constexpr, LAST_PIECE: gl.constexpr,
+    block, number, rows, da, db, words, limits, program,
+    SIDE: gl.constexpr, MASKED: gl.constexpr, W_LAYOUT: gl.constexpr,
+    PIECE: gl.constexpr, LAST_PIECE: gl.constexpr,
 ):
     """The first PIECE + LAST_PIECE columns of a block, so many at a time."""
-    a_buffers, b_buffers, c_buffers, d_buffers = buffers
-    rows_full, rows_empty, c_full, d_full, empty = barriers
+    columns = program.columns
+    c_buffers, d_buffers = columns.c_buffers, columns.d_buffers
     STAGES: gl.constexpr = c_buffers.shape[0]
     BLOCK: gl.constexpr = c_buffers.shape[3]
     stage = number % STAGES
@@ -80,42 +68,37 @@ def take_block(
     first = block * BLOCK
     c = c_buffers.index(stage).reshape([BLOCK, c_buffers.shape[4]])
     d = d_buffers.index(stage).reshape([BLOCK, d_buffers.shape[4]])
-    mbarrier.wait(c_full.index(stage), parity)
+    mbarrier.wait(columns.c_full.index(stage), parity)
     da, db = take_columns(
-        c.slice(0, PIECE), d.slice(0, PIECE), d_full.index(stage), parity, first,
-        rows, da, db, words, limits, sizes, numbers,
-        WEIGH, GRADIENT, FINISHES, IS_RELU, LIFTS, POWER, SIDE, SIGNED, MASKED,
+        c.slice(0, PIECE), d.slice(0, PIECE), columns.d_full.index(stage), parity, first,
+        rows, da, db, words, limits, program, SIDE, MASKED,
         gl.NVMMADistributedLayout([3, 0], [4, 1], [16, PIECE, 16]), W_LAYOUT,
     )
     if LAST_PIECE > 0:
         da, db = take_columns(
-            c.slice(PIECE, LAST_PIECE), d.slice(PIECE, LAST_PIECE), d_full.index(stage), parity,
-            first + PIECE, rows, da, db, words, limits, sizes, numbers,
-            WEIGH, GRADIENT, FINISHES, IS_RELU, LIFTS, POWER, SIDE, SIGNED, MASKED,
+            c.slice(PIECE, LAST_PIECE), d.slice(PIECE, LAST_PIECE), columns.d_full.index(stage),
+            parity, first + PIECE, rows, da, db, words, limits, program, SIDE, MASKED,
             gl.NVMMADistributedLayout([3, 0], [4, 1], [16, LAST_PIECE, 16]), W_LAYOUT,
         )
-    mbarrier.arrive(empty.index(stage), count=1)
+    mbarrier.arrive(columns.empty.index(stage), count=1)
     return da, db
 
 
 @gluon.jit
-def skip_blocks(first, last, barriers, STAGES: gl.constexpr):
+def skip_blocks(first, last, columns):
     """Give back the blocks of these numbers: only other warpgroups meet them."""
-    rows_full, rows_empty, c_full, d_full, empty = barriers
+    STAGES: gl.constexpr = columns.c_buffers.shape[0]
     for number in range(first, last):
         stage = number % STAGES
-        mbarrier.wait(c_full.index(stage), number // STAGES & 1)
-        mbarrier.wait(d_full.index(stage), number // STAGES & 1)
-        mbarrier.arrive(empty.index(stage), count=1)
+        mbarrier.wait(columns.c_full.index(stage), number // STAGES & 1)
+        mbarrier.wait(columns.d_full.index(stage), number // STAGES & 1)
+        mbarrier.arrive(columns.empty.index(stage), count=1)
 
 
 @gluon.jit
 def take_head(
-    tile_blocks, own_blocks, number, rows, da, db, words, limits, sizes, numbers,
-    buffers, barriers, has_rows,
-    WEIGH: gl.constexpr, GRADIENT: gl.constexpr, FINISHES: gl.constexpr, IS_RELU: gl.constexpr,
-    LIFTS: gl.constexpr, POWER: gl.constexpr, CAUSAL: gl.constexpr, SIDE: gl.constexpr,
-    SIGNED: gl.constexpr, W_LAYOUT: gl.constexpr, PIECE: gl.constexpr, LAST_PIECE: gl.constexpr,
+    tile_blocks, own_blocks, number, rows, da, db, words, limits, has_rows, program,
+    SIDE: gl.constexpr, W_LAYOUT: gl.constexpr,
 ):
     """All column blocks of one head; number: that of the tile's first block.
 
@@ -124,85 +107,81 @@ def take_head(
     """
     first, last, masked = own_blocks
     tile_first, tile_last, tile_masked = tile_blocks
-    BLOCK: gl.constexpr = buffers[2].shape[3]
-    STAGES: gl.constexpr = buffers[2].shape[0]
+    columns = program.columns
+    BLOCK: gl.constexpr = columns.c_buffers.shape[3]
+    PIECE: gl.constexpr = program.options.PIECE
+    LAST_PIECE: gl.constexpr = program.options.LAST_PIECE
     start = 0
     end = tile_last - tile_first
-    if CAUSAL:
+    if program.options.CAUSAL:
         skipped = first - tile_first if SIDE == "keys" else tile_last - last
-        skip_blocks(number, number + skipped, barriers, STAGES)
+        skip_blocks(number, number + skipped, columns)
         for step in range(masked):
             block = first + step if SIDE == "keys" else last - 1 - step
             da, db = take_block(
-                block, number + skipped + step, rows, da, db, words, limits, sizes, numbers,
-                buffers, barriers, WEIGH, GRADIENT, FINISHES, IS_RELU, LIFTS, POWER, SIDE, SIGNED,
-                True, W_LAYOUT, BLOCK, 0,
+                block, number + skipped + step, rows, da, db, words, limits, program,
+                SIDE, True, W_LAYOUT, BLOCK, 0,
             )
         start = skipped + masked
     else:
         if PIECE > 0 and SIDE == "queries":
             da, db = take_block(
-                tile_last - 1, number, rows, da, db, words, limits, sizes, numbers,
-                buffers, barriers, WEIGH, GRADIENT, FINISHES, IS_RELU, LIFTS, POWER, SIDE, SIGNED,
-                False, W_LAYOUT, PIECE, LAST_PIECE,
+                tile_last - 1, number, rows, da, db, words, limits, program,
+                SIDE, False, W_LAYOUT, PIECE, LAST_PIECE,
             )
             start = 1
         if PIECE > 0 and SIDE == "keys":
             end -= 1
         taken = gl.where(has_rows, start, end)
-        skip_blocks(number + start, number + taken, barriers, STAGES)
+        skip_blocks(number + start, number + taken, columns)
         start = taken
     for step in range(start, end):
         block = tile_first + step if SIDE == "keys" else tile_last - 1 - step
         da, db = take_block(
-            block, number + step, rows, da, db, words, limits, sizes, numbers,
-            buffers, barriers, WEIGH, GRADIENT, FINISHES, IS_RELU, LIFTS, POWER, SIDE, SIGNED,
-            False, W_LAYOUT, BLOCK, 0,
+            block, number + step, rows, da, db, words, limits, program,
+            SIDE, False, W_LAYOUT, BLOCK, 0,
         )
     if PIECE > 0 and SIDE == "keys":
         da, db = take_block(
-            tile_last - 1, number + end, rows, da, db, words, limits, sizes, numbers,
-            buffers, barriers, WEIGH, GRADIENT, FINISHES, IS_RELU, LIFTS, POWER, SIDE, SIGNED,
-            False, W_LAYOUT, PIECE, LAST_PIECE,
+            tile_last - 1, number + end, rows, da, db, words, limits, program,
+            SIDE, False, W_LAYOUT, PIECE, LAST_PIECE,
         )
     return da, db
 
 
 @gluon.jit
 def take_block_by_signs(
-    block, number, a, da, signs, words, numbers, buffers, barriers,
-    LIFTS: gl.constexpr, S_LAYOUT: gl.constexpr, W_LAYOUT: gl.constexpr,
+    block, number, a, da, signs, words, program, S_LAYOUT: gl.constexpr, W_LAYOUT: gl.constexpr,
 ):
     """One block of keys by its signs: dW | dS | da; gives da and the signs of the next block."""
-    scale, bias_number, alpha, lift_w, lift_ds, tail_w, tail_ds = numbers
-    a_buffers, b_buffers, c_buffers, d_buffers = buffers
-    rows_full, rows_empty, c_full, d_full, empty = barriers
+    columns = program.columns
+    c_buffers, d_buffers = columns.c_buffers, columns.d_buffers
     STAGES: gl.constexpr = c_buffers.shape[0]
     BLOCK: gl.constexpr = c_buffers.shape[3]
     stage = number % STAGES
     parity = number // STAGES & 1
     c = c_buffers.index(stage).reshape([BLOCK, c_buffers.shape[4]])
     d = d_buffers.index(stage).reshape([BLOCK, d_buffers.shape[4]])
-    mbarrier.wait(c_full.index(stage), parity)
+    mbarrier.wait(columns.c_full.index(stage), parity)
     dweights = start_transposed(a, c, S_LAYOUT)
     next_signs = load_signs(words, gl.maximum(block - 1, 0), 0, BLOCK, False)
-    mbarrier.wait(d_full.index(stage), parity)
+    mbarrier.wait(columns.d_full.index(stage), parity)
     dweights = warpgroup_mma_wait(0, deps=[dweights])
-    if LIFTS:
-        dweights *= lift_ds
+    if program.options.LIFTS:
+        dweights *= program.numbers.lift_ds
     signs = spread_signs(signs, BLOCK, S_LAYOUT)
     dscores = gate_by_signs(dweights, signs, "queries", c_buffers.dtype)
     dscores = gl.convert_layout(dscores, W_LAYOUT, assert_trivial=True)
     da = warpgroup_mma(dscores, d, da, is_async=True)
     da = warpgroup_mma_wait(0, deps=[da])
-    mbarrier.arrive(empty.index(stage), count=1)
+    mbarrier.arrive(columns.empty.index(stage), count=1)
     return da, next_signs
 
 
 @gluon.jit
 def take_head_by_signs(
-    tile_blocks, own_blocks, number, a, da, words, end, numbers, buffers, barriers,
-    LIFTS: gl.constexpr, CAUSAL: gl.constexpr, S_LAYOUT: gl.constexpr, W_LAYOUT: gl.constexpr,
+    tile_blocks, own_blocks, number, a, da, words, end, program,
+    S_LAYOUT: gl.constexpr, W_LAYOUT: gl.constexpr,
 ):
     """All key blocks of one head, from the last one down; ``end``: that of the keys that a sees.
 
@@ -210,15 +189,16 @@ def take_head_by_signs(
     """
     first, last, masked = own_blocks
     tile_first, tile_last, tile_masked = tile_blocks
-    BLOCK: gl.constexpr = buffers[2].shape[3]
+    CAUSAL: gl.constexpr = program.options.CAUSAL
+    BLOCK: gl.constexpr = program.columns.c_buffers.shape[3]
     skipped = 0
     if CAUSAL:
         skipped = tile_last - last
-        skip_blocks(number, number + skipped, barriers, buffers[2].shape[0])
+        skip_blocks(number, number + skipped, program.columns)
     signs = load_signs(words, last - 1, end, BLOCK, CAUSAL)
     for step in range(last):
         da, signs = take_block_by_signs(
-            last - 1 - step, number + skipped + step, a, da, signs, words, numbers,
-            buffers, barriers, LIFTS, S_LAYOUT, W_LAYOUT,
+            last - 1 - step, number + skipped + step, a, da, signs, words, program,
+            S_LAYOUT, W_LAYOUT,
         )
     return da

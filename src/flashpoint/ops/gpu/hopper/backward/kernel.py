@@ -1,4 +1,6 @@
-"""Backward for Hopper (sm_90a) in Gluon, built like ``hopper_forward``; formulas in ``backward``.
+"""Backward for Hopper (sm_90a) in Gluon, built like the forward.
+
+Formulas are in ``portable/backward.py``.
 
 One kernel for both sides of the score matrix: a program keeps row blocks a, b in shared memory
 and streams column blocks c, d past them.
@@ -14,20 +16,20 @@ rows of a head, while its neighbours take the head's other rows. So q, k, v and 
 cache when they are read again, and every program has as much of the longer side as of the shorter
 one.
 
-SIGNED, for relu: the keys side stores the signs of its scores (``hopper_signs``), and the queries
+SIGNED, for relu: the keys side stores the signs of its scores (``signs.py``), and the queries
 side, which runs behind it, needs no scores:
 
     SIDE queries  a = do,         c = v, d = k,   da = dq            (2 products)
                   dW = a c^T  ->  dS = dW where S > 0  ->  da += dS d
 
-Barriers are those of ``hopper_tiles``; c and d are full by themselves and empty together, and the
-producer's order is rows, c_0, d_0, c_1, d_1, ... No circle of waits: a consumer that waits for c_t
-or d_t has released all before them. Rows have two slots per warpgroup, the same two barriers with
-one arrival each, and the tile's number in place of t. Gradients leave through their rows' slots,
-which are released at the start of the next tile, once the stores have read them. With a norm the
-rows before it, x, are loaded too, to slots of their own, and da is taken back through the norm on
-its way out (``hopper_norm``), by the means and r that came with x-hat. What tiles add to
-dgain is summed in shared memory: registers are full of accumulators.
+Barriers are those of ``hopper/tiles.py``; c and d are full by themselves and empty together.
+The producer's order is rows, c_0, d_0, c_1, d_1, ... No circle of waits: a consumer that waits for
+c_t or d_t has released all before them. Rows have two slots per warpgroup, the same two barriers
+with one arrival each, and the tile's number in place of t. Gradients leave through their rows'
+slots, which are released at the start of the next tile, once the stores have read them. With a
+norm the rows before it, x, are loaded too, to slots of their own, and da is taken back through the
+norm on its way out (``hopper/qk_norm.py``), by the means and r that came with x-hat. What tiles
+add to dgain is summed in shared memory: registers are full of accumulators.
 
 Causal tiles start at the diagonal, so that their first loop, over masked blocks, runs at least
 once and the compiler knows it. That is not for speed: where the first of two loops may run zero
@@ -44,8 +46,17 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared
 
-from flashpoint.ops.gpu.activations import is_builtin
-from flashpoint.ops.gpu.call import Problem, block_of, is_regular
+from flashpoint.ops.gpu.call import Call, block_of
+from flashpoint.ops.gpu.hopper.backward.arguments import (
+    Columns,
+    Norm,
+    Numbers,
+    Options,
+    Program,
+    Rows,
+    Side,
+    Sizes,
+)
 from flashpoint.ops.gpu.hopper.backward.consumer import consume
 from flashpoint.ops.gpu.hopper.backward.producer import SLOTS, produce
 from flashpoint.ops.gpu.hopper.backward.signs import count_words, split_heads
@@ -56,31 +67,18 @@ from flashpoint.ops.gpu.hopper.tiles import (
     make_barriers,
     make_buffers,
 )
-from flashpoint.ops.gpu.hopper.tiles import suits as suits_forward
-from flashpoint.ops.gpu.portable.qk_norm import NO_NORMS
-from flashpoint.ops.gpu.replay import Recorder, only
+from flashpoint.ops.gpu.portable.blocks import Layout
+from flashpoint.ops.gpu.replay import Recorder, Role, only
 
 
 @gluon.jit
-def work(
-    keys, queries, buffers, barriers, words, sizes, numbers, norms,
-    WEIGH: gl.constexpr, GRADIENT: gl.constexpr, FINISHES: gl.constexpr, IS_RELU: gl.constexpr,
-    LIFTS: gl.constexpr, POWER: gl.constexpr, CAUSAL: gl.constexpr, SIDE: gl.constexpr,
-    SIGNED: gl.constexpr, Q_NORM: gl.constexpr, K_NORM: gl.constexpr, D: gl.constexpr,
-    PIECE: gl.constexpr, LAST_PIECE: gl.constexpr, WARPGROUP: gl.constexpr,
-):
+def work(program, WARPGROUP: gl.constexpr):
     """Consumers are warpgroups 0 to NUM_CONSUMERS - 1, the producer is the one after them."""
-    NUM_CONSUMERS: gl.constexpr = buffers[0].shape[0] // SLOTS
+    NUM_CONSUMERS: gl.constexpr = program.rows.a_buffers.shape[0] // SLOTS
     if WARPGROUP < NUM_CONSUMERS:
-        consume(
-            keys, queries, buffers, barriers, words, sizes, numbers, norms, WEIGH, GRADIENT,
-            FINISHES, IS_RELU, LIFTS, POWER, CAUSAL, SIDE, SIGNED, Q_NORM, K_NORM, D, PIECE,
-            LAST_PIECE, WARPGROUP,
-        )
+        consume(program, WARPGROUP)
     else:
-        produce(
-            keys, queries, buffers, barriers, sizes, norms, CAUSAL, SIDE, SIGNED, Q_NORM, K_NORM
-        )
+        produce(program)
 
 
 @gluon.jit(do_not_specialize=[
@@ -123,34 +121,48 @@ def hopper_backward_kernel(
     empty = make_barriers(STAGES, NUM_CONSUMERS)
     fence_async_shared()
 
-    keys = (k_rows, v_rows, q, do, dk, dv)
-    queries = (do_rows, do_rows, v, k, dq, dq) if SIGNED else (q_rows, do_rows, k, v, dq, dq)
     k_shares = x_buffers
     if dk_gain is not None:
         k_shares = make_shares(NUM_CONSUMERS, rows.block_shape[2], rows.block_shape[3])
     q_shares = x_buffers
     if dq_gain is not None:
         q_shares = make_shares(NUM_CONSUMERS, rows.block_shape[2], rows.block_shape[3])
-    norms = (
-        (k_raw, x_buffers, k_gain, dk_gain, k_shares, k_statistics),
-        (q_raw, x_buffers, q_gain, dq_gain, q_shares, q_statistics),
+    k_norm = Norm(
+        KIND=K_NORM, x=k_raw, buffers=x_buffers, gain=k_gain, dgain=dk_gain, shares=k_shares,
+        statistics=k_statistics,
     )
-    buffers = (a_buffers, b_buffers, c_buffers, d_buffers)
-    barriers = (rows_full, rows_empty, c_full, d_full, empty)
-    sizes = (first_head, num_heads, H, group, row_tiles, num_rows, num_columns)
-    numbers = (scale, bias_number, alpha, lift_w, lift_ds, tail_w, tail_ds)
+    q_norm = Norm(
+        KIND=Q_NORM, x=q_raw, buffers=x_buffers, gain=q_gain, dgain=dq_gain, shares=q_shares,
+        statistics=q_statistics,
+    )
+    queries = Side(
+        SIDE="queries", a=do_rows if SIGNED else q_rows, b=do_rows, c=v if SIGNED else k,
+        d=k if SIGNED else v, da=dq, db=dq, norm=q_norm,
+    )
+    program = Program(
+        keys=Side(SIDE="keys", a=k_rows, b=v_rows, c=q, d=do, da=dk, db=dv, norm=k_norm),
+        queries=queries,
+        rows=Rows(a_buffers=a_buffers, b_buffers=b_buffers, full=rows_full, empty=rows_empty),
+        columns=Columns(
+            c_buffers=c_buffers, d_buffers=d_buffers, c_full=c_full, d_full=d_full, empty=empty
+        ),
+        words=words,
+        sizes=Sizes(
+            first_head=first_head, num_heads=num_heads, H=H, group=group, row_tiles=row_tiles,
+            num_rows=num_rows, num_columns=num_columns,
+        ),
+        numbers=Numbers(
+            scale=scale, bias_number=bias_number, alpha=alpha, lift_w=lift_w, lift_ds=lift_ds,
+            tail_w=tail_w, tail_ds=tail_ds,
+        ),
+        options=Options(
+            WEIGH=WEIGH, GRADIENT=GRADIENT, FINISHES=FINISHES, IS_RELU=IS_RELU, LIFTS=LIFTS,
+            POWER=POWER, CAUSAL=CAUSAL, LAUNCH=SIDE, SIGNED=SIGNED, D=D, PIECE=PIECE,
+            LAST_PIECE=LAST_PIECE,
+        ),
+    )
     gl.warp_specialize(
-        [
-            (
-                work,
-                (
-                    keys, queries, buffers, barriers, words, sizes, numbers, norms, WEIGH,
-                    GRADIENT, FINISHES, IS_RELU, LIFTS, POWER, CAUSAL, SIDE, SIGNED, Q_NORM,
-                    K_NORM, D, PIECE, LAST_PIECE, warpgroup,
-                ),
-            )
-            for warpgroup in (0, 1, 2, 3, 4)[:NUM_CONSUMERS + 1]
-        ],
+        [(work, (program, warpgroup)) for warpgroup in (0, 1, 2, 3, 4)[:NUM_CONSUMERS + 1]],
         [4] * (NUM_CONSUMERS - 1) + [1],
         [CONSUMER_REGISTERS] * (NUM_CONSUMERS - 1) + [24],
     )
@@ -189,21 +201,15 @@ SHORTEST = 16  # columns of a piece of a block
 MOST_WORDS = 2**24  # of signs at a time: 64 MB
 
 
-def suits(problem: Problem, do: Tensor) -> bool:
-    """True where the kernel serves the call."""
-    return is_builtin(problem.terms.activation) and is_regular(do) and suits_forward(problem)
+def launch_backward(
+    call: Call, recorder: Recorder, do: Tensor, grads: list[Tensor],
+    arguments: dict[str, Any], layout: Layout,
+) -> dict[Role, Tensor]:
+    """Write dq, dk and dv to grads; gives shares of the gains' gradients, if any.
 
-
-def launch_hopper_backward(
-    problem: Problem, recorder: Recorder, do: Tensor, grads: list[Tensor],
-    arguments: dict[str, Any], norms: dict[str, Any] = NO_NORMS,
-) -> dict[str, Tensor]:
-    """Write dq, dk and dv to grads; gives shares of the gains' gradients by name, if any.
-
-    With norms the problem is that of q-hat and k-hat, and the norms' "q_raw" and "k_raw" are q
-    and k.
+    With norms the call is that of q-hat and k-hat, and the arguments hold the norms, their
+    statistics, and q and k before them as "q_raw" and "k_raw".
     """
-    arguments = arguments | norms
     gain, scale = arguments["gain"], arguments["scale"]
 
     def with_lifts(lift_w: float, lift_ds: float) -> dict[str, Any]:
@@ -212,20 +218,20 @@ def launch_hopper_backward(
 
     of_queries = of_keys = with_lifts(arguments["shrink"], arguments["shrink_ds"])
     if arguments["POWER"] != "none" and arguments["SHRINKS"]:
-        moved = 2.0 ** problem.moved_exponent()[0]  # still to come, with the gain
-        of_keys = with_lifts(*(moved * lift for lift in problem.row_shrinks()))
+        moved = 2.0 ** call.moved_exponent()[0]  # still to come, with the gain
+        of_keys = with_lifts(*(moved * lift for lift in call.row_shrinks()))
     processors = torch.cuda.get_device_properties(do.device).multi_processor_count
-    heads = problem.num_samples * problem.k.shape[1]
-    per_launch = count_signed_heads(problem, processors)
+    heads = call.num_samples * call.k.shape[1]
+    per_launch = count_signed_heads(call, processors)
     words = None
     if per_launch:
-        size = per_launch * problem.group * count_words(problem.num_queries, problem.num_keys)
-        words = recorder.empty("words", [size], torch.int32)
-    shares: dict[str, Tensor] = {}
+        size = per_launch * call.group * count_words(call.num_queries, call.num_keys)
+        words = recorder.empty(Role.WORDS, [size], torch.int32)
+    shares: dict[Role, Tensor] = {}
     for first in range(0, heads, per_launch or heads):
         some = range(first, min(first + (per_launch or heads), heads))
-        rest = (words, processors, problem, recorder, do, grads)
-        if joins_sides(problem):
+        rest = (words, processors, call, recorder, do, grads)
+        if joins_sides(call):
             shares |= _launch_side("both", some, *rest, of_keys)
         else:
             shares |= _launch_side("keys", some, *rest, of_keys)
@@ -233,25 +239,25 @@ def launch_hopper_backward(
     return shares
 
 
-def joins_sides(problem: Problem) -> bool:
+def joins_sides(call: Call) -> bool:
     """True where one launch makes dq, dk and dv, the tiles of a head one behind the other."""
-    terms, size = problem.terms, problem.num_queries
-    is_plain = terms.activation == "relu" and terms.right is None and problem.group == 1
-    fits = problem.num_keys == size <= BOTH_ROWS
-    return is_plain and fits and block_of(problem.q.shape[3]) in BOTH_CONFIGS
+    terms, size = call.terms, call.num_queries
+    is_plain = terms.activation == "relu" and terms.right is None and call.group == 1
+    fits = call.num_keys == size <= BOTH_ROWS
+    return is_plain and fits and block_of(call.q.shape[3]) in BOTH_CONFIGS
 
 
-def count_signed_heads(problem: Problem, processors: int) -> int:
+def count_signed_heads(call: Call, processors: int) -> int:
     """Key heads per launch that store signs, or 0: then dq makes its scores again."""
-    sizes = (problem.num_queries, problem.num_keys)
-    causal = problem.terms.right is not None
-    pays = ("queries", block_of(problem.q.shape[3]), causal) in SIGNED_CONFIGS
+    sizes = (call.num_queries, call.num_keys)
+    causal = call.terms.right is not None
+    pays = ("queries", block_of(call.q.shape[3]), causal) in SIGNED_CONFIGS
     pays = pays and min(sizes) >= SIGNED_ROWS[causal]
-    most = MOST_WORDS // (problem.group * count_words(*sizes))
-    if problem.terms.activation != "relu" or not (pays and most):
+    most = MOST_WORDS // (call.group * count_words(*sizes))
+    if call.terms.activation != "relu" or not (pays and most):
         return 0
-    heads = problem.num_samples * problem.k.shape[1]
-    return split_heads(heads, most, problem.group, *sizes, processors)
+    heads = call.num_samples * call.k.shape[1]
+    return split_heads(heads, most, call.group, *sizes, processors)
 
 
 def pieces_of(columns: int, block: int) -> tuple[int, int]:
@@ -266,41 +272,40 @@ def pieces_of(columns: int, block: int) -> tuple[int, int]:
 
 def _launch_side(
     side: str, heads: range, words: Tensor | None, processors: int,
-    problem: Problem, recorder: Recorder, do: Tensor, grads: list[Tensor],
+    call: Call, recorder: Recorder, do: Tensor, grads: list[Tensor],
     arguments: dict[str, Any],
-) -> dict[str, Tensor]:
+) -> dict[Role, Tensor]:
     """One kernel for some key heads of all samples', for the query heads that share them, or both.
 
-    Gives shares of the gains' gradients by name.
+    Gives shares of the gains' gradients.
     """
-    causal, signed = problem.terms.right is not None, words is not None
-    is_relu = problem.terms.activation == "relu"
-    dim = problem.q.shape[3]
+    causal, signed = call.terms.right is not None, words is not None
+    is_relu = call.terms.activation == "relu"
+    dim = call.q.shape[3]
     if side == "both":
         block, stages = BOTH_CONFIGS[block_of(dim)]
     else:  # others than relu need more registers: they take the smaller of two blocks
         configs = SIGNED_CONFIGS if signed else CONFIGS
         block, stages = configs[side, block_of(dim), causal or not is_relu]
     of_queries = side == "queries"
-    rows, columns = (problem.q, problem.k) if of_queries else (problem.k, problem.q)
-    members = problem.group if of_queries else 1
+    rows, columns = (call.q, call.k) if of_queries else (call.k, call.q)
+    members = call.group if of_queries else 1
     is_whole = causal or signed
     piece, last_piece = (0, 0) if is_whole else pieces_of(columns.shape[2], block)
     row_tiles = -(-rows.shape[2] // (ROWS * NUM_CONSUMERS))
     programs = min(row_tiles * len(heads) * members, processors)
-    tensors = _describe_side(side, signed, problem, do, grads, arguments, block)
-    recorder.alias({f"{name}_rows": name for name in ("q", "k", "v", "do")})
-    shares: dict[str, Tensor] = {}
+    tensors = _describe_side(side, signed, call, do, grads, arguments, block)
+    shares: dict[Role, Tensor] = {}
     for name in NORMED[side]:
         if arguments[f"{name}_gain"] is not None:
-            shape = (programs * NUM_CONSUMERS, dim)
-            shares[f"d{name}_gain"] = recorder.empty(f"d{name}_gain", shape, torch.float32)
+            role, shape = Role(f"d{name}_gain"), (programs * NUM_CONSUMERS, dim)
+            shares[role] = recorder.empty(role, shape, torch.float32)
     nothing = dict.fromkeys(TENSORS)
     recorder.launch(
         hopper_backward_kernel, programs,
         only(hopper_backward_kernel, arguments) | nothing | tensors | shares | {
             "words": words, "first_head": heads.start * members, "num_heads": len(heads) * members,
-            "H": rows.shape[1], "group": problem.group, "row_tiles": row_tiles,
+            "H": rows.shape[1], "group": call.group, "row_tiles": row_tiles,
             "num_rows": rows.shape[2], "num_columns": columns.shape[2],
             "FINISHES": arguments["HAS_SCALE"] or arguments["HAS_BIAS_NUMBER"],
             "IS_RELU": is_relu, "LIFTS": arguments["SHRINKS"],
@@ -308,17 +313,17 @@ def _launch_side(
             "NUM_CONSUMERS": NUM_CONSUMERS, "STAGES": stages,
             "PIECE": piece, "LAST_PIECE": last_piece,
             "CONSUMER_REGISTERS": REGISTERS[NUM_CONSUMERS], "num_warps": 4,
-        })
+        }, call.roles)
     return shares
 
 
 def _describe_side(
-    side: str, signed: bool, problem: Problem, do: Tensor, grads: list[Tensor],
+    side: str, signed: bool, call: Call, do: Tensor, grads: list[Tensor],
     arguments: dict[str, Any], block: int,
 ) -> dict[str, Any]:
     """What the kernel streams, keeps and stores, and statistics of rows with a norm."""
     has_keys, has_queries = side != "queries", side != "keys"
-    named = {"q": problem.q, "k": problem.k, "v": problem.v, "do": do}
+    named = {"q": call.q, "k": call.k, "v": call.v, "do": do}
     named |= dict(zip(("dq", "dk", "dv"), grads, strict=True))
     in_rows = ["k", "v"] * has_keys + ["q", "do"] * has_queries
     in_columns = ["q", "do"] * has_keys + ["k", "v"] * has_queries

@@ -1,4 +1,4 @@
-"""For ``hopper_backward``: one bit per score, so that dq of relu needs no scores of its own.
+"""One bit per score, so that dq of relu needs no scores of its own.
 
 The keys side stores which scores are positive, the queries side gates its dW by them. 64 queries
 x 16 keys make 32 words of 32 bits, one per lane of a warp:
@@ -40,9 +40,10 @@ def find_words(words, head, first_row, sizes, SIDE: gl.constexpr):
 
     Keys: for the first query head of their group, the others' follow by ``count_head_words``.
     """
-    first_head, num_heads, H, group, row_tiles, num_rows, num_columns = sizes
+    num_rows, num_columns = sizes.num_rows, sizes.num_columns
     if SIDE == "keys":
-        return words + (head * group * count_head_words(num_columns, num_rows) + first_row * 2)
+        skipped = head * sizes.group * count_head_words(num_columns, num_rows)
+        return words + (skipped + first_row * 2)
     else:
         skipped = first_row // 64 * count_block_words(num_columns)
         return words + (head * count_head_words(num_rows, num_columns) + skipped)

@@ -1,6 +1,6 @@
-"""For ``hopper_backward``: who meets whom, and W and dS of a tile in registers.
+"""Who meets whom, and W and dS of a tile in registers.
 
-A tile of scores is [ROWS, BLOCK]; which of the two are keys is said by SIDE, as explained there.
+A tile of scores is [ROWS, BLOCK]; which of the two are keys is said by SIDE, as in ``kernel.py``.
 """
 
 from triton.experimental import gluon
@@ -8,6 +8,7 @@ from triton.experimental.gluon import language as gl
 
 from flashpoint.ops.gpu.hopper.backward.signs import gate_by_signs
 from flashpoint.ops.gpu.hopper.tiles import clip
+from flashpoint.ops.gpu.normalizer import over_power_roughly
 
 
 @gluon.jit
@@ -18,8 +19,8 @@ def find_blocks(
 
     Those are the first ones (keys) or the last ones (queries), at least 1 of them too.
     """
-    first_head, num_heads, H, group, row_tiles, num_rows, num_columns = sizes
-    shift = num_columns - num_rows
+    num_columns = sizes.num_columns
+    shift = num_columns - sizes.num_rows
     blocks = gl.cdiv(num_columns, BLOCK)
     first = 0
     last = blocks
@@ -64,41 +65,21 @@ def hide(values, limits, first, SIDE: gl.constexpr):
 
 
 @gluon.jit
-def approximate(FUNCTION: gl.constexpr, x):
-    """A special function by its one instruction."""
-    instruction: gl.constexpr = FUNCTION + ".approx.ftz.f32 $0, $1;"
-    return gl.inline_asm_elementwise(instruction, "=r,r", [x], gl.float32, False, 1)
-
-
-@gluon.jit
-def invert_power(n, alpha, POWER: gl.constexpr):
-    """n ** -alpha for n >= 1 as ``tiles.over_power`` explains it, with digits for 16 bits."""
-    if POWER == "inverse":
-        return approximate("rcp", n)
-    elif POWER == "root":
-        return approximate("rsqrt", n)
-    else:
-        return approximate("ex2", -alpha * approximate("lg2", n))
-
-
-@gluon.jit
-def lift(
-    values, first, sizes, factor, alpha,
-    SIDE: gl.constexpr, POWER: gl.constexpr, LIFTS: gl.constexpr, MASKED: gl.constexpr,
-):
+def lift(values, first, factor, program, SIDE: gl.constexpr, MASKED: gl.constexpr):
     """values times factor (where LIFTS) and, for keys, n ** -alpha of the n keys a column sees.
 
     Columns that are not MASKED see a key. Those behind the last one meet zeros: any number does.
     """
+    POWER: gl.constexpr = program.options.POWER
+    LIFTS: gl.constexpr = program.options.LIFTS
     if POWER != "none" and SIDE == "keys":
-        first_head, num_heads, H, group, row_tiles, num_rows, num_columns = sizes
-        first += 1 + num_rows - num_columns
+        first += 1 + program.sizes.num_rows - program.sizes.num_columns
         near, far = spread(first, values)
         seen = near.to(gl.float32) + far.to(gl.float32)
         if MASKED:
             seen = gl.maximum(seen, 1.0)
-        norm = invert_power(seen, alpha, POWER)
-        values *= (norm * factor if LIFTS else norm)[None, :]
+        normalizer = over_power_roughly(seen, program.numbers.alpha, POWER)
+        values *= (normalizer * factor if LIFTS else normalizer)[None, :]
     elif LIFTS:
         values *= factor
     return values
@@ -125,48 +106,49 @@ def gate(dweights, weights):
 
 @gluon.jit
 def weigh(
-    scores, limits, first, sizes, numbers,
-    WEIGH: gl.constexpr, FINISHES: gl.constexpr, IS_RELU: gl.constexpr, LIFTS: gl.constexpr,
-    POWER: gl.constexpr, SIDE: gl.constexpr, MASKED: gl.constexpr, DTYPE: gl.constexpr,
+    scores, limits, first, program,
+    SIDE: gl.constexpr, MASKED: gl.constexpr, DTYPE: gl.constexpr,
 ):
     """W as DTYPE, and what h' is computed from: the scores, or for relu any number of its sign."""
-    scale, bias_number, alpha, lift_w, lift_ds, tail_w, tail_ds = numbers
-    if FINISHES:
-        scores = scores * scale + bias_number
-    if IS_RELU:
+    numbers, options = program.numbers, program.options
+    WEIGH: gl.constexpr = options.WEIGH
+    if options.FINISHES:
+        scores = scores * numbers.scale + numbers.bias_number
+    if options.IS_RELU:
         if MASKED:
             scores = hide(scores, limits, first, SIDE)
         if SIDE == "queries":
             weights = clip(scores, DTYPE)
             signs = weights
         else:
-            weights = lift(scores, first, sizes, lift_w, alpha, SIDE, POWER, LIFTS, MASKED)
+            weights = lift(scores, first, numbers.lift_w, program, SIDE, MASKED)
             weights = clip(weights, DTYPE)
             # a small weight may be lost in fp16, not in bf16
-            signs = clip(scores, DTYPE) if LIFTS else weights
+            signs = clip(scores, DTYPE) if options.LIFTS else weights
     else:
         signs = scores
         weights = WEIGH(scores)
         if MASKED:
             weights = hide(weights, limits, first, SIDE)
-        weights = lift(weights, first, sizes, lift_w, alpha, SIDE, POWER, LIFTS, MASKED).to(DTYPE)
+        weights = lift(weights, first, numbers.lift_w, program, SIDE, MASKED).to(DTYPE)
     return weights, signs
 
 
 @gluon.jit
 def differentiate(
-    dweights, signs, limits, first, sizes, numbers,
-    GRADIENT: gl.constexpr, IS_RELU: gl.constexpr, LIFTS: gl.constexpr, POWER: gl.constexpr,
-    SIDE: gl.constexpr, SIGNED: gl.constexpr, MASKED: gl.constexpr, DTYPE: gl.constexpr,
+    dweights, signs, limits, first, program,
+    SIDE: gl.constexpr, MASKED: gl.constexpr, DTYPE: gl.constexpr,
 ):
-    """dS as DTYPE; signs: where SIGNED, those of ``hopper_signs``."""
-    scale, bias_number, alpha, lift_w, lift_ds, tail_w, tail_ds = numbers
-    if IS_RELU:
-        dscores = lift(dweights, first, sizes, lift_ds, alpha, SIDE, POWER, LIFTS, MASKED)
+    """dS as DTYPE; signs: where SIGNED, those of ``signs.py``."""
+    numbers, options = program.numbers, program.options
+    GRADIENT: gl.constexpr = options.GRADIENT
+    SIGNED: gl.constexpr = options.SIGNED
+    if options.IS_RELU:
+        dscores = lift(dweights, first, numbers.lift_ds, program, SIDE, MASKED)
         dscores = gate_by_signs(dscores, signs, SIDE, DTYPE) if SIGNED else gate(dscores, signs)
     else:
         dscores = GRADIENT(signs, dweights)
         if MASKED:
             dscores = hide(dscores, limits, first, SIDE)
-        dscores = lift(dscores, first, sizes, lift_ds, alpha, SIDE, POWER, LIFTS, MASKED).to(DTYPE)
+        dscores = lift(dscores, first, numbers.lift_ds, program, SIDE, MASKED).to(DTYPE)
     return dscores

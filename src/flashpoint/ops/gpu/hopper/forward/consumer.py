@@ -1,6 +1,4 @@
-"""For ``hopper_forward``: what a warpgroup does with its rows of a tile, products above all.
-
-Names are those of that file.
+"""What a warpgroup does with its rows of a tile, products above all; names as in ``kernel.py``.
 
 Turns. Warpgroups that start products together wait for them together, then compute weights
 together, while the tensor cores idle. By schedule "turns", warpgroup w starts the products of
@@ -26,9 +24,9 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from flashpoint.ops.gpu.hopper.forward.producer import count_blocks
 from flashpoint.ops.gpu.hopper.forward.weights import round_weights, weigh
 from flashpoint.ops.gpu.hopper.qk_norm import (
-    centre,
-    normalise_buffer,
-    normalise_rows,
+    center,
+    normalize_buffer,
+    normalize_rows,
     root_of,
     times_gain,
 )
@@ -39,63 +37,63 @@ from flashpoint.ops.gpu.hopper.tiles import (
     store_async,
     take_turn,
 )
-from flashpoint.ops.gpu.portable.blocks import over_power
+from flashpoint.ops.gpu.normalizer import over_power
 
 
 @gluon.jit
 def take_queries(
-    q_buffer, q_empty, num_rows, gain, eps, Q_NORM: gl.constexpr, ROOTS_LAST: gl.constexpr,
-    D: gl.constexpr, Q_IN_REGISTERS: gl.constexpr, LAYOUT: gl.constexpr,
+    q_buffer, q_empty, num_rows, norms, options, LAYOUT: gl.constexpr,
 ):
-    """Q, normalised, as products take it: q_buffer itself, or registers, its slot given back.
+    """Q, normalized, as products take it: q_buffer itself, or registers, its slot given back.
 
     If ROOTS_LAST, Q lacks r, and P x comes beside it.
     """
-    q, centred = q_buffer, 0.0
-    if Q_IN_REGISTERS:
+    D: gl.constexpr = options.D
+    Q_NORM: gl.constexpr = options.Q_NORM
+    q, centered = q_buffer, 0.0
+    if options.Q_IN_REGISTERS:
         q = q_buffer.load(LAYOUT)
         fence_async_shared()
         mbarrier.arrive(q_empty, count=1)
-        if ROOTS_LAST:
+        if options.ROOTS_LAST:
             x = q.to(gl.float32)
-            centred = centre(x, gl.sum(x, 1) / D, Q_NORM, D)
-            q = times_gain(centred, gain, D).to(q.dtype)
+            centered = center(x, gl.sum(x, 1) / D, Q_NORM, D)
+            q = times_gain(centered, norms.q_gain, D).to(q.dtype)
         elif Q_NORM != "none":
             exists = gl.arange(0, q.shape[0], gl.SliceLayout(1, LAYOUT)) < num_rows
-            q = normalise_rows(q, exists, gain, eps, Q_NORM, D)
+            q = normalize_rows(q, exists, norms.q_gain, norms.q_eps, Q_NORM, D)
     elif Q_NORM != "none":
-        normalise_buffer(q_buffer, num_rows, gain, eps, Q_NORM, D)
-    return q, centred
+        normalize_buffer(q_buffer, num_rows, norms.q_gain, norms.q_eps, Q_NORM, D)
+    return q, centered
 
 
 @gluon.jit
-def issue_scores(q, k_buffers, k_full, block, KEYS: gl.constexpr):
+def issue_scores(q, keys, block, KEYS: gl.constexpr):
     """Start S = Q K_block^T of the first KEYS; q: [ROWS, D] in shared memory or registers."""
-    STAGES: gl.constexpr = k_buffers.shape[0]
+    STAGES: gl.constexpr = keys.buffers.shape[0]
     S_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, KEYS, 16])
     stage = block % STAGES
-    mbarrier.wait(k_full.index(stage), block // STAGES & 1)
-    k = k_buffers.index(stage).reshape([k_buffers.shape[3], k_buffers.shape[4]]).slice(0, KEYS)
+    mbarrier.wait(keys.full.index(stage), block // STAGES & 1)
+    k = keys.buffers.index(stage).reshape([keys.buffers.shape[3], keys.buffers.shape[4]])
+    k = k.slice(0, KEYS)
     zeros = gl.full([q.shape[0], KEYS], 0.0, gl.float32, S_LAYOUT)
     return warpgroup_mma(q, k.permute([1, 0]), zeros, use_acc=False, is_async=True)
 
 
 @gluon.jit
-def issue_outputs(weights, v_buffers, v_full, block, acc):
+def issue_outputs(weights, values, block, acc):
     """Start O += W V_block; weights: [ROWS, KEYS] in registers, of the block's first KEYS."""
-    STAGES: gl.constexpr = v_buffers.shape[0]
+    STAGES: gl.constexpr = values.buffers.shape[0]
     stage = block % STAGES
-    mbarrier.wait(v_full.index(stage), block // STAGES & 1)
-    v = v_buffers.index(stage).reshape([v_buffers.shape[3], v_buffers.shape[4]])
+    mbarrier.wait(values.full.index(stage), block // STAGES & 1)
+    v = values.buffers.index(stage).reshape([values.buffers.shape[3], values.buffers.shape[4]])
     return warpgroup_mma(weights, v.slice(0, weights.shape[1]), acc, is_async=True)
 
 
 @gluon.jit
 def add_block(
-    now, step, q, weights, acc, limits, scale, bias_number, shrink, k_buffers, v_buffers, barriers,
-    WEIGH: gl.constexpr, HAS_SCALE: gl.constexpr, HAS_BIAS_NUMBER: gl.constexpr,
-    SHRINKS: gl.constexpr, FORM: gl.constexpr, MASKED: gl.constexpr, SCHEDULE: gl.constexpr,
-    KEYS: gl.constexpr, CONSUMER: gl.constexpr,
+    now, step, q, weights, acc, limits, program,
+    MASKED: gl.constexpr, SCHEDULE: gl.constexpr, KEYS: gl.constexpr, CONSUMER: gl.constexpr,
 ):
     """Block number ``now``, a tile's step-th: takes W of the one before, gives W of its KEYS.
 
@@ -105,75 +103,68 @@ def add_block(
         overlap  as paired, and W of this step is computed while O of the last one still runs
         turns    as overlap, and the warpgroups start their products in turn
     """
-    q_full, q_empty, k_full, k_empty, v_full, v_empty, turns = barriers
-    STAGES: gl.constexpr = k_buffers.shape[0]
+    keys, values, turns, options = program.keys, program.values, program.turns, program.options
+    STAGES: gl.constexpr = keys.buffers.shape[0]
+    FORM: gl.constexpr = options.FORM
     DTYPE: gl.constexpr = weights.dtype
     W_LAYOUT: gl.constexpr = weights.type.layout
     OVERLAPS: gl.constexpr = SCHEDULE == "overlap" or SCHEDULE == "turns"
     if SCHEDULE == "serial":
-        acc = issue_outputs(weights, v_buffers, v_full, now - 1, acc)
+        acc = issue_outputs(weights, values, now - 1, acc)
         acc = warpgroup_mma_wait(0, deps=[acc])
-        mbarrier.arrive(v_empty.index((now - 1) % STAGES), count=1)
+        mbarrier.arrive(values.empty.index((now - 1) % STAGES), count=1)
     take_turn(turns, now, SCHEDULE, CONSUMER)
-    scores = issue_scores(q, k_buffers, k_full, now, KEYS)
+    scores = issue_scores(q, keys, now, KEYS)
     if SCHEDULE != "serial":
-        acc = issue_outputs(weights, v_buffers, v_full, now - 1, acc)
+        acc = issue_outputs(weights, values, now - 1, acc)
     pass_turn(turns, SCHEDULE, CONSUMER)
     if OVERLAPS:
         scores = warpgroup_mma_wait(1, deps=[scores])
     else:
         acc, scores = warpgroup_mma_wait(0, deps=[acc, scores])
-    mbarrier.arrive(k_empty.index(now % STAGES), count=1)
-    next_weights = weigh(
-        scores, limits, step, scale, bias_number, shrink,
-        WEIGH, HAS_SCALE, HAS_BIAS_NUMBER, SHRINKS, FORM, MASKED,
-    )
+    mbarrier.arrive(keys.empty.index(now % STAGES), count=1)
+    next_weights = weigh(scores, limits, step, program.numbers, options, MASKED)
     if SCHEDULE != "turns":
         next_weights = round_weights(next_weights, FORM, DTYPE, W_LAYOUT)
     else:  # this wait returns at once; without its branch, ptxas moves h behind the next one
-        mbarrier.wait(v_full.index((now - 1) % STAGES), (now - 1) // STAGES & 1)
+        mbarrier.wait(values.full.index((now - 1) % STAGES), (now - 1) // STAGES & 1)
     if OVERLAPS:  # the product reads the registers of weights until here
         acc, weights, next_weights = warpgroup_mma_wait(0, deps=[acc, weights, next_weights])
     if SCHEDULE == "turns":  # into those registers
         next_weights = round_weights(next_weights, FORM, DTYPE, W_LAYOUT)
     if SCHEDULE != "serial":
-        mbarrier.arrive(v_empty.index((now - 1) % STAGES), count=1)
+        mbarrier.arrive(values.empty.index((now - 1) % STAGES), count=1)
     return next_weights, acc
 
 
 @gluon.jit
 def add_blocks(
-    first, last, block, q, weights, acc, limits, scale, bias_number, shrink,
-    k_buffers, v_buffers, barriers,
-    WEIGH: gl.constexpr, HAS_SCALE: gl.constexpr, HAS_BIAS_NUMBER: gl.constexpr,
-    SHRINKS: gl.constexpr, FORM: gl.constexpr, MASKED: gl.constexpr, SCHEDULE: gl.constexpr,
-    CONSUMER: gl.constexpr,
+    first, last, block, q, weights, acc, limits, program,
+    MASKED: gl.constexpr, CONSUMER: gl.constexpr,
 ):
     """Steps first <= step < last, step 0 being that of number ``block``; O lags behind."""
     for step in range(first, last):
         weights, acc = add_block(
-            block + step, step, q, weights, acc, limits, scale, bias_number, shrink,
-            k_buffers, v_buffers, barriers,
-            WEIGH, HAS_SCALE, HAS_BIAS_NUMBER, SHRINKS, FORM, MASKED, SCHEDULE,
-            k_buffers.shape[3], CONSUMER,
+            block + step, step, q, weights, acc, limits, program,
+            MASKED, program.options.SCHEDULE, program.keys.buffers.shape[3], CONSUMER,
         )
     return weights, acc
 
 
 @gluon.jit
-def give_back(
-    first, last, barriers, STAGES: gl.constexpr, SCHEDULE: gl.constexpr, CONSUMER: gl.constexpr
-):
+def give_back(first, last, program, CONSUMER: gl.constexpr):
     """Let blocks first <= block < last pass, which only other warpgroups see."""
-    q_full, q_empty, k_full, k_empty, v_full, v_empty, turns = barriers
+    keys, values, turns = program.keys, program.values, program.turns
+    STAGES: gl.constexpr = keys.buffers.shape[0]
+    SCHEDULE: gl.constexpr = program.options.SCHEDULE
     for unseen in range(first, last):
         stage = unseen % STAGES
         take_turn(turns, unseen, SCHEDULE, CONSUMER)
         pass_turn(turns, SCHEDULE, CONSUMER)
-        mbarrier.wait(k_full.index(stage), unseen // STAGES & 1)
-        mbarrier.arrive(k_empty.index(stage), count=1)
-        mbarrier.wait(v_full.index(stage), unseen // STAGES & 1)
-        mbarrier.arrive(v_empty.index(stage), count=1)
+        mbarrier.wait(keys.full.index(stage), unseen // STAGES & 1)
+        mbarrier.arrive(keys.empty.index(stage), count=1)
+        mbarrier.wait(values.full.index(stage), unseen // STAGES & 1)
+        mbarrier.arrive(values.empty.index(stage), count=1)
 
 
 @gluon.jit
@@ -192,33 +183,28 @@ def finish_outputs(
 
 
 @gluon.jit
-def consume(
-    descriptors, buffers, barriers, sizes, norms, gain, alpha, scale, bias_number, shrink,
-    WEIGH: gl.constexpr, HAS_SCALE: gl.constexpr, HAS_BIAS_NUMBER: gl.constexpr,
-    SHRINKS: gl.constexpr, FORM: gl.constexpr, CAUSAL: gl.constexpr, POWER: gl.constexpr,
-    Q_NORM: gl.constexpr, ROOTS_LAST: gl.constexpr, D: gl.constexpr, PIECE: gl.constexpr,
-    SCHEDULE: gl.constexpr, Q_IN_REGISTERS: gl.constexpr, CONSUMER: gl.constexpr,
-):
+def consume(program, CONSUMER: gl.constexpr):
     """Warpgroup CONSUMER: rows [CONSUMER * ROWS, (CONSUMER + 1) * ROWS) of every tile.
 
     The last block has PIECE keys, or as many as others where that is 0.
     """
-    q_rows, k_rows, v_rows, o_rows = descriptors
-    q_buffers, k_buffers, v_buffers, o_buffers = buffers
-    q_full, q_empty, k_full, k_empty, v_full, v_empty, turns = barriers
-    B, H, group, row_tiles, Lq, Lk = sizes
-    q_gain, k_gain, q_eps, k_eps = norms
-    DTYPE: gl.constexpr = q_rows.dtype
-    STAGES: gl.constexpr = k_buffers.shape[0]
-    BLOCK_KEYS: gl.constexpr = k_rows.block_shape[2]
-    BLOCK_D: gl.constexpr = k_rows.block_shape[3]
-    ROWS: gl.constexpr = q_rows.block_shape[2]
-    BLOCK_ROWS: gl.constexpr = ROWS * q_buffers.shape[0]
+    queries, keys, values, turns = program.queries, program.keys, program.values, program.turns
+    sizes, norms, numbers, options = program.sizes, program.norms, program.numbers, program.options
+    B, H, row_tiles, Lq, Lk = sizes.B, sizes.H, sizes.row_tiles, sizes.Lq, sizes.Lk
+    CAUSAL: gl.constexpr = options.CAUSAL
+    PIECE: gl.constexpr = options.PIECE
+    SCHEDULE: gl.constexpr = options.SCHEDULE
+    DTYPE: gl.constexpr = program.q.dtype
+    STAGES: gl.constexpr = keys.buffers.shape[0]
+    BLOCK_KEYS: gl.constexpr = program.k.block_shape[2]
+    BLOCK_D: gl.constexpr = program.k.block_shape[3]
+    ROWS: gl.constexpr = program.q.block_shape[2]
+    BLOCK_ROWS: gl.constexpr = ROWS * queries.buffers.shape[0]
     S_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_KEYS, 16])
     O_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_D, 16])
     W_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, O_LAYOUT, 2)
-    q_buffer = q_buffers.index(CONSUMER).reshape([ROWS, BLOCK_D])
-    o_buffer = o_buffers.index(CONSUMER)
+    q_buffer = queries.buffers.index(CONSUMER).reshape([ROWS, BLOCK_D])
+    o_buffer = program.o_buffers.index(CONSUMER)
     block = 0
     for turn in range(count_turns(B * H * row_tiles, CAUSAL)):
         batch_head, row_tile = locate_tile(turn, B * H, row_tiles, CAUSAL, True)
@@ -241,57 +227,52 @@ def consume(
         if PIECE > 0:
             whole_blocks -= 1
 
-        mbarrier.wait(q_full.index(CONSUMER), turn & 1)
-        q, centred = take_queries(
-            q_buffer, q_empty.index(CONSUMER), Lq - first_row, q_gain, q_eps,
-            Q_NORM, ROOTS_LAST, D, Q_IN_REGISTERS, gl.DotOperandLayout(0, S_LAYOUT, 2),
+        mbarrier.wait(queries.full.index(CONSUMER), turn & 1)
+        q, centered = take_queries(
+            q_buffer, queries.empty.index(CONSUMER), Lq - first_row, norms, options,
+            gl.DotOperandLayout(0, S_LAYOUT, 2),
         )
         take_turn(turns, block, SCHEDULE, CONSUMER)
-        scores = issue_scores(q, k_buffers, k_full, block, BLOCK_KEYS)
+        scores = issue_scores(q, keys, block, BLOCK_KEYS)
         pass_turn(turns, SCHEDULE, CONSUMER)
-        factor = gain / shrink if SHRINKS else gain
-        if ROOTS_LAST:
-            roots = root_of(centred, q_eps, D)
+        factor = numbers.gain / numbers.shrink if options.SHRINKS else numbers.gain
+        if options.ROOTS_LAST:
+            roots = root_of(centered, norms.q_eps, options.D)
             roots = gl.convert_layout(roots, gl.SliceLayout(1, O_LAYOUT), assert_trivial=True)
             factor = factor * roots
         scores = warpgroup_mma_wait(0, deps=[scores])
-        mbarrier.arrive(k_empty.index(block % STAGES), count=1)
-        weights = weigh(
-            scores, limits, 0, scale, bias_number, shrink,
-            WEIGH, HAS_SCALE, HAS_BIAS_NUMBER, SHRINKS, FORM, CAUSAL,
-        )
-        weights = round_weights(weights, FORM, DTYPE, W_LAYOUT)
+        mbarrier.arrive(keys.empty.index(block % STAGES), count=1)
+        weights = weigh(scores, limits, 0, numbers, options, CAUSAL)
+        weights = round_weights(weights, options.FORM, DTYPE, W_LAYOUT)
         acc = gl.full([ROWS, BLOCK_D], 0.0, gl.float32, O_LAYOUT)
         weights, acc = add_blocks(
-            1, whole_blocks, block, q, weights, acc, limits, scale, bias_number, shrink,
-            k_buffers, v_buffers, barriers,
-            WEIGH, HAS_SCALE, HAS_BIAS_NUMBER, SHRINKS, FORM, False, SCHEDULE, CONSUMER,
+            1, whole_blocks, block, q, weights, acc, limits, program, False, CONSUMER
         )
         if CAUSAL:
             weights, acc = add_blocks(
-                gl.maximum(whole_blocks, 1), own_blocks, block, q, weights, acc, limits,
-                scale, bias_number, shrink, k_buffers, v_buffers, barriers,
-                WEIGH, HAS_SCALE, HAS_BIAS_NUMBER, SHRINKS, FORM, True, SCHEDULE, CONSUMER,
+                gl.maximum(whole_blocks, 1), own_blocks, block, q, weights, acc, limits, program,
+                True, CONSUMER,
             )
         last = block + own_blocks - 1
         if PIECE > 0:
             weights, acc = add_block(
-                last, own_blocks - 1, q, weights, acc, limits, scale, bias_number, shrink,
-                k_buffers, v_buffers, barriers, WEIGH, HAS_SCALE, HAS_BIAS_NUMBER, SHRINKS, FORM,
+                last, own_blocks - 1, q, weights, acc, limits, program,
                 False, "turns" if SCHEDULE == "turns" else "overlap", PIECE, CONSUMER,
             )
-        if not Q_IN_REGISTERS:
-            mbarrier.arrive(q_empty.index(CONSUMER), count=1)
-        acc = issue_outputs(weights, v_buffers, v_full, last, acc)
+        if not options.Q_IN_REGISTERS:
+            mbarrier.arrive(queries.empty.index(CONSUMER), count=1)
+        acc = issue_outputs(weights, values, last, acc)
         acc = warpgroup_mma_wait(0, deps=[acc])
-        mbarrier.arrive(v_empty.index(last % STAGES), count=1)
-        give_back(last + 1, block + tile_blocks, barriers, STAGES, SCHEDULE, CONSUMER)
+        mbarrier.arrive(values.empty.index(last % STAGES), count=1)
+        give_back(last + 1, block + tile_blocks, program, CONSUMER)
         block += tile_blocks
 
-        acc = finish_outputs(acc, factor, limits, alpha, POWER, ROOTS_LAST)
+        acc = finish_outputs(
+            acc, factor, limits, numbers.alpha, options.POWER, options.ROOTS_LAST
+        )
         tma.store_wait(0)  # the last tile's store has read o_buffer
         o_buffer.reshape([ROWS, BLOCK_D]).store(acc.to(DTYPE))
         fence_async_shared()
         # rows from Lq on are clipped
-        store_async(o_rows, [batch, head, first_row, 0], o_buffer)
+        store_async(program.o, [batch, head, first_row, 0], o_buffer)
     tma.store_wait(0)

@@ -4,18 +4,18 @@ One producer warp loads Q, K and V; NUM_CONSUMERS warpgroups own ROWS queries ea
 
     S = Q K^T  (wgmma)  ->  W = h(S), in registers  ->  O += W V  (wgmma, W its register operand)
 
-Barriers are those of ``hopper_tiles``. No circle of waits: the producer's order is Q, K_0, V_0,
+Barriers are those of ``hopper/tiles.py``. No circle of waits: the producer's order is Q, K_0, V_0,
 K_1, V_1, ... A consumer that waits for K_t has released all V before V_{t-1} and all K before K_t;
 one that waits for V_{t-1} has released all V before it and all K before K_t. What it waits for
 stands in the producer's order behind blocks that need only those released slots, for every STAGES
 >= 1. Q has one slot per warpgroup, the same two barriers with one arrival each, and the tile's
-number in place of t. By schedule "turns" there is one more set (``hopper_forward_consumer``).
+number in place of t. By schedule "turns" there is one more set (``consumer.py``).
 
 relu(r s) = r relu(s): r of a query's norm then multiplies its row of O instead (ROOTS_LAST), and
 is computed while the first product runs. The gain of q goes with K's, where K has a norm.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import triton
@@ -24,53 +24,53 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier
 
-from flashpoint.ops.gpu.call import Problem, block_of
+from flashpoint.ops.gpu.call import Call, block_of
+from flashpoint.ops.gpu.hopper.forward.arguments import Norms, Numbers, Options, Program, Sizes
 from flashpoint.ops.gpu.hopper.forward.consumer import consume
-from flashpoint.ops.gpu.hopper.forward.producer import normalise_keys, produce
+from flashpoint.ops.gpu.hopper.forward.producer import normalize_keys, produce
 from flashpoint.ops.gpu.hopper.forward.weights import form_of
 from flashpoint.ops.gpu.hopper.tiles import (
     NORM_REGISTERS,
     REGISTERS,
     REGISTERS_NORMED,
+    Ring,
     describe,
     make_barriers,
     make_buffers,
 )
-from flashpoint.ops.gpu.portable.qk_norm import NO_NORMS
+from flashpoint.ops.gpu.portable.blocks import Layout
 from flashpoint.ops.gpu.replay import Recorder, only
 
 
 @gluon.jit
-def work(
-    descriptors, buffers, barriers, k_ready, sizes, norms, gain, alpha, scale, bias_number, shrink,
-    WEIGH: gl.constexpr, HAS_SCALE: gl.constexpr, HAS_BIAS_NUMBER: gl.constexpr,
-    SHRINKS: gl.constexpr, FORM: gl.constexpr, CAUSAL: gl.constexpr, POWER: gl.constexpr,
-    Q_NORM: gl.constexpr, K_NORM: gl.constexpr, ROOTS_LAST: gl.constexpr, D: gl.constexpr,
-    PIECE: gl.constexpr, SCHEDULE: gl.constexpr, Q_IN_REGISTERS: gl.constexpr,
-    WARPGROUP: gl.constexpr,
-):
-    """Consumers are warpgroups 0 to NUM_CONSUMERS - 1; after them who normalises, if K has a norm.
+def work(program, WARPGROUP: gl.constexpr):
+    """Consumers are warpgroups 0 to NUM_CONSUMERS - 1; after them who normalizes, if K has a norm.
 
     The producer is the last.
     """
-    NUM_CONSUMERS: gl.constexpr = buffers[0].shape[0]
-    q_full, q_empty, k_full, k_empty, v_full, v_empty, turns = barriers
+    NUM_CONSUMERS: gl.constexpr = program.queries.buffers.shape[0]
+    HAS_NORM: gl.constexpr = program.options.K_NORM != "none"
     if WARPGROUP < NUM_CONSUMERS:
-        if ROOTS_LAST and K_NORM != "none":
-            norms = (None, norms[1], norms[2], norms[3])  # the gain of q is in K
-        ready = (q_full, q_empty, k_ready, k_empty, v_full, v_empty, turns)
-        consume(
-            descriptors, buffers, ready, sizes, norms, gain, alpha, scale, bias_number, shrink,
-            WEIGH, HAS_SCALE, HAS_BIAS_NUMBER, SHRINKS, FORM, CAUSAL, POWER, Q_NORM,
-            ROOTS_LAST, D, PIECE, SCHEDULE, Q_IN_REGISTERS, WARPGROUP,
-        )
-    elif WARPGROUP == NUM_CONSUMERS and K_NORM != "none":
-        normalise_keys(
-            descriptors, buffers, k_full, k_ready, sizes, norms,
-            CAUSAL, K_NORM, ROOTS_LAST, D, PIECE,
-        )
+        consume(for_consumers(program), WARPGROUP)
+    elif WARPGROUP == NUM_CONSUMERS and HAS_NORM:
+        normalize_keys(program)
     else:
-        produce(descriptors, buffers, barriers, sizes, CAUSAL)
+        produce(program)
+
+
+@gluon.jit
+def for_consumers(program):
+    """The same with K full where it is normalized, and the gain of q left out where K has it."""
+    norms, keys = program.norms, program.keys
+    if program.options.ROOTS_LAST and program.options.K_NORM != "none":
+        norms = Norms(q_gain=None, k_gain=norms.k_gain, q_eps=norms.q_eps, k_eps=norms.k_eps)
+    return Program(
+        q=program.q, k=program.k, v=program.v, o=program.o, queries=program.queries,
+        keys=Ring(buffers=keys.buffers, full=program.k_ready, empty=keys.empty),
+        values=program.values, o_buffers=program.o_buffers, k_ready=program.k_ready,
+        turns=program.turns, sizes=program.sizes, norms=norms, numbers=program.numbers,
+        options=program.options,
+    )
 
 
 @gluon.jit(do_not_specialize=["B", "Hq", "group", "row_tiles", "Lq", "Lk"])
@@ -100,27 +100,32 @@ def hopper_forward_kernel(
         mbarrier.arrive(turns.index(0), count=1)
     fence_async_shared()
 
-    descriptors = (q, k, v, o)
-    buffers = (q_buffers, k_buffers, v_buffers, o_buffers)
-    barriers = (q_full, q_empty, k_full, k_empty, v_full, v_empty, turns)
-    sizes = (B, Hq, group, row_tiles, Lq, Lk)
-    norms = (q_gain, k_gain, q_eps, k_eps)
-    NORMALISERS: gl.constexpr = 1 if K_NORM != "none" else 0
+    program = Program(
+        q=q, k=k, v=v, o=o,
+        queries=Ring(buffers=q_buffers, full=q_full, empty=q_empty),
+        keys=Ring(buffers=k_buffers, full=k_full, empty=k_empty),
+        values=Ring(buffers=v_buffers, full=v_full, empty=v_empty),
+        o_buffers=o_buffers, k_ready=k_ready, turns=turns,
+        sizes=Sizes(B=B, H=Hq, group=group, row_tiles=row_tiles, Lq=Lq, Lk=Lk),
+        norms=Norms(q_gain=q_gain, k_gain=k_gain, q_eps=q_eps, k_eps=k_eps),
+        numbers=Numbers(
+            gain=gain, alpha=alpha, scale=scale, bias_number=bias_number, shrink=shrink
+        ),
+        options=Options(
+            WEIGH=WEIGH, HAS_SCALE=HAS_SCALE, HAS_BIAS_NUMBER=HAS_BIAS_NUMBER, SHRINKS=SHRINKS,
+            FORM=FORM, CAUSAL=CAUSAL, POWER=POWER, Q_NORM=Q_NORM, K_NORM=K_NORM,
+            ROOTS_LAST=ROOTS_LAST, D=D, PIECE=PIECE, SCHEDULE=SCHEDULE,
+            Q_IN_REGISTERS=Q_IN_REGISTERS,
+        ),
+    )
+    NORMALIZERS: gl.constexpr = 1 if K_NORM != "none" else 0
     gl.warp_specialize(
         [
-            (
-                work,
-                (
-                    descriptors, buffers, barriers, k_ready, sizes, norms,
-                    gain, alpha, scale, bias_number, shrink, WEIGH,
-                    HAS_SCALE, HAS_BIAS_NUMBER, SHRINKS, FORM, CAUSAL, POWER,
-                    Q_NORM, K_NORM, ROOTS_LAST, D, PIECE, SCHEDULE, Q_IN_REGISTERS, warpgroup,
-                ),
-            )
-            for warpgroup in (0, 1, 2, 3, 4, 5)[:NUM_CONSUMERS + NORMALISERS + 1]
+            (work, (program, warpgroup))
+            for warpgroup in (0, 1, 2, 3, 4, 5)[:NUM_CONSUMERS + NORMALIZERS + 1]
         ],
-        [4] * (NUM_CONSUMERS - 1 + NORMALISERS) + [1],
-        [CONSUMER_REGISTERS] * (NUM_CONSUMERS - 1) + [NORM_REGISTERS] * NORMALISERS + [24],
+        [4] * (NUM_CONSUMERS - 1 + NORMALIZERS) + [1],
+        [CONSUMER_REGISTERS] * (NUM_CONSUMERS - 1) + [NORM_REGISTERS] * NORMALIZERS + [24],
     )
 
 
@@ -132,7 +137,7 @@ class Config(NamedTuple):
         rows: queries per warpgroup, 64 or 128.
         consumers: warpgroups; a tile has rows * consumers queries.
         stages: length of the rings of K and of V.
-        schedule: as ``hopper_forward_consumer.add_block`` explains.
+        schedule: as ``consumer.add_block`` explains.
         q_in_registers: whether products take Q from there, so that its slot is free at once.
     """
 
@@ -171,35 +176,34 @@ def piece_of(num_keys: int, block: int) -> int:
     return piece if rest and piece < block and num_keys > 2 * block else 0
 
 
-def launch_hopper_forward(
-    problem: Problem, recorder: Recorder, o: Tensor, norms: dict[str, Any] = NO_NORMS
-) -> None:
+def launch(call: Call, recorder: Recorder, o: Tensor, layout: Layout) -> None:
     """Write the result to o."""
-    causal = problem.terms.right is not None
-    activation = problem.terms.activation
+    o = o if layout is Layout.HEADS_FIRST else o.transpose(1, 2)
+    causal = call.terms.right is not None
+    activation = call.terms.activation
     configs = TURNS if activation in IN_TURNS else CONFIGS
-    config = configs[block_of(problem.q.shape[3]), causal]
-    has_norm = norms["K_NORM"] != "none"
-    if has_norm:
+    config = configs[block_of(call.q.shape[3]), causal]
+    norms = call.qk_norm.kinds
+    if norms["k"] != "none":
         config = NORMED
-    row_tiles = -(-problem.num_queries // (config.rows * config.consumers))
-    tiles = row_tiles * problem.q_heads * problem.num_samples
+    row_tiles = -(-call.num_queries // (config.rows * config.consumers))
+    tiles = row_tiles * call.q_heads * call.num_samples
     processors = torch.cuda.get_device_properties(o.device).multi_processor_count
-    arguments = only(hopper_forward_kernel, problem.arguments() | norms)
+    arguments = only(hopper_forward_kernel, call.arguments())
     arguments |= form_of(activation, arguments)
     roots_last = (
-        norms["Q_NORM"] != "none" and config.q_in_registers and activation == "relu"
-        and not causal and problem.terms.bias == 0.0 and problem.q.dtype in ROOTS_LAST
+        norms["q"] != "none" and config.q_in_registers and activation == "relu"
+        and not causal and call.terms.bias == 0.0 and call.q.dtype in ROOTS_LAST
     )
-    registers = (REGISTERS_NORMED if has_norm else REGISTERS)[config.consumers]
+    registers = (REGISTERS if norms["k"] == "none" else REGISTERS_NORMED)[config.consumers]
     recorder.launch(hopper_forward_kernel, min(tiles, processors), arguments | {
-        "q": describe(problem.q, config.rows),
-        "k": describe(problem.k, config.block_keys),
-        "v": describe(problem.v, config.block_keys),
+        "q": describe(call.q, config.rows),
+        "k": describe(call.k, config.block_keys),
+        "v": describe(call.v, config.block_keys),
         "o": describe(o, config.rows),
-        "B": problem.num_samples, "group": problem.group, "row_tiles": row_tiles,
-        "CAUSAL": causal, "PIECE": 0 if causal else piece_of(problem.num_keys, config.block_keys),
+        "B": call.num_samples, "group": call.group, "row_tiles": row_tiles,
+        "CAUSAL": causal, "PIECE": 0 if causal else piece_of(call.num_keys, config.block_keys),
         "ROOTS_LAST": roots_last, "NUM_CONSUMERS": config.consumers, "STAGES": config.stages,
         "SCHEDULE": config.schedule, "Q_IN_REGISTERS": config.q_in_registers,
         "CONSUMER_REGISTERS": registers, "num_warps": 4,
-    })
+    }, call.roles)

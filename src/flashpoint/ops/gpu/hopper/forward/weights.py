@@ -95,19 +95,17 @@ def form_of(activation: str, arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 @gluon.jit
-def weigh(
-    scores, limits, step, scale, bias_number, shrink,
-    WEIGH: gl.constexpr, HAS_SCALE: gl.constexpr, HAS_BIAS_NUMBER: gl.constexpr,
-    SHRINKS: gl.constexpr, FORM: gl.constexpr, MASKED: gl.constexpr,
-):
+def weigh(scores, limits, step, numbers, options, MASKED: gl.constexpr):
     """h(scale * scores + b) in fp32, zero where row r does not see the key: from limits[r] on.
 
     FORM: "relu" is left to ``round_weights``; of "fours", scale and b hold a factor log2(e).
     """
-    if HAS_SCALE:
-        scores *= scale
-    if HAS_BIAS_NUMBER:
-        scores += bias_number
+    FORM: gl.constexpr = options.FORM
+    WEIGH: gl.constexpr = options.WEIGH
+    if options.HAS_SCALE:
+        scores *= numbers.scale
+    if options.HAS_BIAS_NUMBER:
+        scores += numbers.bias_number
     weights = scores
     if FORM == "plain":
         weights = WEIGH(scores)
@@ -124,8 +122,8 @@ def weigh(
         weights = gl.where(keys[None, :] < limits[:, None], weights, HIDDEN)
     if FORM == "fours":
         weights = WEIGH(weights)
-    if SHRINKS:
-        weights *= shrink
+    if options.SHRINKS:
+        weights *= numbers.shrink
     return weights
 
 

@@ -1,0 +1,111 @@
+"""What the warps of the backward kernel share, by name; ``kernel.py`` fills it in."""
+
+from triton.language.core import base_value
+
+from flashpoint.ops.gpu.hopper.tiles import aggregate
+
+
+@aggregate
+class Sizes:
+    """How much there is of everything; heads are the rows', those of a launch."""
+
+    first_head: base_value
+    num_heads: base_value
+    H: base_value
+    group: base_value
+    row_tiles: base_value
+    num_rows: base_value
+    num_columns: base_value
+
+
+@aggregate
+class Numbers:
+    """What scores, weights and gradients are multiplied by, and added."""
+
+    scale: base_value
+    bias_number: base_value
+    alpha: base_value
+    lift_w: base_value
+    lift_ds: base_value
+    tail_w: base_value
+    tail_ds: base_value
+
+
+@aggregate
+class Options:
+    """What is compiled in. LAUNCH: the sides of this launch, "keys", "queries" or "both"."""
+
+    WEIGH: base_value
+    GRADIENT: base_value
+    FINISHES: base_value
+    IS_RELU: base_value
+    LIFTS: base_value
+    POWER: base_value
+    CAUSAL: base_value
+    LAUNCH: base_value
+    SIGNED: base_value
+    D: base_value
+    PIECE: base_value
+    LAST_PIECE: base_value
+
+
+@aggregate
+class Norm:
+    """That of a side's rows: x before it, where x is loaded to, its gain, and what is stored."""
+
+    KIND: base_value
+    x: base_value
+    buffers: base_value
+    gain: base_value
+    dgain: base_value
+    shares: base_value
+    statistics: base_value
+
+
+@aggregate
+class Side:
+    """Descriptors of one side of the score matrix, "keys" or "queries", and its rows' norm."""
+
+    SIDE: base_value
+    a: base_value
+    b: base_value
+    c: base_value
+    d: base_value
+    da: base_value
+    db: base_value
+    norm: base_value
+
+
+@aggregate
+class Rows:
+    """Slots of a and b, which are full and empty together."""
+
+    a_buffers: base_value
+    b_buffers: base_value
+    full: base_value
+    empty: base_value
+
+
+@aggregate
+class Columns:
+    """The ring of c and d, which are full by themselves and empty together."""
+
+    c_buffers: base_value
+    d_buffers: base_value
+    c_full: base_value
+    d_full: base_value
+    empty: base_value
+
+
+@aggregate
+class Program:
+    """All of it; ``words`` points to the signs, or is None."""
+
+    keys: base_value
+    queries: base_value
+    rows: base_value
+    columns: base_value
+    words: base_value
+    sizes: base_value
+    numbers: base_value
+    options: base_value

@@ -1,0 +1,82 @@
+"""What the warps of the forward kernel share, by name; ``kernel.py`` fills it in."""
+
+from triton.language.core import base_value
+
+from flashpoint.ops.gpu.hopper.tiles import aggregate
+
+
+@aggregate
+class Sizes:
+    """How much there is of everything; H of queries, group of them share a head of keys."""
+
+    B: base_value
+    H: base_value
+    group: base_value
+    row_tiles: base_value
+    Lq: base_value
+    Lk: base_value
+
+
+@aggregate
+class Norms:
+    """Gains, pointers or None, and eps of the norms of q and k."""
+
+    q_gain: base_value
+    k_gain: base_value
+    q_eps: base_value
+    k_eps: base_value
+
+
+@aggregate
+class Numbers:
+    """What scores and outputs are multiplied by, and added."""
+
+    gain: base_value
+    alpha: base_value
+    scale: base_value
+    bias_number: base_value
+    shrink: base_value
+
+
+@aggregate
+class Options:
+    """What is compiled in."""
+
+    WEIGH: base_value
+    HAS_SCALE: base_value
+    HAS_BIAS_NUMBER: base_value
+    SHRINKS: base_value
+    FORM: base_value
+    CAUSAL: base_value
+    POWER: base_value
+    Q_NORM: base_value
+    K_NORM: base_value
+    ROOTS_LAST: base_value
+    D: base_value
+    PIECE: base_value
+    SCHEDULE: base_value
+    Q_IN_REGISTERS: base_value
+
+
+@aggregate
+class Program:
+    """All that a program's warps share: descriptors, shared memory, numbers.
+
+    ``o_buffers`` are those that outputs leave by, ``k_ready`` the barriers of normalized keys,
+    ``turns`` those of schedule "turns".
+    """
+
+    q: base_value
+    k: base_value
+    v: base_value
+    o: base_value
+    queries: base_value
+    keys: base_value
+    values: base_value
+    o_buffers: base_value
+    k_ready: base_value
+    turns: base_value
+    sizes: base_value
+    norms: base_value
+    numbers: base_value
+    options: base_value

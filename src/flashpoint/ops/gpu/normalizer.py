@@ -1,0 +1,168 @@
+"""The normalizer gain * n_i ** -alpha on the GPU: how many keys a query sees, and its power.
+
+Kernels make it themselves: n_i follows from a query's position, the window and the sequence's end.
+Only a mask of booleans has to be counted before, by a kernel of its own.
+"""
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from flashpoint.ops.gpu.portable.blocks import in_window, load_scored, sequence
+from flashpoint.ops.gpu.versions import launch_options
+from flashpoint.ops.spec import normalizer
+
+if TYPE_CHECKING:
+    from flashpoint.ops.gpu.call import Call
+
+POWERS = {1.0: "inverse", 0.5: "root"}  # exponents that kernels know by a word
+LARGEST_ALPHA = 1024.0  # 2 ** -alpha is 0 in fp32 far before it
+ROWS, KEYS = 16, 256  # of a program that counts
+
+
+class Normalizer(NamedTuple):
+    """How kernels get gain * n_i ** -alpha.
+
+    Attributes:
+        word: "constant": the gain is all of it. "given": ``values`` are. "visible" and "keys":
+            kernels count these.
+        values: [B or 1, H or 1, Lq], or None.
+        power: how kernels make n_i ** -alpha: "none", "inverse", "root", or "any" by alpha.
+        alpha: None where the power's word says it.
+    """
+
+    word: str
+    gain: float
+    values: Tensor | None = None
+    power: str = "none"
+    alpha: float | None = None
+
+    @classmethod
+    def of(cls, call: "Call") -> "Normalizer":
+        """That of a call."""
+        terms = call.terms
+        if terms.alpha == 0.0:
+            return cls("constant", call.gain)
+        has_bool_mask = call.mask is not None and call.mask.dtype == torch.uint8
+        counts_keys = terms.length == "keys" and not call.is_varlen
+        window = terms.left is not None or terms.right is not None
+        if counts_keys or not (has_bool_mask or window or call.ends_early):
+            return cls("constant", call.gain * normalizer(call.num_keys, terms.alpha))
+        if terms.length == "keys" or not has_bool_mask:
+            return cls(terms.length, call.gain, None, *power_of(terms.alpha))
+        counts = count_keys(call)
+        return cls("given", 1.0, call.gain * normalizer(counts, terms.alpha, torch.float32))
+
+
+def power_of(alpha: float) -> tuple[str, float | None]:
+    """The kernels' word for n ** -alpha, and alpha where the word does not say it."""
+    if alpha in POWERS:
+        return POWERS[alpha], None
+    return "any", min(max(alpha, -LARGEST_ALPHA), LARGEST_ALPHA)
+
+
+@triton.jit
+def over_power(x, n, alpha, POWER: tl.constexpr):
+    """x * n ** -alpha for n >= 1; POWER: "inverse" is alpha 1, "root" 0.5, "any" reads alpha."""
+    if POWER == "inverse":
+        return x / n
+    elif POWER == "root":
+        return x * tl.rsqrt(n)
+    else:
+        # by log2(n) = whole + rest and alpha = near + far: the product of the large parts is exact
+        bits = n.to(tl.int32, bitcast=True)
+        whole = ((bits >> 23) - 127).to(tl.float32)
+        rest = tl.log2((bits & 0x7FFFFF | 0x3F800000).to(tl.float32, bitcast=True))
+        near = tl.floor(alpha * 256.0) / 256.0
+        return x * tl.exp2(-near * whole) * tl.exp2(-(alpha * rest + (alpha - near) * whole))
+
+
+@triton.jit
+def approximate(FUNCTION: tl.constexpr, x):
+    """A special function by its one instruction."""
+    instruction: tl.constexpr = FUNCTION + ".approx.ftz.f32 $0, $1;"
+    return tl.inline_asm_elementwise(instruction, "=r,r", [x], tl.float32, False, 1)
+
+
+@triton.jit
+def over_power_roughly(n, alpha, POWER: tl.constexpr):
+    """n ** -alpha as ``over_power`` explains it, with digits for 16 bits."""
+    if POWER == "inverse":
+        return approximate("rcp", n)
+    elif POWER == "root":
+        return approximate("rsqrt", n)
+    else:
+        return approximate("ex2", -alpha * approximate("lg2", n))
+
+
+@triton.jit
+def normalizer_of(
+    rows, gain, alpha, normalizers, strides, b, h, shift, Lq, existing, num_keys, left, right,
+    NORMALIZER: tl.constexpr, POWER: tl.constexpr,
+):
+    """gain * n_i ** -alpha of some queries: given, or from n_i, or the same gain for all."""
+    factor = tl.zeros_like(rows).to(tl.float32) + gain
+    if NORMALIZER == "given":
+        at = normalizers + tl.cast(b, tl.int64) * strides[0] + tl.cast(h, tl.int64) * strides[1]
+        factor = tl.load(at + rows.to(tl.int64) * strides[2], mask=rows < Lq, other=0.0)
+    elif NORMALIZER == "visible":
+        first, last = tl.zeros_like(rows), tl.zeros_like(rows) + existing
+        if left is not None:
+            first = tl.maximum(rows + shift - left, 0)
+        if right is not None:
+            last = tl.minimum(rows + shift + right + 1, existing)
+        factor = over_power(factor, tl.maximum(last - first, 1).to(tl.float32), alpha, POWER)
+    elif NORMALIZER == "keys":  # of a varlen sequence
+        factor = over_power(factor, tl.maximum(num_keys, 1).to(tl.float32), alpha, POWER)
+    return factor
+
+
+@triton.jit
+def count_kernel(
+    counts, mask, lengths, cu_q, cu_k, mask_strides, H, Lq, Lk, left, right,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):
+    """counts [B, H, Lq]: keys that exist, lie in the query's window and are not masked."""
+    num_blocks = tl.cdiv(Lq, BLOCK_M)
+    pid = tl.program_id(0)
+    i0 = pid % num_blocks * BLOCK_M
+    h = pid // num_blocks % H
+    b = pid // num_blocks // H
+    _, _, _, num_queries, num_keys, existing = sequence(b, lengths, cu_q, cu_k, Lq, Lk)
+    queries = i0 + tl.arange(0, BLOCK_M)
+    total = tl.zeros([BLOCK_M], tl.int32)
+    for j0 in range(0, existing, BLOCK_N):
+        keys = (j0 + tl.arange(0, BLOCK_N))[None, :]
+        rows = queries[:, None]
+        seen = in_window(rows, keys, num_keys - num_queries, existing, left, right)
+        seen &= load_scored(mask, mask_strides, b, h, rows, keys, num_queries, num_keys) != 0
+        total += tl.sum(seen.to(tl.int32), 1)
+    at = counts + (tl.cast(b, tl.int64) * H + h) * Lq
+    tl.store(at + queries, total, mask=queries < Lq)
+
+
+def count_keys(call: "Call") -> Tensor:
+    """[B or 1, H or 1, Lq] numbers of visible keys; one where all samples or heads share them."""
+    mask = call.mask
+    assert mask is not None
+    samples = call.num_samples if call.ends_early or mask.shape[0] > 1 else 1
+    heads = mask.shape[1]
+    counts = call.q.new_empty(samples, heads, call.num_queries, dtype=torch.int32)
+    grid = (triton.cdiv(call.num_queries, ROWS) * heads * samples,)
+    count_kernel[grid](
+        counts, mask,
+        call.lengths, call.cu_q, call.cu_k, broadcast_strides(mask),
+        heads, call.num_queries, call.num_keys, *call.window,
+        ROWS, KEYS, **launch_options(),
+    )
+    return counts
+
+
+def broadcast_strides(x: Tensor | None) -> tuple[int, ...]:
+    """Strides with zeros where a size of one is repeated."""
+    if x is None:
+        return ()
+    return tuple(0 if n == 1 else stride for n, stride in zip(x.shape, x.stride(), strict=True))
