@@ -5,7 +5,7 @@ import pytest
 from stored_results import PAGE, ROOT, names_a_machine
 from stored_results import RUNS as ALL_RUNS
 
-from flashpoint.lab.report.run_files import read_runs
+from flashpoint.lab.runs.run_files import read_runs
 from flashpoint.lab.study.verdict import bootstrap
 
 RUNS = ALL_RUNS / "cifar10"

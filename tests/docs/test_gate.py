@@ -16,7 +16,7 @@ from stored_results import (
     top1_in,
 )
 
-from flashpoint.lab.report.run_files import read_runs
+from flashpoint.lab.runs.run_files import read_runs
 from flashpoint.lab.study.reading import change
 from flashpoint.lab.study.registry import STUDIES as REGISTRY
 from flashpoint.lab.study.sections import read_section

@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 from stored_results import STUDIES, TEXT
 
-from flashpoint.lab.report.run_files import read_mapping, read_runs
+from flashpoint.lab.runs.run_files import read_mapping, read_runs
 
 IMAGES = ("scaling", "length-power", "qk-norm", "gate", "learned-length", "longer-than-trained")
 DOCUMENTS = ("memory-slots", "relu-attention", "document-length")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from stored_results import STUDIES, TEXT, assert_row, difference, record_of, rounded
 
-from flashpoint.lab.report.run_files import read_runs
+from flashpoint.lab.runs.run_files import read_runs
 from flashpoint.lab.study.registry import STUDIES as REGISTRY
 from flashpoint.lab.study.sections import read_section
 from flashpoint.lab.study.studies.memory_slots import MARGIN

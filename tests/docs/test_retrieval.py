@@ -5,7 +5,7 @@ import pytest
 from stored_results import STUDIES, TEXT, assert_row, difference, record_of, rounded
 
 from flashpoint.lab.data.text.recall import NUM_HELD_OUT, NUM_KEYS, VALUES, Recall, best_guess
-from flashpoint.lab.report.run_files import read_runs
+from flashpoint.lab.runs.run_files import read_runs
 from flashpoint.lab.study.registry import STUDIES as REGISTRY
 from flashpoint.lab.study.sections import read_section
 from flashpoint.lab.study.verdict import bootstrap

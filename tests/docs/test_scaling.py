@@ -18,7 +18,7 @@ from stored_results import (
 )
 
 from flashpoint.lab.data.arrays import open_digits
-from flashpoint.lab.report.run_files import read_runs
+from flashpoint.lab.runs.run_files import read_runs
 from flashpoint.lab.study.reading import change
 from flashpoint.lab.study.registry import STUDIES as REGISTRY
 from flashpoint.lab.study.sections import read_section

@@ -14,7 +14,7 @@ from stored_results import (
     top1_in,
 )
 
-from flashpoint.lab.report.run_files import read_runs
+from flashpoint.lab.runs.run_files import read_runs
 from flashpoint.lab.study.moments import ACTIVATIONS, mean_square, output_variance, variance_name
 from flashpoint.lab.study.verdict import bootstrap
 

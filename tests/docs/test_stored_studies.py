@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from stored_results import PAGE, ROOT, STUDIES, TEXT, names_a_machine
 
-from flashpoint.lab.report.run_files import read_mapping, read_runs
 from flashpoint.lab.report.verdicts import count_words
+from flashpoint.lab.runs.run_files import read_mapping, read_runs
 from flashpoint.lab.study import store
 from flashpoint.lab.study.registry import STUDIES as REGISTRY
 from flashpoint.lab.study.sections import read_section

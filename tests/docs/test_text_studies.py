@@ -8,7 +8,7 @@ import torch
 from stored_results import PAGE, STUDIES, TEXT, record_of, rounded
 
 from flashpoint.lab.evaluation.translation import SOURCE_SHARE
-from flashpoint.lab.report.run_files import read_runs
+from flashpoint.lab.runs.run_files import read_runs
 from flashpoint.lab.study.reading import change
 from flashpoint.lab.study.verdict import bootstrap
 from flashpoint.models.registry import create_model

@@ -9,7 +9,7 @@ from stored_results import ROOT, names_a_machine
 from stored_results import RUNS as ALL_RUNS
 from stored_results import TEXT as PAGE
 
-from flashpoint.lab.report.run_files import read_runs
+from flashpoint.lab.runs.run_files import read_runs
 
 RUNS = ALL_RUNS / "en_de_docs"
 SPEED = json.loads((RUNS / "speed.json").read_text("utf-8"))

@@ -18,7 +18,8 @@ from lab.data.text.debian import make_packages
 from lab.study.tiny import read_json
 from lab.training.runs import assert_same_run, curve, environment, write_config
 
-from flashpoint.lab.study.store import EVALUATIONS, read_study
+from flashpoint.lab.runs.names import EVALUATIONS
+from flashpoint.lab.study.store import read_study
 
 pytestmark = pytest.mark.slow
 

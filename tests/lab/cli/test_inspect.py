@@ -34,7 +34,7 @@ def test_table_and_files_are_made(tmp_path):
 def test_files_go_into_the_run_where_reports_look(tmp_path):
     from shutil import copytree
 
-    from flashpoint.lab.report.run_files import read_runs
+    from flashpoint.lab.runs.run_files import read_runs
 
     run = copytree(trained_run("softmax"), tmp_path / "run")
     out, _ = call(inspect, run, "--samples", 10)

@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 from flashpoint.errors import FlashpointError, InputError
 from flashpoint.lab.cli.main import app
 from flashpoint.lab.cli.report import report
+from flashpoint.lab.runs import names, trials
 from flashpoint.lab.study import store
 from flashpoint.lab.study.registry import STUDIES
 
@@ -76,7 +77,7 @@ def test_run_trains_and_says_what_was_found_and_repeats_nothing(study, tmp_path)
     first = study("run", "all", "--scale", "smoke", "--jobs", "2")
     assert first.exit_code == 0, first.output
     out = Path("runs", "studies", "smoke")
-    assert store.find_studies(out) == [out / "small", out / "tiny"]
+    assert trials.find_studies(out) == [out / "small", out / "tiny"]
     for part in (
         "tiny/relu-seed0 running",
         "tiny/relu-seed0 finished top1 ",
@@ -111,7 +112,7 @@ def test_failed_trials_end_with_a_status_of_their_own(study, monkeypatch):
 def test_trial_with_a_broken_record_is_done_again_as_it_says(study):
     folder = Path("runs", "studies", "smoke", "small", "add")
     study("run", "small", "--scale", "smoke")
-    (folder / store.RECORD).write_text("{")
+    (folder / names.RECORD).write_text("{")
     again = study("run", "small", "--scale", "smoke")
     assert again.exit_code == 1
     assert f"Remove {folder} to do the trial again." in " ".join(again.stdout.split())
@@ -124,12 +125,12 @@ def test_study_with_a_broken_file_goes_on_as_it_says(study):
     folder = Path("runs", "studies", "smoke", "small")
     study("run", "small", "--scale", "smoke")
     before = content(folder)
-    (folder / store.STUDY).write_text("{")
+    (folder / names.STUDY).write_text("{")
     for command in (["run", "small", "--scale", "smoke"], ["report", folder.parent]):
         said = refused(study, *command)
-        assert said.startswith(f"{folder / store.STUDY} cannot be read: ")
-        assert f"Remove {folder / store.STUDY} and give the command" in said
-    (folder / store.STUDY).unlink()
+        assert said.startswith(f"{folder / names.STUDY} cannot be read: ")
+        assert f"Remove {folder / names.STUDY} and give the command" in said
+    (folder / names.STUDY).unlink()
     assert study("run", "small", "--scale", "smoke").exit_code == 0
     assert content(folder) == before
 
@@ -180,7 +181,7 @@ def test_checkpoints_are_kept_if_asked_for(study, monkeypatch):
 def test_second_command_on_the_same_folder_is_refused(study, tmp_path):
     code = (
         "import sys; from pathlib import Path\n"
-        "from flashpoint.lab.study.store import claim_study\n"
+        "from flashpoint.lab.runs.trials import claim_study\n"
         "with claim_study(Path('out/small')): print(flush=True); sys.stdin.read()"
     )
     command = [sys.executable, "-c", code]
@@ -303,6 +304,6 @@ def test_report_refuses_what_is_not_clear(study, tmp_path):
         call(report, one, two)
     with pytest.raises(InputError, match="holds no study"):
         call(report, one, make_run(tmp_path / "run"))
-    study_file = one / store.STUDY
+    study_file = one / names.STUDY
     study_file.write_text(study_file.read_text().replace('"tiny"', '"gone"'))
     assert "holds study 'gone', unknown here. Known: tiny" in refused(study, "report", one)

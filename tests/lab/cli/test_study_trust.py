@@ -12,7 +12,8 @@ from lab.cli.test_study import refused
 from lab.study.tiny import read_json
 
 from flashpoint.errors import hint
-from flashpoint.lab.study import store, trial
+from flashpoint.lab.runs import names, writing
+from flashpoint.lab.study import trial
 from flashpoint.lab.study.measures.registry import MEASURES
 from flashpoint.lab.study.on_ray import _work
 
@@ -49,16 +50,16 @@ def foreign(study, monkeypatch, tmp_path):
 def plant(folder, name, options):
     """Ask for a function in a trial's file, and for that trial in the study's."""
     work = {"function": name, "options": options}
-    store.write_json(folder / store.TRIAL, {"name": folder.name, "factors": {}, "work": work})
-    file = folder.parent / store.STUDY
+    writing.write_json(folder / names.TRIAL, {"name": folder.name, "factors": {}, "work": work})
+    file = folder.parent / names.STUDY
     content = read_json(file)
-    names = dict.fromkeys([*content["trials"], folder.name])
-    store.write_json(file, {**content, "trials": list(names)})
+    planned = dict.fromkeys([*content["trials"], folder.name])
+    writing.write_json(file, {**content, "trials": list(planned)})
 
 
 def ends_in_one_line(said, folder, function, options):
     """A name is refused with those that are known, anything else by its type."""
-    assert said.startswith(f"{folder / store.TRIAL}: work")
+    assert said.startswith(f"{folder / names.TRIAL}: work")
     is_name = isinstance(function, str) and isinstance(options, dict)
     known = f"is unknown. Known: {', '.join(MEASURES)}." if is_name else "must be "
     assert known in said.replace(hint(function, MEASURES), "")
@@ -70,7 +71,7 @@ def ends_in_one_line(said, folder, function, options):
 def test_verbs_call_nothing_that_a_folder_names(study, foreign, name):
     folder = OUT / "small" / name
     for function, options in foreign:
-        (folder / store.RECORD).unlink(missing_ok=True)
+        (folder / names.RECORD).unlink(missing_ok=True)
         plant(folder, function, options)
         for verb in (RUN, ("report", OUT), ("report", OUT / "small")):
             ends_in_one_line(refused(study, *verb), folder, function, options)
@@ -84,13 +85,13 @@ def test_processes_and_tasks_call_nothing_that_a_folder_names(foreign):
     folder = OUT / "small" / "evil"
     for function, options in foreign:
         plant(folder, function, options)
-        text = (folder / store.TRIAL).read_text()
+        text = (folder / names.TRIAL).read_text()
         assert trial.main([str(folder)]) == trial.FAILED
-        ends_in_one_line(read_json(folder / store.FAILURE)["reason"], folder, function, options)
+        ends_in_one_line(read_json(folder / names.FAILURE)["reason"], folder, function, options)
         assert _work(str(folder), "", False) == ("failed", {})
         ending, files = _work(str(folder.with_name("elsewhere")), text, False)
         assert ending == "failed"
-        reason = json.loads(files[store.FAILURE])["reason"]
+        reason = json.loads(files[names.FAILURE])["reason"]
         assert "is unknown. " in reason or "must be " in reason
     assert not Path("touched").exists()
     assert not {file.stem for file in Path().glob("*.py")} & set(sys.modules)

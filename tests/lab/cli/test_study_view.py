@@ -9,7 +9,7 @@ from lab.study.tiny import STUDY, settle, training
 from rich.console import Console
 
 from flashpoint.lab.cli.study_view import Progress, draw_findings
-from flashpoint.lab.study import store
+from flashpoint.lab.runs import trials
 from flashpoint.lab.study.outcome import Outcome
 
 
@@ -27,7 +27,7 @@ def standing(tmp_path):
             file.rename(folder / file.name)
     (folders[1] / "record.json").unlink()
     (folders[1] / "config.yaml").write_text("steps: 1200\n")
-    store.record_failure(folders[2], "the loss was not finite.")
+    trials.record_failure(folders[2], "the loss was not finite.")
     return dict(zip(folders, states.values(), strict=True))
 
 

@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 from flashpoint.errors import FlashpointError, InputError
 from flashpoint.lab.cli.train import STOPPED, train
+from flashpoint.lab.runs.failure import Preempted
 from flashpoint.lab.training import loop, memory_check
-from flashpoint.lab.training.failure import Preempted
 from flashpoint.lab.training.run_folder import open_run
 
 

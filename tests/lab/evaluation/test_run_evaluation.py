@@ -12,7 +12,7 @@ from PIL import Image
 from flashpoint.errors import InputError
 from flashpoint.lab.data.sources import open_source
 from flashpoint.lab.evaluation.run_evaluation import class_names, evaluate_run
-from flashpoint.lab.training.data_identity import write_data
+from flashpoint.lab.runs.beginning import write_data
 from flashpoint.lab.training.run_folder import open_run
 
 

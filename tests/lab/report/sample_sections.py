@@ -2,8 +2,7 @@
 
 import random
 
-from flashpoint.lab.report.findings import Chart, DataTable, Findings, Series, Verdict
-from flashpoint.lab.report.study_report import StudySection
+from flashpoint.lab.runs.findings import Chart, DataTable, Findings, Series, StudySection, Verdict
 
 POINTS = "points of top-1"
 

@@ -6,8 +6,8 @@ import math
 from lab.report.run_folders import add_attention, make_run
 from lab.report.sample_sections import around, chart, section, trials_of, verdict
 
-from flashpoint.lab.report.findings import DataTable, Findings, Series
-from flashpoint.lab.report.run_files import read_runs
+from flashpoint.lab.runs.findings import DataTable, Findings, Series
+from flashpoint.lab.runs.run_files import read_runs
 
 ACTIVATIONS = ("relu", "relu2", "gelu", "softplus", "identity", "relu6", "sigmoid")
 ALPHAS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0)

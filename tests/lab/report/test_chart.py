@@ -13,7 +13,7 @@ from flashpoint.lab.report.chart import (
     ticks_of,
 )
 from flashpoint.lab.report.figure import NUM_SERIES, SERIES
-from flashpoint.lab.report.findings import Chart, Series
+from flashpoint.lab.runs.findings import Chart, Series
 
 
 def make_chart(*series, **more):

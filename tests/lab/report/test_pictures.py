@@ -11,8 +11,8 @@ from PIL import Image
 
 from flashpoint.errors import InputError, UnsupportedError
 from flashpoint.lab.report import pictures
-from flashpoint.lab.report.findings import Findings, Series
 from flashpoint.lab.report.pictures import write_pictures
+from flashpoint.lab.runs.findings import Findings, Series
 
 
 def renamed(findings, **changes):

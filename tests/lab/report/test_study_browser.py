@@ -11,8 +11,8 @@ from lab.report.run_folders import add_attention, make_run
 from lab.report.sample_studies import hostile, make_studies
 
 from flashpoint.lab.report.page import write_page
-from flashpoint.lab.report.run_files import read_runs
 from flashpoint.lab.report.study_report import report_studies
+from flashpoint.lab.runs.run_files import read_runs
 
 DRAWN = "body[aria-busy=false]"
 DESKTOP = {"width": 1360, "height": 900}

@@ -22,11 +22,11 @@ from lab.report.sample_studies import (
 )
 
 from flashpoint.lab.report.curves import MOST_RUNS
-from flashpoint.lab.report.findings import RULE, DataTable, Findings, Series
 from flashpoint.lab.report.html import join
-from flashpoint.lab.report.run_files import read_runs
 from flashpoint.lab.report.study_report import MOST_MAPS, report_studies
 from flashpoint.lab.report.verdicts import describe_region, strip, value_cell, verdict_card
+from flashpoint.lab.runs.findings import RULE, DataTable, Findings, Series
+from flashpoint.lab.runs.run_files import read_runs
 from flashpoint.lab.study.verdict import LEAST_SEEDS, LEVEL
 
 

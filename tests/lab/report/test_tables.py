@@ -6,9 +6,9 @@ import random
 
 import pytest
 
-from flashpoint.lab.report.data_table import data_table
-from flashpoint.lab.report.findings import DataTable
 from flashpoint.lab.report.page import Section, build_page, write_page
+from flashpoint.lab.report.study_report import data_table
+from flashpoint.lab.runs.findings import DataTable
 
 ROWS = (
     ("run 10", 0.5, "b", 1e-05, 3),

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from lab.study.tiny import AFTERWARDS, SETTINGS, STUDY, measurement, settle, training
 
 from flashpoint.errors import InputError, describe
+from flashpoint.lab.runs import names, trials, writing
 from flashpoint.lab.study import store
 from flashpoint.lab.study.registry import STUDIES
 from flashpoint.lab.study.sections import read_section
@@ -34,7 +35,7 @@ def make_study(folder):
     settle(folder, trials)
     for name, content in FILES.items():
         if content is not None:
-            store.write_json(folder / name, content)
+            writing.write_json(folder / name, content)
     return folder
 
 
@@ -94,19 +95,19 @@ def test_trial_outside_its_study_is_refused(tmp_path, name):
     other = tmp_path / "other"
     (other / "checkpoints").mkdir(parents=True)
     folder = make_study(tmp_path / "tiny")
-    content = json.loads((folder / store.STUDY).read_text())
-    store.write_json(folder / store.STUDY, {**content, "trials": [*content["trials"], name]})
+    content = json.loads((folder / names.STUDY).read_text())
+    writing.write_json(folder / names.STUDY, {**content, "trials": [*content["trials"], name]})
     with pytest.raises(InputError, match="is no name of a folder") as caught:
         store.read_study(folder)
-    said = f"{folder / store.STUDY}: trials has {describe(name)}"
+    said = f"{folder / names.STUDY}: trials has {describe(name)}"
     assert str(caught.value).startswith(said)
     assert (other / "checkpoints").is_dir()
 
 
 def test_trial_that_is_listed_twice_is_refused(tmp_path):
     folder = make_study(tmp_path)
-    content = json.loads((folder / store.STUDY).read_text())
-    store.write_json(folder / store.STUDY, {**content, "trials": 2 * content["trials"]})
+    content = json.loads((folder / names.STUDY).read_text())
+    writing.write_json(folder / names.STUDY, {**content, "trials": 2 * content["trials"]})
     with pytest.raises(InputError, match="trials has a name twice"):
         store.read_study(folder)
 
@@ -123,15 +124,15 @@ def test_factor_of_another_kind_is_one_line(tmp_path, study, factors, said):
     """Findings compare and divide them."""
     known = STUDIES[study]
     stored = store.settle_study(tmp_path, known, SETTINGS, known.plan(SETTINGS)[:1])
-    content = json.loads((stored.trials[0] / store.TRIAL).read_text())
-    store.write_json(stored.trials[0] / store.TRIAL, {**content, "factors": factors})
+    content = json.loads((stored.trials[0] / names.TRIAL).read_text())
+    writing.write_json(stored.trials[0] / names.TRIAL, {**content, "factors": factors})
     with pytest.raises(InputError) as caught:
         read_section(tmp_path, STUDIES)
-    assert str(caught.value).startswith(f"{stored.trials[0] / store.TRIAL}: {said}")
+    assert str(caught.value).startswith(f"{stored.trials[0] / names.TRIAL}: {said}")
 
 
 def test_stored_results_have_the_factors_that_are_planned():
-    for folder in store.find_studies(Path(__file__).parents[3] / "results"):
+    for folder in trials.find_studies(Path(__file__).parents[3] / "results"):
         stored = store.read_study(folder)
         found = store.read_outcomes(stored, STUDIES[stored.name])
         assert {outcome.status for outcome in found.values()} == {"finished"}

@@ -23,9 +23,10 @@ from lab.study.tiny import (
 )
 from lab.training.runs import curve
 
+from flashpoint.lab.runs import names
+from flashpoint.lab.runs.failure import Preempted
 from flashpoint.lab.study import local, store
 from flashpoint.lab.study.local import run_locally
-from flashpoint.lab.training.failure import Preempted
 
 pytestmark = pytest.mark.slow
 
@@ -58,7 +59,7 @@ def wait_for(condition, seconds=60.0):
 
 def process_of(folder):
     """The process that writes to a trial's log."""
-    return int((folder / store.LOG).read_text().splitlines()[-1].rpartition(" ")[2])
+    return int((folder / names.LOG).read_text().splitlines()[-1].rpartition(" ")[2])
 
 
 def has_checkpoint(folder):
@@ -89,7 +90,7 @@ def test_failures_are_recorded_and_others_go_on(tmp_path):
     reasons = {folder.name: store.read_outcome(folder).reason for folder in folders}
     assert reasons["dead"].startswith("the process was ended by SIGKILL; the machine may be out")
     assert reasons["bad"] == "ZeroDivisionError: division by zero"
-    assert "about to divide" in read_json(folders[2] / store.FAILURE)["log"]
+    assert "about to divide" in read_json(folders[2] / names.FAILURE)["log"]
     assert {folder.name: status for folder, status in seen[-1].items()} == statuses(folders)
     assert any("running" in look.values() for look in seen)
 
@@ -157,11 +158,11 @@ def test_killed_trial_goes_on_to_the_same_end(tmp_path):
     assert has_checkpoint(folder)
     run([folder])
     assert statuses([folder]) == {"relu-seed0": "finished"}
-    assert "going on from step " in (folder / store.LOG).read_text()
+    assert "going on from step " in (folder / names.LOG).read_text()
     assert curve(folder) == curve(whole)
-    assert read_json(folder / store.EVALUATIONS) == read_json(whole / store.EVALUATIONS)
+    assert read_json(folder / names.EVALUATIONS) == read_json(whole / names.EVALUATIONS)
     assert not (folder / "checkpoints").exists()
-    assert not (folder / store.FAILURE).exists()
+    assert not (folder / names.FAILURE).exists()
 
 
 def test_failed_trial_is_tried_again(tmp_path):
@@ -189,7 +190,7 @@ def test_signal_lets_trials_save_and_says_how_to_go_on(tmp_path, number):
     assert str(caught.value) == (
         f"stopped by {number.name}; what had begun is saved. Give the same command again to go on."
     )
-    log = (folders[0] / store.LOG).read_text()
+    log = (folders[0] / names.LOG).read_text()
     assert "stopped by SIGTERM at step " in log
     assert statuses(folders) == {"relu-seed0": "stopped", "relu-seed1": "waiting"}
 
@@ -197,9 +198,9 @@ def test_signal_lets_trials_save_and_says_how_to_go_on(tmp_path, number):
 def hanging(folder):
     """The process that hangs there, once it does."""
     wait_for(
-        lambda: (folder / store.LOG).exists() and "hangs in" in (folder / store.LOG).read_text()
+        lambda: (folder / names.LOG).exists() and "hangs in" in (folder / names.LOG).read_text()
     )
-    return int((folder / store.LOG).read_text().split("hangs in ")[1])
+    return int((folder / names.LOG).read_text().split("hangs in ")[1])
 
 
 def test_trial_that_does_not_stop_is_killed_and_has_failed(tmp_path, monkeypatch):
@@ -267,7 +268,7 @@ def test_killed_runner_leaves_no_process_and_its_trial_goes_on(tmp_path):
         runner.kill()
     run([folder])  # at once, while the orphan still saves
     assert statuses([folder]) == {"relu-seed0": "finished"}
-    assert "going on from step " in (folder / store.LOG).read_text()
+    assert "going on from step " in (folder / names.LOG).read_text()
     wait_for(lambda: not is_alive(worker))
 
 
@@ -277,7 +278,7 @@ def test_process_that_cannot_begin_is_a_failure_with_its_log(tmp_path, monkeypat
     (tmp_path / "broken" / "flashpoint" / "__init__.py").write_text("raise OSError('no disk')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "broken"))
     run([folder])
-    failure = read_json(folder / store.FAILURE)
+    failure = read_json(folder / names.FAILURE)
     assert failure["reason"] == "the process ended with status 1; its log may say why."
     assert failure["log"][-1] == "OSError: no disk"
 

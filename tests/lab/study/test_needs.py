@@ -4,9 +4,8 @@ import pytest
 from lab.study.tiny import SETTINGS, measurement, plan, training
 
 from flashpoint.errors import InputError
-from flashpoint.lab.study.cost import training_flops
-from flashpoint.lab.study.defaults import options_of, settings_of
-from flashpoint.lab.study.needs import Need, needs_of, require_data
+from flashpoint.lab.study.needs import Need, needs_of, require_data, training_flops
+from flashpoint.lab.study.plan import options_of, settings_of
 
 
 def text(place):

@@ -21,9 +21,10 @@ from lab.study.tiny import (
 )
 
 from flashpoint.errors import InputError, UnsupportedError
+from flashpoint.lab.runs import names
+from flashpoint.lab.runs.failure import Preempted
 from flashpoint.lab.study import on_ray, store
 from flashpoint.lab.study.on_ray import _work, require_ray, run_on_ray
-from flashpoint.lab.training.failure import Preempted
 
 LONG = {"steps": 500, "checkpoint_every": 20, "evaluate_every": 500, "log_every": 20}
 
@@ -60,7 +61,7 @@ def test_study_on_ray_is_stopped_goes_on_and_records_what_fails(ray, tmp_path):
     seen = []
 
     def stop():
-        wait_for(lambda: has_checkpoint(relu) and (dead / store.FAILURE).exists())
+        wait_for(lambda: has_checkpoint(relu) and (dead / names.FAILURE).exists())
         os.kill(os.getpid(), signal.SIGTERM)
 
     stopper = threading.Thread(target=stop)
@@ -73,10 +74,10 @@ def test_study_on_ray_is_stopped_goes_on_and_records_what_fails(ray, tmp_path):
     assert seen[-1][relu] == "running"
     assert store.read_outcome(bad).reason == "ZeroDivisionError: division by zero"
     assert store.read_outcome(dead).reason.startswith("Ray: ")
-    assert "stopped by SIGINT at step " in (relu / store.LOG).read_text()
+    assert "stopped by SIGINT at step " in (relu / names.LOG).read_text()
     run([relu], jobs=1)
     assert statuses(folders)["relu-seed0"] == "finished"
-    assert "going on from step " in (relu / store.LOG).read_text()
+    assert "going on from step " in (relu / names.LOG).read_text()
     assert not (relu / "checkpoints").exists()
 
 
@@ -182,7 +183,7 @@ def test_node_that_does_not_see_the_folder_gives_its_files(tmp_path):
 
 
 def plain_text(folder):
-    return (folder / store.TRIAL).read_text()
+    return (folder / names.TRIAL).read_text()
 
 
 def test_node_that_sees_the_folder_works_in_it(tmp_path):

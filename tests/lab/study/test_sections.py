@@ -9,14 +9,13 @@ from lab.report.run_folders import make_run
 from lab.study.tiny import SETTINGS, STUDY, measurement, settle, training
 
 from flashpoint.lab.data.sources import PREPARED
-from flashpoint.lab.report.run_files import read_runs
+from flashpoint.lab.runs.run_files import read_runs
 from flashpoint.lab.study.needs import Need
 from flashpoint.lab.study.outcome import Outcome
 from flashpoint.lab.study.plan import Settings
 from flashpoint.lab.study.registry import STUDIES
-from flashpoint.lab.study.repeat import SETS, commands_of, prepare_command
 from flashpoint.lab.study.scope import describe_scope, name_data
-from flashpoint.lab.study.sections import read_section
+from flashpoint.lab.study.sections import SETS, commands_of, prepare_command, read_section
 
 ROOT = Path(__file__).parents[3]
 

@@ -22,6 +22,7 @@ from lab.study.tiny import (
 )
 
 from flashpoint.errors import InputError
+from flashpoint.lab.runs import names, trials, writing
 from flashpoint.lab.study import store
 
 VALIDATION = {"top1": 0.5, "loss": None}
@@ -48,7 +49,7 @@ def test_plan_comes_back_as_it_was(tmp_path):
 def test_file_says_of_a_trial_that_it_runs_alone_and_of_others_nothing(tmp_path):
     timed, other = measurement("timed", "sleep", seconds=1), measurement("other", "add")
     folders = settle(tmp_path, [alone(timed), other, training("relu")])
-    works = [read_json(folder / store.TRIAL)["work"] for folder in folders]
+    works = [read_json(folder / names.TRIAL)["work"] for folder in folders]
     assert [work.get("is_alone") for work in works] == [True, None, None]
     assert [store.runs_alone(folder) for folder in folders] == [True, False, False]
     assert store.read_trial(folders[0]) == alone(timed)
@@ -66,9 +67,9 @@ def test_trial_whose_file_names_a_module_is_the_same_trial(tmp_path, name):
     """As versions did that called any function; of these names alone it is understood."""
     trial = measurement("old", name)
     (folder,) = settle(tmp_path, [trial])
-    stored = read_json(folder / store.TRIAL)
+    stored = read_json(folder / names.TRIAL)
     stored["work"]["function"] = f"flashpoint.study.measures.{name}:measure"
-    store.write_json(folder / store.TRIAL, stored)
+    writing.write_json(folder / names.TRIAL, stored)
     before = content(tmp_path)
     assert settle(tmp_path, [trial]) == [folder]
     assert store.read_trial(folder) == trial
@@ -114,39 +115,38 @@ def test_other_seeds_are_the_same_study_and_keep_all_trials(tmp_path):
 
 
 def test_status_follows_from_the_files(tmp_path):
-    trials = [training("relu", 0, AFTERWARDS)]
-    (folder,) = settle(tmp_path, trials)
+    (folder,) = settle(tmp_path, [training("relu", 0, AFTERWARDS)])
     seen = []
 
     def look():
         seen.append(store.read_outcome(folder).status)
 
     look()
-    (folder / store.LOG).write_text("began\nand broke\n")
+    (folder / names.LOG).write_text("began\nand broke\n")
     look()
-    store.record_failure(folder, "two\nlines")
+    trials.record_failure(folder, "two\nlines")
     look()
-    assert read_json(folder / store.FAILURE) == {
+    assert read_json(folder / names.FAILURE) == {
         "reason": "two lines",
         "log": ["began", "and broke"],
     }
     assert store.read_outcome(folder).reason == "two lines"
-    (folder / store.FAILURE).unlink()
-    store.write_json(folder / store.RECORD, RECORD)
+    (folder / names.FAILURE).unlink()
+    writing.write_json(folder / names.RECORD, RECORD)
     look()
-    store.write_json(folder / store.EVALUATIONS, {"far": ANSWERS["far"]})
+    writing.write_json(folder / names.EVALUATIONS, {"far": ANSWERS["far"]})
     look()
-    store.write_json(folder / store.EVALUATIONS, ANSWERS)
+    writing.write_json(folder / names.EVALUATIONS, ANSWERS)
     look()
     assert seen == ["waiting", "stopped", "failed", "stopped", "stopped", "finished"]
 
 
 def test_trial_that_began_runs_as_long_as_its_study_is_held(tmp_path):
     (folder,) = settle(tmp_path, [training("relu")])
-    (folder / store.LOG).write_text("began\n")
+    (folder / names.LOG).write_text("began\n")
     code = (
         "import sys; from pathlib import Path\n"
-        "from flashpoint.lab.study.store import claim_study\n"
+        "from flashpoint.lab.runs.trials import claim_study\n"
         "with claim_study(Path(sys.argv[1])): print(flush=True); sys.stdin.read()"
     )
     command = [sys.executable, "-c", code, str(tmp_path)]
@@ -154,24 +154,26 @@ def test_trial_that_began_runs_as_long_as_its_study_is_held(tmp_path):
         runner.stdout.readline()
         assert store.read_outcome(folder).status == "running"
         runner.kill()
-    assert (tmp_path / store.LOCK).exists()
+    assert (tmp_path / names.LOCK).exists()
     assert store.read_outcome(folder).status == "stopped"
 
 
 def test_whoever_runs_a_study_may_look_at_it_and_still_holds_it(tmp_path):
     (folder,) = settle(tmp_path, [training("relu")])
-    (folder / store.LOG).write_text("began\n")
-    with store.claim_study(tmp_path):
+    (folder / names.LOG).write_text("began\n")
+    with trials.claim_study(tmp_path):
         assert store.read_outcome(folder).status == "running"
-        code = "import sys; from pathlib import Path; from flashpoint.files import is_held\n"
+        code = (
+            "import sys; from pathlib import Path; from flashpoint.lab.runs.locks import is_held\n"
+        )
         command = [sys.executable, "-c", f"{code}sys.exit(not is_held(Path(sys.argv[1])))"]
-        subprocess.run([*command, str(tmp_path / store.LOCK)], check=True)
+        subprocess.run([*command, str(tmp_path / names.LOCK)], check=True)
     assert store.read_outcome(folder).status == "stopped"
 
 
 def test_looking_at_a_study_writes_nothing(tmp_path):
     (folder,) = settle(tmp_path, [training("relu")])
-    (folder / store.LOG).write_text("began\n")
+    (folder / names.LOG).write_text("began\n")
     before = content(tmp_path)
     assert store.read_outcome(folder).status == "stopped"
     assert content(tmp_path) == before
@@ -179,8 +181,8 @@ def test_looking_at_a_study_writes_nothing(tmp_path):
 
 def test_numbers_of_a_training_are_those_of_record_validation_and_evaluations(tmp_path):
     (folder,) = settle(tmp_path, [training("relu", 3, AFTERWARDS)])
-    store.write_json(folder / store.RECORD, RECORD)
-    store.write_json(folder / store.EVALUATIONS, ANSWERS)
+    writing.write_json(folder / names.RECORD, RECORD)
+    writing.write_json(folder / names.EVALUATIONS, ANSWERS)
     outcome = store.read_outcome(folder)
     assert outcome.numbers == {
         **{"seconds": 2.0, "flops": 3e9, "skipped": 7.0, "top1": 0.5, "loss": NOT_FINITE},
@@ -192,14 +194,14 @@ def test_numbers_of_a_training_are_those_of_record_validation_and_evaluations(tm
 
 def test_numbers_of_a_measurement_are_its_own(tmp_path):
     (folder,) = settle(tmp_path, [measurement("add", "add", x=1, y=2)])
-    store.write_json(folder / store.RECORD, {"numbers": {"sum": 3, "bad": None}, "seconds": 9})
+    writing.write_json(folder / names.RECORD, {"numbers": {"sum": 3, "bad": None}, "seconds": 9})
     assert store.read_outcome(folder).numbers == {"sum": 3.0, "bad": NOT_FINITE}
 
 
-@pytest.mark.parametrize("name", [store.RECORD, store.EVALUATIONS, store.FAILURE])
+@pytest.mark.parametrize("name", [names.RECORD, names.EVALUATIONS, names.FAILURE])
 def test_trial_with_a_broken_file_has_failed_and_says_which(tmp_path, name):
     (folder,) = settle(tmp_path, [training("relu")])
-    store.write_json(folder / store.RECORD, RECORD)
+    writing.write_json(folder / names.RECORD, RECORD)
     (folder / name).write_text('{"half": ')
     outcome = store.read_outcome(folder)
     assert outcome.status == "failed"
@@ -210,9 +212,9 @@ def test_trial_with_a_broken_file_has_failed_and_says_which(tmp_path, name):
 @pytest.mark.parametrize("text", ["{", "[]", '{"name": "x"}', '{"study": "x", "trials": []}'])
 def test_broken_plans_are_one_line(tmp_path, text):
     (folder,) = settle(tmp_path, [training("relu")])
-    (folder / store.TRIAL).write_text(text)
-    (tmp_path / store.STUDY).write_text(text)
-    kept = f"Remove {tmp_path / store.STUDY} and give the command that ran the study again"
+    (folder / names.TRIAL).write_text(text)
+    (tmp_path / names.STUDY).write_text(text)
+    kept = f"Remove {tmp_path / names.STUDY} and give the command that ran the study again"
     for read, path, advice in (
         (store.read_trial, folder, f"Remove {folder} to do the trial again."),
         (store.read_study, tmp_path, f"{kept}: trials are kept."),
@@ -226,7 +228,7 @@ def test_broken_plans_are_one_line(tmp_path, text):
 
 def test_trial_whose_folder_is_gone_says_so(tmp_path):
     (folder,) = settle(tmp_path, [training("relu")])
-    (folder / store.TRIAL).unlink()
+    (folder / names.TRIAL).unlink()
     with pytest.raises(InputError, match=r"has no trial\.json\. Give the command that ran the"):
         store.read_outcome(folder)
 
@@ -240,27 +242,27 @@ def test_studies_are_found_in_their_folder_and_above(tmp_path):
     for name in ("b", "a"):
         settle(tmp_path / name, [training("relu")])
     (tmp_path / "other").mkdir()
-    assert store.find_studies(tmp_path) == [tmp_path / "a", tmp_path / "b"]
-    assert store.find_studies(tmp_path / "a") == [tmp_path / "a"]
-    assert store.find_studies(tmp_path / "a" / "relu-seed0") == []
+    assert trials.find_studies(tmp_path) == [tmp_path / "a", tmp_path / "b"]
+    assert trials.find_studies(tmp_path / "a") == [tmp_path / "a"]
+    assert trials.find_studies(tmp_path / "a" / "relu-seed0") == []
 
 
 def test_removing_a_study_removes_nothing_else(tmp_path):
     settle(tmp_path, [training("relu")])
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes.txt").write_text("keep")
-    store.remove_study(tmp_path)
+    trials.remove_study(tmp_path)
     assert [path.name for path in tmp_path.rglob("*")] == ["mine", "notes.txt"]
 
 
 def test_study_is_held_by_one_process(tmp_path):
     code = (
         "import sys; from pathlib import Path\n"
-        "from flashpoint.lab.study.store import claim_study\n"
+        "from flashpoint.lab.runs.trials import claim_study\n"
         "with claim_study(Path(sys.argv[1])): pass"
     )
     command = [sys.executable, "-c", code, str(tmp_path)]
-    with store.claim_study(tmp_path):
+    with trials.claim_study(tmp_path):
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert "is in use by process" in done.stderr
     assert "which runs this study. Wait until it ends, or pass another --out." in done.stderr
@@ -272,7 +274,7 @@ def test_place_that_cannot_be_written_is_one_line():
 
     with (
         pytest.raises(InputError, match=r"/proc/none/tiny cannot be written: .* another --out"),
-        store.claim_study(Path("/proc/none/tiny")),
+        trials.claim_study(Path("/proc/none/tiny")),
     ):
         pass
 
@@ -288,4 +290,4 @@ def test_reading_needs_no_torch():
 
 def test_study_has_its_name_in_the_folder(tmp_path):
     settle(tmp_path, [training("relu")])
-    assert read_json(tmp_path / store.STUDY)["study"] == STUDY.name
+    assert read_json(tmp_path / names.STUDY)["study"] == STUDY.name

@@ -7,8 +7,9 @@ import pytest
 from lab.study.tiny import AFTERWARDS, content, measurement, read_json, settle, training
 from lab.training.runs import curve
 
-from flashpoint.files import locked
-from flashpoint.lab.report.run_files import read_runs
+from flashpoint.lab.runs import names, writing
+from flashpoint.lab.runs.locks import locked
+from flashpoint.lab.runs.run_files import read_runs
 from flashpoint.lab.study import store, trial
 from flashpoint.lab.study.trial import do_trial, main
 
@@ -25,9 +26,9 @@ def test_training_is_trained_and_asked(place):
     outcome = store.read_outcome(folder)
     assert outcome.status == "finished"
     assert {"top1", "loss", "seconds", "flops", "far.top1", "few.mean"} <= set(outcome.numbers)
-    answers = read_json(folder / store.EVALUATIONS)
+    answers = read_json(folder / names.EVALUATIONS)
     assert outcome.numbers["far.top1"] == answers["far"]["top1"] != outcome.numbers["top1"]
-    log = (folder / store.LOG).read_text()
+    log = (folder / names.LOG).read_text()
     assert "validation at step 12: top1 " in log
     assert "far: classify {'data.image_size': 16}" in log
 
@@ -49,14 +50,14 @@ def test_attention_that_cannot_be_shown_fails_no_trial(place, monkeypatch):
     from flashpoint.lab.study import evaluations
 
     def fail(folder):
-        store.write_json(folder / "attention" / "statistics.json", {"mass": float("nan")})
+        writing.write_json(folder / "attention" / "statistics.json", {"mass": float("nan")})
         raise ValueError("no matplotlib")
 
     monkeypatch.setattr(evaluations, "inspect_attention", fail)
     folder = place(training("relu", 0, AFTERWARDS))
     assert do_trial(folder) == "finished"
     assert (
-        "attention is not shown: ValueError: no matplotlib\n" in (folder / store.LOG).read_text()
+        "attention is not shown: ValueError: no matplotlib\n" in (folder / names.LOG).read_text()
     )
     assert store.read_outcome(folder).numbers["far.top1"]
     assert not (folder / "attention").exists()
@@ -65,7 +66,7 @@ def test_attention_that_cannot_be_shown_fails_no_trial(place, monkeypatch):
 def test_trial_that_lost_its_checkpoints_says_how_to_do_it_again(place):
     folder = place(training("relu"))
     do_trial(folder)  # which drops them
-    (folder / store.RECORD).unlink()
+    (folder / names.RECORD).unlink()
     before = (folder / "metrics.jsonl").read_bytes()
     assert do_trial(folder) == "failed"
     assert store.read_outcome(folder).reason == (
@@ -88,7 +89,7 @@ def test_finished_trial_is_not_done_again(place):
     assert do_trial(folder, keep_checkpoints=True) == "finished"
     after = content(folder)
     changed = {name for name in before if before[name] != after[name]}
-    assert changed == {store.LOG}
+    assert changed == {names.LOG}
 
 
 def test_only_missing_evaluations_are_made(place, monkeypatch):
@@ -99,7 +100,7 @@ def test_only_missing_evaluations_are_made(place, monkeypatch):
         evaluations, "run_evaluation", lambda kind, *_: asked.append(kind) or {"mean": 1.0}
     )
     folder = place(training("relu", 0, AFTERWARDS))
-    store.write_json(folder / store.EVALUATIONS, {"far": {"top1": 0.125}})
+    writing.write_json(folder / names.EVALUATIONS, {"far": {"top1": 0.125}})
     do_trial(folder)
     assert asked == ["probe"]
     assert store.read_outcome(folder).numbers["far.top1"] == 0.125
@@ -119,16 +120,16 @@ def test_evaluation_that_fails_keeps_those_before_and_the_weights(place, monkeyp
     folder = place(training("relu", 0, AFTERWARDS))
     assert do_trial(folder) == "failed"
     assert store.read_outcome(folder).reason == "ValueError: no features"
-    assert set(read_json(folder / store.EVALUATIONS)) == {"far"}
+    assert set(read_json(folder / names.EVALUATIONS)) == {"far"}
     monkeypatch.setattr(evaluations, "run_evaluation", ask)
     assert do_trial(folder) == "finished"
-    assert not (folder / store.FAILURE).exists()
+    assert not (folder / names.FAILURE).exists()
 
 
 def test_measurement_keeps_numbers_and_environment(place):
     folder = place(measurement("add", "add", x=1, y=2.5))
     assert do_trial(folder) == "finished"
-    record = read_json(folder / store.RECORD)
+    record = read_json(folder / names.RECORD)
     assert record["numbers"] == {"sum": 3.5, "nothing": None}
     assert {"device", "torch", "commit", "time_utc"} <= set(record["environment"])
     assert store.read_outcome(folder).numbers["sum"] == 3.5
@@ -136,7 +137,7 @@ def test_measurement_keeps_numbers_and_environment(place):
 
 def test_measurement_is_not_repeated(place):
     folder = place(measurement("pid", "process"))
-    store.write_json(folder / store.RECORD, {"numbers": {"pid": -1}})
+    writing.write_json(folder / names.RECORD, {"numbers": {"pid": -1}})
     assert do_trial(folder) == "finished"
     assert store.read_outcome(folder).numbers == {"pid": -1.0}
 
@@ -146,24 +147,24 @@ def test_our_error_is_the_reason_as_it_is(place):
     refused = "batch_size=-1 must be a whole number from 1 to 16,777,216."
     assert do_trial(folder) == "failed"
     assert store.read_outcome(folder).reason == refused
-    assert read_json(folder / store.FAILURE)["log"][-1] == f"error: {refused}"
+    assert read_json(folder / names.FAILURE)["log"][-1] == f"error: {refused}"
 
 
 def test_bug_leaves_its_traceback_in_the_log(place):
     folder = place(measurement("bad", "break_down"))
     assert do_trial(folder) == "failed"
-    failure = read_json(folder / store.FAILURE)
+    failure = read_json(folder / names.FAILURE)
     assert failure["reason"] == "ZeroDivisionError: division by zero"
     assert failure["log"][-1] == failure["reason"]
     assert any("in break_down" in line for line in failure["log"])
 
 
-@pytest.mark.parametrize("name", [store.RECORD, store.EVALUATIONS])
+@pytest.mark.parametrize("name", [names.RECORD, names.EVALUATIONS])
 def test_broken_file_is_said_and_left(place, name):
     folder = place(training("relu"))
     (folder / name).write_text("{")
     assert do_trial(folder) == "failed"
-    reason = read_json(folder / store.FAILURE)["reason"]
+    reason = read_json(folder / names.FAILURE)["reason"]
     assert reason.startswith(f"{folder / name} cannot be read: ")
     assert reason.endswith(f". Remove {folder} to do the trial again.")
     assert (folder / name).read_text() == "{"
@@ -174,7 +175,7 @@ def test_prints_go_to_the_log_and_back(place, capfd):
     assert do_trial(folder) == "finished"
     os.write(1, b"after\n")
     assert capfd.readouterr().out == "after\n"
-    assert "from below\n" in (folder / store.LOG).read_text()
+    assert "from below\n" in (folder / names.LOG).read_text()
 
 
 def test_trial_does_not_depend_on_the_one_before(tmp_path):
@@ -197,15 +198,16 @@ def test_run_that_another_process_holds_is_waited_for_then_refused(place, monkey
     monkeypatch.setattr(trial, "SECONDS_FOR_AN_ORPHAN", 0.5)
     folder = place(training("relu"))
     code = (
-        "import sys, time; from pathlib import Path; from flashpoint.files import locked\n"
+        "import sys, time; from pathlib import Path\n"
+        "from flashpoint.lab.runs.locks import locked\n"
         "with locked(Path(sys.argv[1])): print(flush=True); time.sleep(60)"
     )
-    command = [sys.executable, "-c", code, str(folder / store.LOCK)]
+    command = [sys.executable, "-c", code, str(folder / names.LOCK)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as holder:
         holder.stdout.readline()
         assert do_trial(folder) == "failed"
         assert f"is in use by process {holder.pid}" in store.read_outcome(folder).reason
         holder.kill()
-    with locked(folder / store.LOCK):
+    with locked(folder / names.LOCK):
         pass
     assert do_trial(folder) == "finished"

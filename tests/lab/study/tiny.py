@@ -10,8 +10,8 @@ from types import ModuleType
 from lab.study.tiny_measures import TINY_MEASURES
 from lab.training.runs import TINY
 
-from flashpoint.lab.report.findings import Chart as Picture
-from flashpoint.lab.report.findings import DataTable, Findings, Series
+from flashpoint.lab.runs.findings import Chart as Picture
+from flashpoint.lab.runs.findings import DataTable, Findings, Series
 from flashpoint.lab.study import store
 from flashpoint.lab.study.measures.registry import MEASURES
 from flashpoint.lab.study.plan import Evaluation, Measurement, Settings, Study, Training, Trial

@@ -59,7 +59,7 @@ def shout(options):
 
 def stop(options):
     """As a run does that was asked to."""
-    from flashpoint.lab.training.failure import Preempted
+    from flashpoint.lab.runs.failure import Preempted
 
     raise Preempted("stopped by SIGTERM.")
 

@@ -12,6 +12,7 @@ from lab.data.pictures import make_folder
 from rich.console import Console
 
 import flashpoint
+from flashpoint.lab.runs import checkpoints
 from flashpoint.lab.training import checkpoint, config_file, loop
 from flashpoint.lab.training.vision import VisionTask
 
@@ -152,7 +153,7 @@ def curve(out):
 def final(out):
     """The last checkpoint of a run."""
     folder = out / "checkpoints"
-    return checkpoint.load(folder, checkpoint.saved_steps(folder)[-1])
+    return checkpoint.load(folder, checkpoints.saved_steps(folder)[-1])
 
 
 def assert_same_run(one, other):

@@ -2,14 +2,17 @@
 
 import errno
 import json
+import os
 from pathlib import Path
 
 import pytest
 import torch
 
+from flashpoint.lab.runs import checkpoints, writing
+from flashpoint.lab.runs.checkpoints import DamagedError
+from flashpoint.lab.runs.failure import RunError
 from flashpoint.lab.training import checkpoint
-from flashpoint.lab.training.checkpoint import Checkpoint, DamagedError
-from flashpoint.lab.training.failure import RunError
+from flashpoint.lab.training.checkpoint import Checkpoint
 
 
 def make(step):
@@ -78,7 +81,7 @@ def test_damaged_checkpoint_is_noticed_and_the_one_before_taken(tmp_path, name, 
     assert said[0].startswith("checkpoint step_100 is damaged (")
     assert said[0].endswith("going back to step_20.")
     assert name in said[0]
-    assert checkpoint.saved_steps(tmp_path) == [3, 20]
+    assert checkpoints.saved_steps(tmp_path) == [3, 20]
     assert files(tmp_path / "damaged_step_100") == before  # nothing is deleted for it
 
 
@@ -120,7 +123,7 @@ def test_steps_are_numbers_not_names(tmp_path):
     for step in (9, 10, 100):
         checkpoint.save(tmp_path, make(step))
     (tmp_path / "step_best").mkdir()
-    assert checkpoint.saved_steps(tmp_path) == [9, 10, 100]
+    assert checkpoints.saved_steps(tmp_path) == [9, 10, 100]
 
 
 def test_prune_keeps_the_chosen_and_clears_leftovers(tmp_path):
@@ -128,7 +131,7 @@ def test_prune_keeps_the_chosen_and_clears_leftovers(tmp_path):
         checkpoint.save(tmp_path, make(step))
     (tmp_path / ".unfinished_step_4").mkdir()
     (tmp_path / ".unfinished_step_4" / "model.safetensors").write_bytes(b"half")
-    checkpoint.prune(tmp_path, {1, 3})
+    checkpoints.prune(tmp_path, {1, 3})
     assert sorted(p.name for p in tmp_path.iterdir()) == ["step_1", "step_3"]
 
 
@@ -144,7 +147,7 @@ def test_saving_a_step_again_sets_the_damaged_one_aside(tmp_path):
 @pytest.mark.parametrize("fails_at", [1, 2, 3])
 def test_full_disk_leaves_older_checkpoints_and_no_pieces(tmp_path, monkeypatch, fails_at):
     checkpoint.save(tmp_path, make(1))
-    before, write, calls = files(tmp_path), checkpoint.write, []
+    before, write, calls = files(tmp_path), checkpoints.write, []
 
     def write_until_full(path, content):
         calls.append(path)
@@ -153,7 +156,7 @@ def test_full_disk_leaves_older_checkpoints_and_no_pieces(tmp_path, monkeypatch,
             raise OSError(errno.ENOSPC, "No space left on device")
         return write(path, content)
 
-    monkeypatch.setattr(checkpoint, "write", write_until_full)
+    monkeypatch.setattr(checkpoints, "write", write_until_full)
     with pytest.raises(RunError) as error:
         checkpoint.save(tmp_path, make(2))
     assert str(error.value).startswith(f"the disk is full: {tmp_path / 'step_2'} was not written.")
@@ -163,8 +166,8 @@ def test_full_disk_leaves_older_checkpoints_and_no_pieces(tmp_path, monkeypatch,
 
 
 def test_really_full_device_is_the_same_line():
-    with pytest.raises(RunError, match="the disk is full"), checkpoint.writing(Path("/dev/full")):
-        checkpoint.write(Path("/dev/full"), b"x" * 10)
+    with pytest.raises(RunError, match="the disk is full"), writing.writing(Path("/dev/full")):
+        writing.write(Path("/dev/full"), b"x" * 10)
 
 
 def test_interrupt_while_saving_leaves_no_pieces(tmp_path, monkeypatch):
@@ -172,7 +175,7 @@ def test_interrupt_while_saving_leaves_no_pieces(tmp_path, monkeypatch):
         path.write_bytes(content[:1])
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(checkpoint, "write", interrupt)
+    monkeypatch.setattr(checkpoints, "write", interrupt)
     with pytest.raises(KeyboardInterrupt):
         checkpoint.save(tmp_path, make(2))
     assert not list(tmp_path.iterdir())
@@ -186,15 +189,14 @@ def test_folder_that_may_not_be_written_is_one_line(tmp_path):
 
 def test_replaced_file_is_old_or_new(tmp_path, monkeypatch):
     path = tmp_path / "record.json"
-    checkpoint.replace_file(path, b"old")
+    writing.replace_file(path, b"old")
 
-    def full(path, content):
-        path.write_bytes(content[:1])
+    def full(descriptor):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(checkpoint, "write", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(RunError, match="the disk is full"):
-        checkpoint.replace_file(path, b"new")
+        writing.replace_file(path, b"new")
     assert path.read_bytes() == b"old"
     assert [p.name for p in tmp_path.iterdir()] == ["record.json"]
 
@@ -202,7 +204,7 @@ def test_replaced_file_is_old_or_new(tmp_path, monkeypatch):
 def test_files_reach_the_disk_before_the_name_does(tmp_path, monkeypatch):
     """All files and the folder are synced before the rename, the parent after it."""
     events = []
-    monkeypatch.setattr(checkpoint.os, "fsync", lambda fd: events.append(_name(fd)))
+    monkeypatch.setattr(os, "fsync", lambda fd: events.append(_name(fd)))
     rename = Path.rename
     monkeypatch.setattr(
         Path, "rename", lambda self, to: (events.append(f"rename {to.name}"), rename(self, to))[1]

@@ -6,9 +6,9 @@ from lab.training.runs import tiny_config, train_quietly
 from PIL import Image
 
 from flashpoint.errors import InputError
+from flashpoint.lab.runs.beginning import read_data
+from flashpoint.lab.runs.failure import Preempted
 from flashpoint.lab.training import loop
-from flashpoint.lab.training.data_identity import read_data
-from flashpoint.lab.training.failure import Preempted
 
 
 @pytest.fixture

@@ -23,7 +23,8 @@ from lab.training.runs import (
 )
 from lab.training.text_runs import text_config, write_corpus
 
-from flashpoint.lab.training import checkpoint, config_file
+from flashpoint.lab.runs import checkpoints
+from flashpoint.lab.training import config_file
 
 pytestmark = pytest.mark.distributed
 
@@ -47,7 +48,7 @@ from pathlib import Path
 import torch.distributed as dist
 from flashpoint.lab.data.batches import EvalBatches
 from flashpoint.lab.training import config_file, loop
-from flashpoint.lab.training.failure import Preempted
+from flashpoint.lab.runs.failure import Preempted
 dist.init_process_group("gloo")
 rank, iterate = dist.get_rank(), EvalBatches.iterate
 seen = []
@@ -101,7 +102,7 @@ def cut_back(out):
     """As if the run had been killed after step 8."""
     (out / "record.json").unlink()
     shutil.rmtree(out / "checkpoints" / "step_12")
-    assert checkpoint.saved_steps(out / "checkpoints")[-1] == 8
+    assert checkpoints.saved_steps(out / "checkpoints")[-1] == 8
 
 
 @pytest.mark.parametrize("parallel", PARALLEL)

@@ -20,8 +20,10 @@ from lab.training.runs import (
 from lab.training.test_loop import interrupt_at
 
 from flashpoint.errors import InputError
+from flashpoint.lab.runs import checkpoints
+from flashpoint.lab.runs.failure import Preempted
+from flashpoint.lab.runs.names import MODEL
 from flashpoint.lab.training import checkpoint
-from flashpoint.lab.training.failure import Preempted
 from flashpoint.lab.training.ranks import Ranks
 from flashpoint.lab.training.run_folder import open_run
 from flashpoint.lab.training.vision import VisionTask
@@ -53,8 +55,8 @@ def test_run_starts_from_the_best_of_an_earlier_one(earlier):
 
 @pytest.mark.parametrize("inner", ["", "model.safetensors"])
 def test_checkpoint_of_another_step_may_be_named(earlier, inner):
-    folder = checkpoint.step_folder(earlier / "checkpoints", OTHER_STEP)
-    weights = checkpoint.load_tensors(earlier / "checkpoints", OTHER_STEP, "model")
+    folder = checkpoints.step_folder(earlier / "checkpoints", OTHER_STEP)
+    weights = checkpoint.load_tensors(earlier / "checkpoints", OTHER_STEP, MODEL)
     model = started(f"weights={folder / inner}")
     assert all(tensor.equal(weights[name]) for name, tensor in model.state_dict().items())
 
@@ -62,7 +64,7 @@ def test_checkpoint_of_another_step_may_be_named(earlier, inner):
 @pytest.mark.parametrize("inner", ["", "model.safetensors"])
 def test_named_checkpoint_is_one_of_its_run(earlier, inner, tmp_path, monkeypatch):
     """Heads and classes are compared; wherever its path begins."""
-    folder = checkpoint.step_folder(earlier / "checkpoints", OTHER_STEP)
+    folder = checkpoints.step_folder(earlier / "checkpoints", OTHER_STEP)
     names = tmp_path / "names.txt"
     names.write_text("\n".join("01x3456789"))
     task = VisionTask(

@@ -19,8 +19,8 @@ from lab.training.runs import (
 from lab.training.text_runs import text_config, write_corpus
 
 from flashpoint.lab.cli.train import STOPPED
+from flashpoint.lab.runs.failure import RunError
 from flashpoint.lab.training import config_file
-from flashpoint.lab.training.failure import RunError
 
 pytestmark = pytest.mark.slow
 
@@ -90,13 +90,18 @@ def kill_again_and_again(config, out, rng):
     assert kills >= 3, "the run is too short to be killed"
 
 
+def is_part(path):
+    """Whether a file or folder is what an unfinished write left."""
+    return ".unfinished_" in path.name or path.suffix == ".part"
+
+
 def test_killed_run_goes_on_to_the_same_end(reference, tmp_path, kill_rng):
     config, whole = reference
     out = tmp_path / "run"
     kill_again_and_again(config, out, kill_rng)
     go_on(out)
     assert_same_run(whole, out)
-    assert not [path for path in out.rglob("*") if "unfinished" in path.name]
+    assert not [path for path in out.rglob("*") if is_part(path)]
 
 
 def test_killed_run_of_text_goes_on_to_the_same_end(tmp_path, kill_rng):
@@ -164,6 +169,6 @@ def test_really_full_disk_is_one_line_and_leaves_no_pieces(tmp_path):
         config = tiny_config("model.width=64", "model.depth=1", "keep_checkpoints=9")
         with pytest.raises(RunError, match="the disk is full: "):
             train_quietly(config, small / "run")
-        assert not [p for p in (small / "run").rglob("*") if "unfinished" in p.name]
+        assert not [p for p in (small / "run").rglob("*") if is_part(p)]
     finally:
         subprocess.run(["umount", str(small)], check=True)

@@ -22,8 +22,9 @@ from lab.training.runs import (
 
 from flashpoint.errors import InputError, UnsupportedError
 from flashpoint.lab.data.batches import EvalBatches
-from flashpoint.lab.training import checkpoint, metrics
-from flashpoint.lab.training.failure import Preempted, RunError
+from flashpoint.lab.runs import checkpoints
+from flashpoint.lab.runs.failure import Preempted, RunError
+from flashpoint.lab.training import metrics
 from flashpoint.lab.training.vision import ClassificationSums, VisionTask
 
 
@@ -209,7 +210,7 @@ def test_last_checkpoints_and_the_best_are_kept(tmp_path, monkeypatch):
     )
     config = tiny_config("evaluate_every=2", "checkpoint_every=3", "keep_checkpoints=2")
     record, _ = train_quietly(config, tmp_path / "run")
-    assert checkpoint.saved_steps(tmp_path / "run" / "checkpoints") == [4, 10, 12]
+    assert checkpoints.saved_steps(tmp_path / "run" / "checkpoints") == [4, 10, 12]
     assert record.best == {"step": 4, "top1": 0.9, "top5": 1.0, "loss": 1.0}
 
 
@@ -290,7 +291,7 @@ def test_checkpoint_before_bad_steps_is_kept(tmp_path, monkeypatch):
         train_quietly(
             tiny_config("max_bad_steps=7", "checkpoint_every=1", "keep_checkpoints=1"), out
         )
-    assert 3 in checkpoint.saved_steps(out / "checkpoints")
+    assert 3 in checkpoints.saved_steps(out / "checkpoints")
 
 
 def test_as_many_bad_steps_as_allowed_do_not(tmp_path, monkeypatch):
@@ -306,7 +307,7 @@ def test_interval_without_a_finite_loss_is_no_number(tmp_path, monkeypatch):
 
 
 def test_full_disk_ends_the_run_and_room_lets_it_go_on(whole, tmp_path, monkeypatch):
-    out, write = tmp_path / "run", checkpoint.write
+    out, write = tmp_path / "run", checkpoints.write
 
     def full(path, content):
         if "step_8" in str(path):
@@ -315,7 +316,7 @@ def test_full_disk_ends_the_run_and_room_lets_it_go_on(whole, tmp_path, monkeypa
         return write(path, content)
 
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint, "write", full)
+        patch.setattr(checkpoints, "write", full)
         with pytest.raises(RunError, match=r"the disk is full: .*step_8 was not written\."):
             train_quietly(tiny_config(), out)
     assert sorted(path.name for path in (out / "checkpoints").iterdir()) == ["step_4", "step_6"]

@@ -19,8 +19,9 @@ from lab.training.runs import (
 )
 
 from flashpoint.errors import FlashpointError, InputError
+from flashpoint.lab.runs import checkpoints
+from flashpoint.lab.runs.failure import Preempted, RunError
 from flashpoint.lab.training import checkpoint
-from flashpoint.lab.training.failure import Preempted, RunError
 from flashpoint.lab.training.run_folder import LostError
 
 NOBODY = 65534
@@ -156,7 +157,7 @@ def test_run_without_the_checkpoint_of_an_early_stop_asks_for_the_flag(tmp_path,
         interrupt_at(6, patch)
         with pytest.raises(Preempted):
             train_quietly(config, out)
-    assert checkpoint.saved_steps(out / "checkpoints") == [6]
+    assert checkpoints.saved_steps(out / "checkpoints") == [6]
     shutil.rmtree(out / "checkpoints")
     before = contents(out)
     with pytest.raises(LostError, match=r"but metrics\.jsonl reaches step 5: they were removed"):
@@ -197,11 +198,11 @@ def test_lost_lines_are_said_and_their_checkpoints_spared(run, kept):
     lines = file.read_text().splitlines(keepends=True)
     assert len(lines) == 3
     file.write_text("".join(lines[number] for number in kept))
-    before = checkpoint.saved_steps(run / "checkpoints")
+    before = checkpoints.saved_steps(run / "checkpoints")
     _, text = train_quietly(tiny_config("keep_checkpoints=1"), run)
     said = f"{3 - len(kept)} of the 3 lines of metrics.jsonl up to step 10 are missing: the curve"
     assert said in text
-    assert set(before) <= set(checkpoint.saved_steps(run / "checkpoints"))
+    assert set(before) <= set(checkpoints.saved_steps(run / "checkpoints"))
 
 
 def test_whole_curve_is_not_spoken_of(run):

@@ -2,7 +2,8 @@
 
 import sys
 
-from flashpoint.lab.training.metrics import Metrics, read_metrics
+from flashpoint.lab.runs.metrics import read_metrics
+from flashpoint.lab.training.metrics import Metrics
 
 
 def line(step, kind="train", **numbers):

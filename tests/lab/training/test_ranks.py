@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from flashpoint.errors import InputError
-from flashpoint.lab.training.failure import RunError
+from flashpoint.lab.runs.failure import RunError
 from flashpoint.lab.training.ranks import Ranks, join
 
 

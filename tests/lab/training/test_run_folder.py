@@ -21,16 +21,17 @@ from lab.training.text_runs import text_config, write_corpus
 from rich.console import Console
 
 from flashpoint.errors import InputError
+from flashpoint.lab.runs.failure import RunError
+from flashpoint.lab.runs.writing import claim
 from flashpoint.lab.training import loop
-from flashpoint.lab.training.failure import RunError
 from flashpoint.lab.training.ranks import Ranks
-from flashpoint.lab.training.run_folder import claim, open_run
+from flashpoint.lab.training.run_folder import open_run
 from flashpoint.lab.training.vision import VisionTask
 
 HOLD = """
 import os, sys, time
 from pathlib import Path
-from flashpoint.lab.training.run_folder import claim
+from flashpoint.lab.runs.writing import claim
 with claim(Path(sys.argv[1])):
     if os.fork() == 0:  # as a data loader's workers, which outlive a killed parent for a while
         time.sleep(30)

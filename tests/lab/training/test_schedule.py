@@ -6,8 +6,8 @@ import pytest
 from lab.training.runs import curve, tiny_config, train_quietly
 
 from flashpoint.errors import InputError
+from flashpoint.lab.runs.failure import RunError
 from flashpoint.lab.training.config import ScheduleConfig
-from flashpoint.lab.training.failure import RunError
 from flashpoint.lab.training.schedule import learning_rate, warmup_steps
 from flashpoint.lab.training.step import Step
 

@@ -16,7 +16,7 @@ from flashpoint.lab.training.ranks import Ranks
 from flashpoint.lab.training.sharing import Shared
 from flashpoint.lab.training.step import Step
 from flashpoint.lab.training.step_memory import estimate
-from flashpoint.lab.training.tasks import task_class
+from flashpoint.lab.training.task_registry import task_class
 
 TOLERANCE = 0.1
 """Of the peak that is measured; most are within a hundredth."""

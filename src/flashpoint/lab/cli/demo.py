@@ -8,6 +8,7 @@ import typer
 
 from flashpoint.errors import InputError, UnsupportedError
 from flashpoint.lab.cli.paths import path_of
+from flashpoint.lab.runs import names
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -56,7 +57,7 @@ def demo(
         raise typer.Exit(STOPPED) from stop
     with console.status("Looking at their attention"):
         for twin in twins:
-            if not (twin.folder / "attention" / "maps.png").is_file():
+            if not (twin.folder / names.ATTENTION / names.MAPS).is_file():
                 _look_at(twin)
         _write_report(out, twins)
     console.print(draw_results(_gather(twins)))
@@ -75,10 +76,10 @@ def find_config() -> Path:
 def _remove(out: Path, twins: "list[Twin]") -> None:
     """Remove what an earlier demo left, and nothing else."""
     for twin in twins:
-        if (twin.folder / "config.yaml").is_file():
+        if (twin.folder / names.CONFIG).is_file():
             shutil.rmtree(twin.folder)
         twin.log.unlink(missing_ok=True)
-    (out / "report.html").unlink(missing_ok=True)
+    (out / names.PAGE).unlink(missing_ok=True)
 
 
 def _train(twins: "list[Twin]", config: Path, console: "Console") -> None:
@@ -106,7 +107,7 @@ def _look_at(twin: "Twin") -> None:
     from flashpoint.lab.evaluation.run_inspection import inspect_model
 
     run, model, step = open_classifier(twin.folder, "last", "cpu")
-    inspect_model(model, run.config.data, twin.folder / "attention", step=step)
+    inspect_model(model, run.config.data, twin.folder / names.ATTENTION, step=step)
 
 
 def _gather(twins: "list[Twin]") -> "list[Result]":
@@ -114,7 +115,7 @@ def _gather(twins: "list[Twin]") -> "list[Result]":
     from statistics import fmean
 
     from flashpoint.lab.cli.demo_view import Result
-    from flashpoint.lab.report.run_files import read_runs
+    from flashpoint.lab.runs.run_files import read_runs
 
     results: list[Result] = []
     for run in read_runs([twin.folder for twin in twins]):
@@ -138,4 +139,4 @@ def _write_report(out: Path, twins: "list[Twin]") -> None:
     from flashpoint.lab.report.run_report import report_runs
 
     page = report_runs([twin.folder for twin in twins], title=TITLE)
-    write_page(page, out / "report.html")
+    write_page(page, out / names.PAGE)

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flashpoint.errors import FlashpointError
-from flashpoint.lab.cli.glance import Glance, look_at
 from flashpoint.lab.cli.train import STOPPED
+from flashpoint.lab.runs.names import RECORD
+from flashpoint.lab.runs.run_files import Glance, look_at
 
 SECONDS_BETWEEN_LOOKS = 0.2
 LIVELY = ("log_every=10", "evaluate_every=45")
@@ -28,7 +29,7 @@ class Twin:
     @property
     def is_finished(self) -> bool:
         """Whether it has a record."""
-        return (self.folder / "record.json").is_file()
+        return (self.folder / RECORD).is_file()
 
     @property
     def log(self) -> Path:

@@ -16,6 +16,7 @@ from rich.text import Text
 
 from flashpoint.lab.cli.demo_twins import Glance
 from flashpoint.lab.cli.live_view import LiveView
+from flashpoint.lab.runs.names import ATTENTION, MAPS, PAGE
 
 COLORS = {"relu": "#e4502a", "softmax": "#5b8def"}
 BARS = " ▁▂▃▄▅▆▇█"
@@ -133,9 +134,9 @@ def _verdict(results: Sequence[Result]) -> Text:
 def draw_next(out: Path, runs: Sequence[Path], config: Path) -> RenderableType:
     """Files that were made, and commands to go on with."""
     program, run = program_name(), runs[0]
-    files = [("Report page, for any browser", out / "report.html")]
+    files = [("Report page, for any browser", out / PAGE)]
     for i, folder in enumerate(runs):
-        files.append(("" if i else "Attention maps", folder / "attention" / "maps.png"))
+        files.append(("" if i else "Attention maps", folder / ATTENTION / MAPS))
     commands = (
         (f"inspect {run}", "what every head does"),
         (f"probe {run} --data digits", "its features, from 10 images a class"),

@@ -10,6 +10,7 @@ import typer
 from flashpoint.errors import InputError
 from flashpoint.lab.cli.paths import path_of
 from flashpoint.lab.cli.run_arguments import Checkpoint, Device, JsonFile, RunFolder
+from flashpoint.lab.runs.names import ATTENTION, MAPS, STATISTICS, STATISTICS_PICTURE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -74,7 +75,7 @@ def inspect(
     run_arguments.require_writable(json_file, "--json")
     chosen = _parse_layers(layers)
     found, model, step = run_arguments.open_classifier(run, checkpoint, device)
-    folder = run / "attention" if out is None else out
+    folder = run / ATTENTION if out is None else out
     shown = data_at(found.config.data, data)
     with run_arguments.counting("Looking") as on_count:
         statistics = inspect_model(
@@ -91,7 +92,7 @@ def inspect(
     seen = f"{statistics.num_images} images of {shown.validation}"
     title = f"Attention of {run}, step {step}, {seen}"
     console.print(_draw(statistics, title))
-    files = f"{folder}: statistics.json, statistics.png{', maps.png' if images else ''}"
+    files = f"{folder}: {', '.join([STATISTICS, STATISTICS_PICTURE, *([MAPS] if images else [])])}"
     console.print(files, markup=False, highlight=False, soft_wrap=True)
     if json_file is not None:
         context = {"run": str(run), "step": step, "data": shown.validation}

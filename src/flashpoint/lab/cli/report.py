@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from flashpoint.lab.cli.paths import path_of
+from flashpoint.lab.runs.names import PAGE
 
 TITLE = "Flashpoint: runs"
 
@@ -23,7 +24,7 @@ def report(
         typer.Option(
             metavar="FILE",
             help="The page.",
-            show_default="report.html in the runs' folder",
+            show_default=f"{PAGE} in the runs' folder",
             parser=path_of,
         ),
     ] = None,
@@ -38,7 +39,7 @@ def report(
     from flashpoint.lab.cli import study_report
     from flashpoint.lab.report.page import write_page
     from flashpoint.lab.report.run_report import report_runs
-    from flashpoint.lab.study.store import find_studies
+    from flashpoint.lab.runs.trials import find_studies
 
     if any(find_studies(run) for run in runs):
         study_report.write_report(runs, out, title or study_report.TITLE)
@@ -51,5 +52,5 @@ def report(
 
 def _default_file(runs: list[Path]) -> Path:
     """In the run itself, or in the folder that all runs share."""
-    shared = Path(os.path.commonpath([os.path.abspath(run) for run in runs])) / "report.html"
+    shared = Path(os.path.commonpath([os.path.abspath(run) for run in runs])) / PAGE
     return Path(os.path.relpath(shared)) if not any(run.is_absolute() for run in runs) else shared

@@ -13,6 +13,7 @@ from flashpoint.errors import FlashpointError, InputError, hint
 from flashpoint.lab.cli.paths import path_of
 from flashpoint.lab.cli.study_report import OUT, report
 from flashpoint.lab.cli.train import STOPPED
+from flashpoint.lab.runs.names import FAILURE
 
 if TYPE_CHECKING:
     from flashpoint.lab.study.plan import Settings, Study, Trial
@@ -75,7 +76,7 @@ def list_studies() -> None:
     from rich.console import Console
 
     from flashpoint.lab.cli.study_view import draw_studies
-    from flashpoint.lab.study.defaults import settings_of
+    from flashpoint.lab.study.plan import settings_of
 
     entries, scales = list(_studies().values()), list(ScaleName)
     counts = [[len(entry.plan(settings_of(scale.value))) for scale in scales] for entry in entries]
@@ -94,7 +95,7 @@ def show(
     from rich.console import Console
 
     from flashpoint.lab.cli.study_view import draw_plan
-    from flashpoint.lab.study.defaults import settings_of
+    from flashpoint.lab.study.plan import settings_of
 
     if name == ALL:
         raise InputError(
@@ -111,8 +112,7 @@ def show(
 
 def _count(trials: "Sequence[Trial]") -> tuple[list[float], str | None]:
     """Operations of each trial; or none and what is missing to count them."""
-    from flashpoint.lab.study.cost import training_flops
-    from flashpoint.lab.study.needs import require_data
+    from flashpoint.lab.study.needs import require_data, training_flops
 
     try:
         require_data(trials)
@@ -182,7 +182,7 @@ def run(
     failed ones are tried again. SIGTERM and Ctrl-C save what has begun and end with status 75.
     If trials failed the status is 1.
     """
-    from flashpoint.lab.study.defaults import settings_of
+    from flashpoint.lab.study.plan import settings_of
 
     _check_runner(on, jobs, gpus_per_trial)
     chosen = _choose(names, [*_studies(), ALL])
@@ -224,15 +224,16 @@ def _settle(
     chosen: "Sequence[Study]", settings: "Settings", out: Path, fresh: bool, stack: ExitStack
 ) -> "list[StoredStudy]":
     """Plans written to folders that are held until the stack is left."""
+    from flashpoint.lab.runs import trials
     from flashpoint.lab.study import store
     from flashpoint.lab.study.needs import require_data
 
     plans = {entry.name: entry.plan(settings) for entry in chosen}
     require_data([trial for plan in plans.values() for trial in plan])
     for entry in chosen:
-        stack.enter_context(store.claim_study(out / entry.name))
+        stack.enter_context(trials.claim_study(out / entry.name))
         if fresh:
-            store.remove_study(out / entry.name)
+            trials.remove_study(out / entry.name)
     return [
         store.settle_study(out / entry.name, entry, settings, plans[entry.name])
         for entry in chosen
@@ -250,10 +251,10 @@ def _do(
     from rich.console import Console
 
     from flashpoint.lab.cli.study_view import Progress
+    from flashpoint.lab.runs.failure import Preempted
     from flashpoint.lab.study.local import run_locally
     from flashpoint.lab.study.on_ray import GPUS_PER_TRIAL, run_on_ray
     from flashpoint.lab.study.store import read_outcomes
-    from flashpoint.lab.training.failure import Preempted
 
     outcomes = [read_outcomes(entry, _studies()[entry.name]) for entry in stored]
     standing = {trial: one.status for found in outcomes for trial, one in found.items()}
@@ -306,7 +307,7 @@ def _say_what_came_out(stored: "Sequence[StoredStudy]", out: Path) -> None:
     console.print(f"Report: {program_name()} study report {out}", soft_wrap=True, highlight=False)
     if counts["failed"]:
         typer.echo(
-            f"{counts['failed']} of {counts.total()} trials failed. Why is in their failure.json; "
+            f"{counts['failed']} of {counts.total()} trials failed. Why is in their {FAILURE}; "
             "the same command tries them again.",
             err=True,
         )

@@ -8,6 +8,7 @@ import typer
 
 from flashpoint.errors import InputError
 from flashpoint.lab.cli.paths import path_of
+from flashpoint.lab.runs.names import PAGE
 
 OUT = Path("runs", "studies")
 TITLE = "Flashpoint: studies"
@@ -26,7 +27,7 @@ def report(
     out: Annotated[
         Path | None,
         typer.Option(
-            parser=path_of, metavar="FILE", help="The page.", show_default="report.html in DIR"
+            parser=path_of, metavar="FILE", help="The page.", show_default=f"{PAGE} in DIR"
         ),
     ] = None,
     pictures: Annotated[
@@ -43,7 +44,7 @@ def report(
 
 def _only_studies() -> Path:
     """The folder of the studies that were run without --out, if it is clear which."""
-    from flashpoint.lab.study.store import find_studies
+    from flashpoint.lab.runs.trials import find_studies
 
     found = [path for path in sorted(OUT.glob("*")) if find_studies(path)]
     if not found:
@@ -77,15 +78,16 @@ def write_report(
     if pictures is not None:
         drawn = [file for part in sections for file in write_pictures(part.findings, pictures)]
         typer.echo(f"{len(drawn)} pictures in {pictures}")
-    file = folders[0] / "report.html" if out is None else out
+    file = folders[0] / PAGE if out is None else out
     write_page(page, file)
     typer.echo(f"{file} ({len(page) / 1e6:.1f} MB), open it in a browser.")
 
 
 def _studies_in(folders: Sequence[Path]) -> dict[str, Path]:
     """Folders of studies by their names; refused where it is not clear what to show."""
+    from flashpoint.lab.runs.trials import find_studies
     from flashpoint.lab.study.registry import STUDIES
-    from flashpoint.lab.study.store import find_studies, read_study
+    from flashpoint.lab.study.store import read_study
 
     found: dict[str, Path] = {}
     for folder in folders:

@@ -12,15 +12,15 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from flashpoint.lab.cli.glance import Glance, look_at
 from flashpoint.lab.cli.live_view import LiveView
-from flashpoint.lab.report.findings import Findings, Verdict
-from flashpoint.lab.report.format import count, duration
 from flashpoint.lab.report.verdicts import numbers_of
+from flashpoint.lab.runs.findings import Findings, Verdict
+from flashpoint.lab.runs.format import count, duration
+from flashpoint.lab.runs.run_files import Glance, look_at
+from flashpoint.lab.runs.trials import read_failure, read_record
 from flashpoint.lab.study.needs import needs_of
 from flashpoint.lab.study.outcome import Outcome, Status
 from flashpoint.lab.study.plan import Factor, Study, Trial
-from flashpoint.lab.study.store import read_failure, read_record
 from flashpoint.lab.training.progress import describe_numbers
 
 STYLES: Mapping[Status, str] = {

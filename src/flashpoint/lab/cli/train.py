@@ -146,10 +146,10 @@ def _choose_batch(config: "TrainConfig", folder: Path | None) -> "tuple[TrainCon
     """
     from dataclasses import replace
 
+    from flashpoint.lab.runs.names import CONFIG
     from flashpoint.lab.training import config_file
     from flashpoint.lab.training.default_batch import choose_batch
     from flashpoint.lab.training.ranks import choose_device
-    from flashpoint.lab.training.run_folder import CONFIG
 
     if folder is not None and (folder / CONFIG).is_file():
         return replace(config, batch_size=config_file.load(folder / CONFIG).batch_size), ""
@@ -204,7 +204,7 @@ def _run(config: "TrainConfig", folder: Path, is_first: bool, fresh: bool) -> No
     """Train, and say in a line how it ended."""
     import torch
 
-    from flashpoint.lab.training.failure import Preempted, RunError
+    from flashpoint.lab.runs.failure import Preempted, RunError
     from flashpoint.lab.training.loop import train as run
     from flashpoint.lab.training.progress import describe_numbers
     from flashpoint.lab.training.run_folder import LostError
@@ -249,7 +249,7 @@ def _show(config: "TrainConfig", said: str) -> None:
     from flashpoint.lab.training.given_weights import describe_start
     from flashpoint.lab.training.memory_check import describe_memory
     from flashpoint.lab.training.ranks import Ranks, choose_device
-    from flashpoint.lab.training.tasks import task_class
+    from flashpoint.lab.training.task_registry import task_class
 
     ranks = Ranks(device=choose_device("cpu" if config.device == "cpu" else "auto"))
     task = task_class(config)(config, ranks)

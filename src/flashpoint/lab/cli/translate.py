@@ -86,7 +86,7 @@ def open_translator(
     from flashpoint.lab.cli.run_arguments import open_with_model
     from flashpoint.lab.data.text.pieces import load_pieces
     from flashpoint.lab.evaluation.translation import Translator
-    from flashpoint.lab.training.text import PIECES
+    from flashpoint.lab.runs.names import PIECES
     from flashpoint.models.reluformer import ReLUFormer
 
     chosen = search.Search(beam_size=beam, length_penalty=length_penalty, batch_size=batch_size)

@@ -8,7 +8,7 @@ from flashpoint.lab.data.config import DataConfig
 from flashpoint.lab.data.sources import open_source
 from flashpoint.lab.evaluation.class_matching import match_classes, require_same_classes
 from flashpoint.lab.evaluation.classification import Classification, classify
-from flashpoint.lab.training.data_identity import read_data
+from flashpoint.lab.runs.beginning import read_data
 from flashpoint.lab.training.run_folder import Run
 from flashpoint.models.vit import ViT
 

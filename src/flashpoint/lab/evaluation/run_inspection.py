@@ -1,6 +1,5 @@
 """Attention of a run's model: numbers and pictures, in files that reports find."""
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -17,10 +16,11 @@ from flashpoint.lab.evaluation.attention_calls import BLOCK_ROWS
 from flashpoint.lab.evaluation.attention_drawing import draw_maps, draw_statistics, require_drawing
 from flashpoint.lab.evaluation.attention_maps import map_attention, spread_layers
 from flashpoint.lab.evaluation.attention_statistics import AttentionStatistics, measure_attention
+from flashpoint.lab.runs.names import MAPS, STATISTICS, STATISTICS_PICTURE
+from flashpoint.lab.runs.writing import write_json
 from flashpoint.models.cost import num_tokens
 from flashpoint.models.vit import ViT, ViTConfig
 
-STATISTICS, STATISTICS_PICTURE, MAPS = "statistics.json", "statistics.png", "maps.png"
 MAX_BLOCK_BYTES = 2**28
 MAX_BATCH, MAX_LAYERS = 64, 5
 
@@ -55,7 +55,7 @@ def inspect_model(
     statistics = measure_attention(model, _images(model, config, Subset(source, spread), on_count))
     _make(folder)
     content = {"step": step, "data": config.validation, **statistics.to_dict()}
-    (folder / STATISTICS).write_text(json.dumps(content, indent=1) + "\n")
+    write_json(folder / STATISTICS, content)
     draw_statistics(statistics, folder / STATISTICS_PICTURE)
     if num_images:
         chosen = Subset(source, one_per_class(source, num_images))

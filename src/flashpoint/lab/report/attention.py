@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from flashpoint.lab.report.figure import embed, heat_figure, tabs
 from flashpoint.lab.report.html import Html, join, tag
-from flashpoint.lab.report.run_files import Row, RunFiles, number
+from flashpoint.lab.runs.run_files import Row, RunFiles, number
 
 
 class Statistic(NamedTuple):

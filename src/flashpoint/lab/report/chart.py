@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from flashpoint.lab.report.figure import NUM_SERIES, SERIES, Figure, plain
-from flashpoint.lab.report.findings import Chart, Series
-from flashpoint.lab.report.format import count
+from flashpoint.lab.runs.findings import Chart, Series
+from flashpoint.lab.runs.format import count
 
 KNOWN = {
     **{"relu": 0, "softmax": 1, "gelu": 2, "relu2": 3, "softplus": 4, "relu6": 5, "sigmoid": 6},

@@ -4,14 +4,14 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TypeAlias, TypeVar
+from typing import TypeVar
 
 from flashpoint.lab.report.chart import add_places
 from flashpoint.lab.report.figure import SERIES, Figure, Line, embed, line_figure, tabs
 from flashpoint.lab.report.html import Html, join, tag
-from flashpoint.lab.report.run_files import Row, RunFiles, number
+from flashpoint.lab.runs.findings import Factor
+from flashpoint.lab.runs.run_files import Row, RunFiles, number
 
-Factor: TypeAlias = str | int | float
 _T = TypeVar("_T")
 
 SMOOTHING = 40

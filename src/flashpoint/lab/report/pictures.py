@@ -25,7 +25,7 @@ from flashpoint.lab.report.chart import (
     tick_label,
     ticks_of,
 )
-from flashpoint.lab.report.findings import Chart, Findings, Series
+from flashpoint.lab.runs.findings import Chart, Findings, Series
 
 COLORS = (
     *("#D55E00", "#0072B2", "#009E73", "#AA4499"),

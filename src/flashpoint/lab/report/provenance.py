@@ -3,9 +3,10 @@
 import shlex
 from collections.abc import Mapping, Sequence
 
-from flashpoint.lab.report.format import DASH
 from flashpoint.lab.report.html import Child, Html, join, table, tag
-from flashpoint.lab.report.run_files import Row, RunFiles
+from flashpoint.lab.runs.format import DASH
+from flashpoint.lab.runs.names import CONFIG
+from flashpoint.lab.runs.run_files import Row, RunFiles
 
 SAME = (
     "The same config and commit give the same curve on the same kind of device; with softmax over "
@@ -83,7 +84,7 @@ def commands(runs: Sequence[RunFiles]) -> Html:
     """What to type to get each run, its numbers and this page again."""
     lines: list[str] = []
     for run in runs:
-        config = shlex.quote(str(run.path / "config.yaml"))
+        config = shlex.quote(str(run.path / CONFIG))
         again = shlex.quote(f"{run.path}-again")
         lines.append(f"flashpoint train {config} --out {again}")
     folders = " ".join(shlex.quote(str(run.path)) for run in runs)

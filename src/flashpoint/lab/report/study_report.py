@@ -2,20 +2,15 @@
 
 import shlex
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from urllib.parse import quote
+from collections.abc import Sequence
 
 from flashpoint.lab.report.attention import attention
 from flashpoint.lab.report.chart import assign_places, chart_figure
-from flashpoint.lab.report.curves import Factor, curves_by_factors, spread
-from flashpoint.lab.report.data_table import data_table
+from flashpoint.lab.report.curves import curves_by_factors, spread
 from flashpoint.lab.report.figure import embed
-from flashpoint.lab.report.findings import RULE, DataTable, Findings
 from flashpoint.lab.report.html import Cell, Child, Html, join, table, tag
 from flashpoint.lab.report.page import Section, build_page
 from flashpoint.lab.report.provenance import SAME, environments
-from flashpoint.lab.report.run_files import Row, RunFiles
 from flashpoint.lab.report.verdicts import (
     badge,
     count_words,
@@ -26,47 +21,15 @@ from flashpoint.lab.report.verdicts import (
     value_cell,
     verdict_card,
 )
+from flashpoint.lab.runs.findings import RULE, DataTable, StudySection
+from flashpoint.lab.runs.format import DASH, rounded
+from flashpoint.lab.runs.names import CONFIG
 
 MOST_MAPS = 4
 """So many runs of a study show their attention."""
 MOST_ROWS = 30
 """Longer tables start folded."""
 HEAD = ("study", "claim", "verdict", "found", "interval", "holds if")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StudySection:
-    """A study as far as a page shows it.
-
-    Attributes:
-        name, question, source, claim: as ``study/plan.py`` says.
-        scope: what was trained on what, in a line.
-        departures: from the paper; may be empty.
-        findings: what came out.
-        runs: of its trials that trained, those that go on too; may be empty.
-        factors: of each run, where it stands on every axis of the study.
-        environments: in which its trials were made, those that trained nothing too.
-        trials: all of them, with their status, factors and numbers.
-        commands: that repeat it, one a line.
-    """
-
-    name: str
-    question: str
-    source: str
-    claim: str
-    scope: str
-    departures: str
-    findings: Findings
-    runs: Sequence[RunFiles]
-    factors: Sequence[Mapping[str, Factor]]
-    environments: Sequence[Row]
-    trials: DataTable
-    commands: Sequence[str]
-
-    @property
-    def anchor(self) -> str:
-        """Its address within the page."""
-        return f"study-{quote(self.name, safe='')}"
 
 
 def report_studies(sections: Sequence[StudySection], *, title: str) -> str:
@@ -191,7 +154,47 @@ def _commands(sections: Sequence[StudySection]) -> Html:
         parts += [tag("h3", section.name), tag("pre", tag("code", lines))]
     run = next((section.runs[0] for section in sections if section.runs), None)
     if run:
-        config = str(run.path / "config.yaml")
+        config = str(run.path / CONFIG)
         one = shlex.join(["flashpoint", "train", config, "--out", f"{run.path}-again"])
         parts += [tag("h3", "One run, as any other"), tag("pre", tag("code", one))]
     return join(parts)
+
+
+def data_table(data: DataTable, *, file: str) -> Html:
+    """A table of findings: numbers stand below each other and are sorted by their values.
+
+    ``file`` is what its download is called.
+    Standard deviations ("top1 sd") stand behind their means; the download has columns of them.
+    """
+    columns = [_column([row[i] for row in data.rows]) for i in range(len(data.head))]
+    deviations = [i for i, name in enumerate(data.head) if i and name == f"{data.head[i - 1]} sd"]
+    for i in deviations:
+        columns[i - 1] = [_with(*pair) for pair in zip(*columns[i - 1 : i + 1], strict=True)]
+    rows = zip(*columns, strict=True) if columns else []
+    return table(data.head, rows, label=data.title, file=file, hidden=deviations)
+
+
+def _with(mean: Cell, deviation: Cell) -> Cell:
+    """Both to the same place behind the point, unless that would make a deviation nothing."""
+    if not isinstance(deviation.value, float):
+        return mean
+    number = str(mean.shown)
+    shown = f"{deviation.value:.{len(number.partition('.')[2])}f}"
+    if "e" in number or (deviation.value and not float(shown)):
+        shown = f"{deviation.value:.1g}"
+    return Cell(f"{number} \u00b1 {shown}", mean.value)
+
+
+def _column(values: Sequence[str | float | None]) -> list[Cell]:
+    """Cells of one column; its numbers share their places behind the point."""
+    numbers = [value for value in values if isinstance(value, int | float)]
+    shown = iter(rounded(numbers))
+    cells: list[Cell] = []
+    for value in values:
+        if value is None:
+            cells.append(Cell(DASH, None))
+        elif isinstance(value, str):
+            cells.append(Cell(value, value))
+        else:
+            cells.append(Cell(next(shown), value))
+    return cells

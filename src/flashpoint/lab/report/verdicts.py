@@ -4,9 +4,9 @@ import math
 from collections import Counter
 from collections.abc import Iterable
 
-from flashpoint.lab.report.findings import Verdict, Word
-from flashpoint.lab.report.format import DASH, with_interval
 from flashpoint.lab.report.html import Cell, Html, join, tag
+from flashpoint.lab.runs.findings import Verdict, Word
+from flashpoint.lab.runs.format import DASH, with_interval
 
 SIGNS: dict[Word, str] = {"supports": "\u2713", "contradicts": "\u2717", "undecided": "?"}
 PAST: dict[Word, str] = {

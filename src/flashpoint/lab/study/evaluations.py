@@ -17,16 +17,15 @@ from flashpoint.lab.evaluation.attention_maps import spread_layers
 from flashpoint.lab.evaluation.few_shot import NotFinite
 from flashpoint.lab.evaluation.probe import probe, probe_config
 from flashpoint.lab.evaluation.run_evaluation import evaluate_run
-from flashpoint.lab.evaluation.run_inspection import STATISTICS, STATISTICS_PICTURE, inspect_model
+from flashpoint.lab.evaluation.run_inspection import inspect_model
 from flashpoint.lab.evaluation.search import Search
 from flashpoint.lab.evaluation.translation import Translator
 from flashpoint.lab.evaluation.translation_scores import evaluate_translation
+from flashpoint.lab.runs.names import ATTENTION, PIECES, STATISTICS, STATISTICS_PICTURE
 from flashpoint.lab.runs.schema import plain
-from flashpoint.lab.study.store import ATTENTION
 from flashpoint.lab.training import config_file
 from flashpoint.lab.training.ranks import choose_device
 from flashpoint.lab.training.run_folder import Run, open_run
-from flashpoint.lab.training.text import PIECES
 from flashpoint.lab.training.vision import VisionConfig
 from flashpoint.layers.attention import Attention
 from flashpoint.models.registry import create_model

@@ -15,10 +15,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypeAlias
 
+from flashpoint.lab.runs import names, trials
+from flashpoint.lab.runs.failure import Preempted
 from flashpoint.lab.study import store
 from flashpoint.lab.study.outcome import Status
 from flashpoint.lab.study.trial import KEEP, STOPPED
-from flashpoint.lab.training.failure import Preempted
 from flashpoint.lab.training.stopping import Wish, stop_wishes
 
 SECONDS_BETWEEN_LOOKS = 0.1
@@ -93,7 +94,7 @@ class _Pool:
         """Give a trial to a process, a new one if none is idle."""
         while self._idle and self._idle[-1].process.poll() is not None:
             self._idle.pop().close()
-        log = folder / store.LOG
+        log = folder / names.LOG
         fresh = not self._idle
         worker = _Worker(log, self._options, self._threads) if fresh else self._idle.pop()
         worker.give(folder)
@@ -178,14 +179,14 @@ def _judge_death(folder: Path, status: int) -> Status:
     """How a trial stands whose process has ended."""
     if status == STOPPED:
         return "stopped"
-    if not (folder / store.FAILURE).exists():
-        store.record_failure(folder, describe_death(status))
+    if not (folder / names.FAILURE).exists():
+        trials.record_failure(folder, describe_death(status))
     return "failed"
 
 
 def _record_hanging(folder: Path) -> None:
     """Say of a trial that it was asked to stop and did not."""
-    store.record_failure(
+    trials.record_failure(
         folder,
         f"it did not stop within {SECONDS_TO_SAVE:g} s and was killed; its log may say why.",
     )

@@ -1,13 +1,14 @@
-"""The data that trials need, looked for before any of them begins."""
+"""What trials need and cost, before any of them begins: their data, and operations."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from flashpoint.errors import InputError
+from flashpoint.files import json_text
 from flashpoint.lab.data.sources import PREPARED, open_source
 from flashpoint.lab.data.text.prepared import is_prepared
-from flashpoint.lab.study.plan import Trial
+from flashpoint.lab.study.plan import Training, Trial
 from flashpoint.lab.study.store import plain_trial
 
 
@@ -63,3 +64,31 @@ def _require(need: Need) -> None:
     is_missing = not colon and kind != "digits" and not Path(kind).expanduser().is_dir()
     if kind in PREPARED or is_missing:
         open_source(need.place, "train")  # says what is missing, and how to make it
+
+
+def training_flops(trials: Sequence[Trial]) -> list[float]:
+    """Operations of the matrix products in training, of each trial; 0 of measurements.
+
+    Trials that differ in their seed only are counted once: counting opens the data.
+    """
+    known: dict[str, float] = {}
+    found: list[float] = []
+    for trial in trials:
+        if not isinstance(trial.work, Training):
+            found.append(0.0)
+            continue
+        key = json_text({**trial.work.config, "seed": 0})
+        if key not in known:
+            known[key] = _flops(trial.work)
+        found.append(known[key])
+    return found
+
+
+def _flops(work: Training) -> float:
+    from flashpoint.lab.training import config_file
+    from flashpoint.lab.training.ranks import Ranks
+    from flashpoint.lab.training.task_registry import task_class
+
+    config = config_file.parse(work.config)
+    task = task_class(config)(config, Ranks())
+    return task.samples_until(config.total_steps(task.steps_per_epoch)) * task.flops_per_sample

@@ -20,6 +20,7 @@ from typing import Any
 
 from flashpoint.errors import InputError, UnsupportedError
 from flashpoint.files import write_atomically
+from flashpoint.lab.runs import names, trials, writing
 from flashpoint.lab.study import store
 from flashpoint.lab.study.local import SECONDS_TO_SAVE, OnLook, stopped_by
 from flashpoint.lab.study.outcome import Status
@@ -71,7 +72,7 @@ def run_on_ray(
         marks = {folder: _mark(folder) for folder in folders}
         tasks = {
             (whole if store.runs_alone(folder) else shared).remote(
-                str(folder.resolve()), (folder / store.TRIAL).read_text(), keep_checkpoints
+                str(folder.resolve()), (folder / names.TRIAL).read_text(), keep_checkpoints
             ): folder
             for folder in folders
         }
@@ -106,13 +107,13 @@ def _resources(ray: Any, gpus_per_trial: float) -> tuple[dict[str, float], dict[
 def _work(folder: str, trial: str, keep_checkpoints: bool) -> tuple[Ending, Files]:
     """Do a trial on a node; gives files too, if the driver does not see the folder."""
     path = Path(folder)
-    if (path / store.TRIAL).is_file():
+    if (path / names.TRIAL).is_file():
         return do_trial(path, keep_checkpoints=keep_checkpoints), {}
     with TemporaryDirectory() as temporary:
         path = Path(temporary) / path.name
-        store.write_json(path / store.TRIAL, json.loads(trial))
+        writing.write_json(path / names.TRIAL, json.loads(trial))
         ending = do_trial(path)
-        kept = (*path.iterdir(), *(path / store.ATTENTION).glob("*"))
+        kept = (*path.iterdir(), *(path / names.ATTENTION).glob("*"))
         files = {str(file.relative_to(path)): file for file in kept if file.is_file()}
         small = {n: f for n, f in files.items() if f.stat().st_size <= LARGEST_FILE}
         return ending, {name: file.read_bytes() for name, file in small.items()}
@@ -123,7 +124,7 @@ def _settle(ray: Any, folder: Path, task: Any) -> Status:
     try:
         ending, files = ray.get(task)
     except ray.exceptions.RayError as error:
-        store.record_failure(folder, f"Ray: {str(error).strip().splitlines()[-1]}")
+        trials.record_failure(folder, f"Ray: {str(error).strip().splitlines()[-1]}")
         return "failed"
     for name, content in files.items():
         write_atomically(folder / name, lambda handle, content=content: handle.write(content))
@@ -139,7 +140,7 @@ def _cancel(ray: Any, tasks: list[Any]) -> None:
 
 def _mark(folder: Path) -> int | None:
     """What changes when a trial begins: it writes to its log first of all."""
-    log = folder / store.LOG
+    log = folder / names.LOG
     return log.stat().st_size if log.exists() else None
 
 

@@ -5,16 +5,15 @@ Nothing here trains or imports torch: ``trial.py`` does what a trial says, the r
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 from flashpoint.errors import InputError
-from flashpoint.lab.report.findings import Findings
+from flashpoint.lab.runs.findings import Factor, Findings
 from flashpoint.lab.study.measures.registry import known_name
 from flashpoint.lab.study.outcome import Outcome
 
 Scale = Literal["smoke", "small", "paper"]
 MOST_SEEDS = 1000
-Factor: TypeAlias = str | int | float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,6 +36,54 @@ class Settings:
     def __post_init__(self) -> None:
         if not 1 <= self.seeds <= MOST_SEEDS:
             raise InputError(f"seeds={self.seeds} must lie in [1, {MOST_SEEDS}].")
+
+
+SEEDS: Mapping[Scale, int] = {"smoke": 1, "small": 3, "paper": 3}
+IMAGES: Mapping[Scale, str] = {"smoke": "digits", "small": "cifar10:data/cifar10", "paper": ""}
+DOCUMENTS: Mapping[Scale, str] = {
+    "smoke": "recall:2-8,10000",
+    "small": "data/en-de-docs",
+    "paper": "",
+}
+"""What a study is run with where the user says nothing."""
+
+
+def settings_of(
+    scale: Scale,
+    seeds: int | None = None,
+    images: str | None = None,
+    documents: str | None = None,
+) -> Settings:
+    """Settings with a scale's defaults where there is None; "" is a place that must be given.
+
+    Example:
+        >>> settings_of("small", seeds=5).images
+        'cifar10:data/cifar10'
+    """
+    return Settings(
+        scale=scale,
+        seeds=SEEDS[scale] if seeds is None else seeds,
+        images=IMAGES[scale] if images is None else images,
+        documents=DOCUMENTS[scale] if documents is None else documents,
+    )
+
+
+def options_of(settings: Settings) -> tuple[str, ...]:
+    """The options of ``flashpoint study run`` that give these settings.
+
+    Example:
+        >>> options_of(settings_of("small", seeds=5))
+        ('--scale', 'small', '--seeds', '5')
+    """
+    usual = settings_of(settings.scale)
+    options = ["--scale", settings.scale]
+    if settings.seeds != usual.seeds:
+        options += ["--seeds", str(settings.seeds)]
+    if settings.images != usual.images:
+        options += ["--images", settings.images]
+    if settings.documents != usual.documents:
+        options += ["--documents", settings.documents]
+    return tuple(options)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

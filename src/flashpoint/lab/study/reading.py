@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from flashpoint.lab.report.findings import DataTable, Series
+from flashpoint.lab.runs.findings import DataTable, Series
 from flashpoint.lab.study.outcome import Outcome
 from flashpoint.lab.study.plan import Factor
 from flashpoint.lab.study.verdict import Runs, bootstrap

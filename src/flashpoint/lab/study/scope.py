@@ -6,8 +6,8 @@ from pathlib import PurePath
 from typing import Any
 
 from flashpoint.lab.data.sources import PREPARED
-from flashpoint.lab.report.format import count
-from flashpoint.lab.report.run_files import RunFiles, number
+from flashpoint.lab.runs.format import count
+from flashpoint.lab.runs.run_files import RunFiles, number
 from flashpoint.lab.study.outcome import Outcome
 
 MODELS = {"vit": "ViT", "reluformer": "ReLUFormer"}

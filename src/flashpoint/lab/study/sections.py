@@ -1,20 +1,26 @@
-"""From a study's folder to its part of a report, without torch."""
+"""From a study's folder to its part of a report, without torch: findings, runs, commands."""
 
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from flashpoint.lab.report.findings import DataTable
-from flashpoint.lab.report.run_files import Row, read_runs
-from flashpoint.lab.report.study_report import StudySection
+from flashpoint.lab.data.prepare import SETS
+from flashpoint.lab.runs.findings import DataTable, StudySection
+from flashpoint.lab.runs.names import CONFIG
+from flashpoint.lab.runs.run_files import Row, read_runs
+from flashpoint.lab.runs.trials import read_record
+from flashpoint.lab.study.needs import Need, needs_of
 from flashpoint.lab.study.outcome import Outcome
-from flashpoint.lab.study.plan import Study
-from flashpoint.lab.study.repeat import commands_of
+from flashpoint.lab.study.plan import Settings, Study, Trial, options_of
 from flashpoint.lab.study.scope import describe_scope
-from flashpoint.lab.study.store import read_outcomes, read_record, read_study, read_trial
+from flashpoint.lab.study.store import read_outcomes, read_study, read_trial
 
 MOST_NUMBERS = 16
 """Columns of the table of trials."""
+DIRTY = "-dirty"
+"""Behind the commit of a checkout that was changed."""
 
 
 def read_section(folder: Path, studies: Mapping[str, Study]) -> StudySection:
@@ -28,7 +34,7 @@ def read_section(folder: Path, studies: Mapping[str, Study]) -> StudySection:
     study = studies[stored.name]
     outcomes = read_outcomes(stored, study)
     sound = [trial for trial, outcome in outcomes.items() if outcome.status != "failed"]
-    trained = [trial for trial in sound if (trial / "config.yaml").is_file()]
+    trained = [trial for trial in sound if (trial / CONFIG).is_file()]
     runs = read_runs(trained) if trained else []
     stated = _environments(sound)
     trials = [read_trial(trial) for trial in stored.trials]
@@ -69,3 +75,57 @@ def _table(outcomes: Sequence[Outcome]) -> DataTable:
     ]
     head = ("trial", "status", *factors, *numbers, "reason")
     return DataTable(name="trials", title="Trials", head=head, rows=rows)
+
+
+def commands_of(
+    name: str,
+    settings: Settings,
+    trials: Sequence[Trial],
+    environments: Sequence[Mapping[str, Any]],
+) -> list[str]:
+    """The commands that make a study's numbers again: its commit, its data, the study.
+
+    Args:
+        name: of the study.
+        settings: what it was run with.
+        trials: what was done.
+        environments: of all records, which say at what commit.
+    """
+    prepared = [prepare_command(need) for need in needs_of(trials)]
+    return [
+        *_checkout(environments),
+        *dict.fromkeys(line for line in prepared if line),
+        shlex.join(["flashpoint", "study", "run", name, *options_of(settings)]),
+    ]
+
+
+def _checkout(environments: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The commit of most trials; what else there is to say about it stands behind it."""
+    found = Counter(str(stated["commit"]) for stated in environments if stated.get("commit"))
+    if not found:
+        return []
+    (commit, times), *others = found.most_common()
+    clean = commit.removesuffix(DIRTY)
+    remarks = ["with changes that were not committed"] if clean != commit else []
+    if others:
+        remarks.append(f"{times} of {found.total()} trials")
+        remarks += [f"{number} at {shlex.quote(other)}" for other, number in others]
+    behind = f"  # {', '.join(remarks)}" if remarks else ""
+    return [f"git checkout {shlex.quote(clean)}{behind}"]
+
+
+def prepare_command(need: Need) -> str:
+    """How a place comes to be; empty where ``flashpoint data prepare`` does not make it.
+
+    Example:
+        >>> prepare_command(Need("data/en-de-docs", is_text=True))
+        'flashpoint data prepare en-de-docs --to data/en-de-docs'
+    """
+    kind, colon, rest = need.place.partition(":")
+    if need.is_text:
+        folder = rest.partition(":")[0] if kind == "documents" else "" if colon else need.place
+        return f"flashpoint data prepare en-de-docs --to {shlex.quote(folder)}" if folder else ""
+    if kind not in SETS or not rest:
+        return ""
+    known, folder = SETS[kind], shlex.quote(rest.partition(":")[0])
+    return f"{known.fetch} && flashpoint data prepare {kind} --from {known.file} --to {folder}"

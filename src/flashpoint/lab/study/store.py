@@ -10,63 +10,33 @@ decides how a trial stands; what began and has not ended runs as long as a proce
 
 import json
 import math
-import shutil
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, TypedDict, TypeVar
+from typing import Any
 
 from flashpoint.errors import InputError, describe
-from flashpoint.files import InUse, is_held, json_text, locked, write_atomically
+from flashpoint.files import json_text
+from flashpoint.lab.runs.locks import is_held
+from flashpoint.lab.runs.names import LOCK, LOG, STUDY, TRIAL
 from flashpoint.lab.runs.stored import exists, read_json
+from flashpoint.lab.runs.trials import (
+    FailureFile,
+    Numbers,
+    RecordFile,
+    RecordNumbers,
+    again,
+    read_evaluations,
+    read_failure,
+    read_record,
+)
+from flashpoint.lab.runs.writing import write_json
 from flashpoint.lab.study.outcome import Outcome, Status
 from flashpoint.lab.study.plan import Measurement, Settings, Study, Training, Trial
 from flashpoint.lab.training.config_file import differences
 
-STUDY = "study.json"
-TRIAL = "trial.json"
-RECORD = "record.json"
-EVALUATIONS = "evaluations.json"
-FAILURE = "failure.json"
-ATTENTION = "attention"
-LOG = "log.txt"
-LOCK = ".lock"
 LONGEST_NAME = 255
 """Bytes of a folder's name, on any usual file system."""
-LAST_LINES = 40
-"""Of the log, kept beside the reason of a failure."""
-
-T = TypeVar("T")
-Numbers = dict[str, int | float | None]
-"""By name; null is what JSON has for a number that is not finite."""
-
-
-class RecordNumbers(TypedDict, total=False):
-    """Those of a training's record that an outcome has."""
-
-    seconds: float | None
-    samples_per_s: float | None
-    flops: float | None
-    num_parameters: float | None
-    train_loss: float | None
-    peak_memory_bytes: float | None
-    skipped: float | None
-
-
-class RecordFile(RecordNumbers, total=False):
-    """A trial's ``record.json``, as far as a study reads it."""
-
-    validation: Numbers
-    numbers: Numbers
-    environment: dict[str, Any]
-
-
-class FailureFile(TypedDict, total=False):
-    """A trial's ``failure.json``."""
-
-    reason: str
-    log: list[str]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,10 +54,6 @@ class StudyFile:
                 raise InputError(f"trials has {describe(name)}, which is no name of a folder.")
         if len(set(self.trials)) < len(self.trials):
             raise InputError("trials has a name twice.")
-
-
-_NOT_TO_KEEP = ("checkpoints", "events.*", "pieces.model", LOCK)
-"""What a finished trial needs no more: weights, and what metrics.jsonl says too."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -161,26 +127,14 @@ def read_study(folder: Path) -> StoredStudy:
             f"{folder} is no study's folder: it has no {STUDY}. "
             "Make one: flashpoint study run NAME."
         )
-    again = f"Remove {file} and give the command that ran the study again: trials are kept."
-    content = read_json(file, StudyFile, again)
+    advice = f"Remove {file} and give the command that ran the study again: trials are kept."
+    content = read_json(file, StudyFile, advice)
     return StoredStudy(
         path=folder,
         name=content.study,
         settings=content.settings,
         trials=[folder / name for name in content.trials],
     )
-
-
-def find_studies(folder: Path) -> list[Path]:
-    """The folder itself if it is a study's, else those in it that are, by name.
-
-    Example:
-        >>> find_studies(Path("no/such/folder"))
-        []
-    """
-    if exists(folder / STUDY):
-        return [folder]
-    return sorted(file.parent for file in folder.glob(f"*/{STUDY}"))
 
 
 def read_trial(folder: Path) -> Trial:
@@ -191,31 +145,7 @@ def read_trial(folder: Path) -> Trial:
             f"{folder} is no trial's folder: it has no {TRIAL}. Give the command that ran the "
             "study again."
         )
-    return read_json(file, Trial, _again(folder))
-
-
-def read_record(folder: Path) -> RecordFile:
-    """What a trial's ``record.json`` says; nothing before its work has ended."""
-    return _read_part(folder / RECORD, RecordFile)
-
-
-def read_evaluations(folder: Path) -> dict[str, Numbers]:
-    """Numbers of ``evaluations.json`` by the evaluation's name."""
-    return _read_part(folder / EVALUATIONS, dict[str, Numbers])
-
-
-def read_failure(folder: Path) -> FailureFile:
-    """What ``failure.json`` says; nothing of a trial that did not fail."""
-    return _read_part(folder / FAILURE, FailureFile)
-
-
-def _read_part(file: Path, shape: type[T]) -> T:
-    """One of a trial's files, empty if it is not there; a broken one says what to do."""
-    return read_json(file, shape, _again(file.parent)) if exists(file) else shape()
-
-
-def _again(folder: Path) -> str:
-    return f"Remove {folder} to do the trial again."
+    return read_json(file, Trial, again(folder))
 
 
 def read_outcome(folder: Path) -> Outcome:
@@ -250,7 +180,7 @@ def read_outcomes(stored: StoredStudy, study: Study) -> dict[Path, Outcome]:
                 wanted = "a number" if isinstance(value, str) else "text"
                 raise InputError(
                     f"{folder / TRIAL}: factors.{name}={describe(value)} must be {wanted}, as the "
-                    f"study {study.name} plans it. {_again(folder)}"
+                    f"study {study.name} plans it. {again(folder)}"
                 )
     return outcomes
 
@@ -287,56 +217,6 @@ def _numbers(
         for prefix, row in rows.items()
         for name, value in row.items()
     }
-
-
-def record_failure(folder: Path, reason: str) -> None:
-    """Note in one line why a trial failed, and the end of its log."""
-    log = folder / LOG
-    lines = log.read_text("utf-8", errors="replace").splitlines() if log.is_file() else []
-    content = {"reason": " ".join(reason.split())[:1000], "log": lines[-LAST_LINES:]}
-    write_json(folder / FAILURE, content)
-
-
-def tidy(folder: Path) -> None:
-    """Remove what a finished trial needs no more; what is left is small: text, and maps."""
-    for pattern in _NOT_TO_KEEP:
-        for path in folder.glob(pattern):
-            if path.is_dir():
-                shutil.rmtree(path, ignore_errors=True)
-            else:
-                path.unlink(missing_ok=True)
-
-
-def remove_study(folder: Path) -> None:
-    """Remove a study's trials and its ``study.json``, and nothing else."""
-    for file in folder.glob(f"*/{TRIAL}"):
-        shutil.rmtree(file.parent)
-    (folder / STUDY).unlink(missing_ok=True)
-
-
-@contextmanager
-def claim_study(folder: Path) -> Generator[None]:
-    """Hold a study's folder; refused while another command runs the study there."""
-    with ExitStack() as stack:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            stack.enter_context(locked(folder / LOCK))
-        except OSError as error:
-            raise InputError(
-                f"{folder} cannot be written: {error.strerror}. Pass another --out."
-            ) from error
-        except InUse as owner:
-            raise InputError(
-                f"{folder} is in use by process {owner}, which runs this study. Wait until it "
-                "ends, or pass another --out."
-            ) from owner
-        yield
-
-
-def write_json(file: Path, content: Mapping[str, Any]) -> None:
-    """Plain data as a file that is there whole or not at all."""
-    text = json_text(content, indent=1) + "\n"
-    write_atomically(file, lambda handle: handle.write(text.encode()))
 
 
 def plain_trial(trial: Trial) -> dict[str, Any]:

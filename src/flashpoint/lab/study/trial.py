@@ -18,11 +18,12 @@ from pathlib import Path
 from typing import IO, Literal, TypeAlias
 
 from flashpoint.errors import FlashpointError, InputError
-from flashpoint.files import InUse, locked
+from flashpoint.lab.runs import names, trials, writing
+from flashpoint.lab.runs.failure import Preempted
+from flashpoint.lab.runs.locks import InUse, locked
 from flashpoint.lab.study import store
 from flashpoint.lab.study.measures.registry import MEASURES
 from flashpoint.lab.study.plan import Measurement, Training
-from flashpoint.lab.training.failure import Preempted
 
 Ending: TypeAlias = Literal["finished", "failed", "stopped"]
 
@@ -42,8 +43,8 @@ def do_trial(folder: Path, *, keep_checkpoints: bool = False) -> Ending:
         folder: of the trial.
         keep_checkpoints: leave them when the trial has finished.
     """
-    with _logged(folder / store.LOG) as log:
-        (folder / store.FAILURE).unlink(missing_ok=True)
+    with _logged(folder / names.LOG) as log:
+        (folder / names.FAILURE).unlink(missing_ok=True)
         try:
             _do(folder, log)
         except Preempted as stop:
@@ -53,17 +54,17 @@ def do_trial(folder: Path, *, keep_checkpoints: bool = False) -> Ending:
             is_ours = isinstance(error, FlashpointError)
             _write(log, f"error: {error}\n" if is_ours else traceback.format_exc())
             reason = str(error) if is_ours else f"{type(error).__name__}: {error}"
-            store.record_failure(folder, reason)
+            trials.record_failure(folder, reason)
             return "failed"
     if not keep_checkpoints:
-        store.tidy(folder)
+        trials.tidy(folder)
     return "finished"
 
 
 def _do(folder: Path, log: IO[bytes]) -> None:
     work = store.read_trial(folder).work
-    store.read_record(folder)  # a broken one is said by its name
-    store.read_evaluations(folder)
+    trials.read_record(folder)  # a broken one is said by its name
+    trials.read_evaluations(folder)
     _forget_earlier_trials()
     if isinstance(work, Measurement):
         _measure(folder, work)
@@ -91,13 +92,13 @@ def _train(folder: Path, work: Training, log: IO[bytes]) -> None:
             ) from error
     if config.seed == 0:
         _inspect(folder, log)
-    answers = store.read_evaluations(folder)
+    answers = trials.read_evaluations(folder)
     for evaluation in work.afterwards:
         if evaluation.name not in answers:
             _write(log, f"{evaluation.name}: {evaluation.kind} {dict(evaluation.options)}\n")
             numbers = run_evaluation(evaluation.kind, folder, evaluation.options)
             answers[evaluation.name] = {**numbers}
-            store.write_json(folder / store.EVALUATIONS, answers)
+            writing.write_json(folder / names.EVALUATIONS, answers)
 
 
 def _inspect(folder: Path, log: IO[bytes]) -> None:
@@ -108,14 +109,14 @@ def _inspect(folder: Path, log: IO[bytes]) -> None:
         inspect_attention(folder)
     except Exception as error:  # noqa: BLE001 (pictures may fail in any way; the trained run is whole)
         _write(log, f"attention is not shown: {type(error).__name__}: {error}\n")
-        shutil.rmtree(folder / store.ATTENTION, ignore_errors=True)
+        shutil.rmtree(folder / names.ATTENTION, ignore_errors=True)
 
 
 def _measure(folder: Path, work: Measurement) -> None:
-    if store.read_record(folder):
+    if trials.read_record(folder):
         return
+    from flashpoint.lab.training.environment import describe_environment
     from flashpoint.lab.training.ranks import choose_device
-    from flashpoint.lab.training.record import describe_environment
 
     start = time.perf_counter()
     numbers = MEASURES[work.function](work.options)
@@ -124,7 +125,7 @@ def _measure(folder: Path, work: Measurement) -> None:
         "seconds": time.perf_counter() - start,
         "environment": describe_environment(choose_device("auto"), 1),
     }
-    store.write_json(folder / store.RECORD, content)
+    writing.write_json(folder / names.RECORD, content)
 
 
 def _forget_earlier_trials() -> None:
@@ -146,7 +147,7 @@ def _wait_until_free(folder: Path) -> None:
     end = time.monotonic() + SECONDS_FOR_AN_ORPHAN
     while time.monotonic() < end:
         try:
-            with locked(folder / store.LOCK):
+            with locked(folder / names.LOCK):
                 return
         except InUse:
             time.sleep(0.2)

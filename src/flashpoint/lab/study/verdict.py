@@ -36,7 +36,7 @@ from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 
-from flashpoint.lab.report.findings import Verdict, Word
+from flashpoint.lab.runs.findings import Verdict, Word
 
 LEVEL = 0.95
 TAIL = (1.0 - LEVEL) / 2

@@ -107,7 +107,7 @@ class TrainConfig:
     """One run, as the loop sees it; a task adds its data and its loss.
 
     Attributes:
-        task: what is learned; ``training/tasks.py`` lists them.
+        task: what is learned; ``training/task_registry.py`` lists them.
         model: what learns it.
         seed: of weights, of the order of samples, of augmentation.
         epochs: passes over the training set; exactly one of epochs and steps is set.

@@ -10,7 +10,7 @@ from flashpoint.errors import InputError, describe
 from flashpoint.lab.runs.schema import build, plain
 from flashpoint.lab.runs.stored import parse_yaml, read_yaml
 from flashpoint.lab.training.config import TrainConfig
-from flashpoint.lab.training.tasks import config_class
+from flashpoint.lab.training.task_registry import config_class
 
 Values = dict[str, Any]
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from flashpoint.lab.training.config import MAX_BATCH, TrainConfig
-from flashpoint.lab.training.tasks import task_class
+from flashpoint.lab.training.task_registry import task_class
 
 CPU_OPERATIONS = 1e12
 """Of a step on a CPU: some ten seconds on a few cores."""

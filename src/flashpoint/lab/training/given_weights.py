@@ -14,20 +14,12 @@ from torch import Tensor
 from flashpoint.convert.fitting import HEAD, Fitted
 from flashpoint.convert.weights import listed
 from flashpoint.errors import InputError
-from flashpoint.files import json_text
+from flashpoint.lab.runs.beginning import read_data
+from flashpoint.lab.runs.checkpoints import read_state, step_folder
+from flashpoint.lab.runs.names import CHECKPOINTS, CONFIG, MODEL
 from flashpoint.lab.runs.schema import plain
-from flashpoint.lab.runs.stored import exists, read_json
-from flashpoint.lab.training.checkpoint import read_state, replace_file, step_folder
 from flashpoint.lab.training.config_file import differences
-from flashpoint.lab.training.data_identity import read_data
-from flashpoint.lab.training.run_folder import (
-    CHECKPOINTS,
-    CONFIG,
-    MODEL,
-    WEIGHTS,
-    open_run,
-    run_and_step,
-)
+from flashpoint.lab.training.run_folder import open_run, run_and_step
 
 _SAID = ("image_size", "num_classes")  # by what becomes of positions and head
 
@@ -159,15 +151,3 @@ def start_facts(
         "other_class": other,
         "settings": dict(changed),
     }
-
-
-def write_start(folder: Path, facts: Mapping[str, Any]) -> None:
-    """Keep what a run started from, for it is not read again when the run goes on."""
-    if facts:
-        replace_file(folder / WEIGHTS, json_text(facts, indent=1).encode())
-
-
-def read_start(folder: Path) -> dict[str, Any]:
-    """What a run started from; nothing if from fresh weights."""
-    file = folder / WEIGHTS
-    return read_json(file, dict[str, Any]) if exists(file) else {}

@@ -14,30 +14,33 @@ from typing import Any, NotRequired, TypedDict
 import torch
 from rich.console import Console
 
-from flashpoint.lab.runs.metrics import FILE as METRICS
+from flashpoint.lab.runs import checkpoints
+from flashpoint.lab.runs.beginning import read_start, write_start
+from flashpoint.lab.runs.failure import Preempted, RunError
+from flashpoint.lab.runs.names import CHECKPOINTS, METRICS, RECORD
+from flashpoint.lab.runs.record import Record, numbers_of
 from flashpoint.lab.runs.stored import exists, parse_json
+from flashpoint.lab.runs.writing import claim
 from flashpoint.lab.training import checkpoint
 from flashpoint.lab.training.checkpoint import Checkpoint
 from flashpoint.lab.training.config import TrainConfig
 from flashpoint.lab.training.device_rate import matrix_rate
-from flashpoint.lab.training.failure import Preempted, RunError
-from flashpoint.lab.training.given_weights import describe_start, read_start, write_start
+from flashpoint.lab.training.environment import describe_environment
+from flashpoint.lab.training.given_weights import describe_start
 from flashpoint.lab.training.graphs import CapturedStep
 from flashpoint.lab.training.memory_check import check_memory
 from flashpoint.lab.training.metrics import Metrics
 from flashpoint.lab.training.optimizer import make_optimizer
 from flashpoint.lab.training.progress import Progress, describe_numbers
 from flashpoint.lab.training.ranks import Ranks, join
-from flashpoint.lab.training.record import FILE as RECORD
-from flashpoint.lab.training.record import Record, describe_environment, numbers_of
-from flashpoint.lab.training.run_folder import CHECKPOINTS, best_of, claim, settle
+from flashpoint.lab.training.run_folder import best_of, settle
 from flashpoint.lab.training.schedule import Warmup, learning_rate, warmup_steps
 from flashpoint.lab.training.sharing import Shared, check_sharing
 from flashpoint.lab.training.step import Counts, Step, Update
 from flashpoint.lab.training.stopping import Stopped, Wish, stop_wishes
 from flashpoint.lab.training.stopwatch import Stopwatch
 from flashpoint.lab.training.task import Batch, Task
-from flashpoint.lab.training.tasks import task_class
+from flashpoint.lab.training.task_registry import task_class
 
 
 class _State(TypedDict):
@@ -76,7 +79,7 @@ def train(
             console, name=out.name, unit=task.unit, total=total, is_shown=ranks.is_first
         )
         has_begun = not fresh and (
-            exists(out / RECORD) or bool(checkpoint.saved_steps(out / CHECKPOINTS))
+            exists(out / RECORD) or bool(checkpoints.saved_steps(out / CHECKPOINTS))
         )
         goes_on = ranks.any(has_begun)
         if not goes_on:
@@ -276,10 +279,10 @@ class _Run:
         """Keep the last checkpoints, the best one, and the last one before bad updates."""
         assert self.metrics is not None
         folder = self.out / CHECKPOINTS
-        keep = set(checkpoint.saved_steps(folder)[-self.config.keep_checkpoints :])
+        keep = set(checkpoints.saved_steps(folder)[-self.config.keep_checkpoints :])
         best = best_of(self.metrics.validations(), self.config)
         keep |= {step for step in (best, self.last_good) if step is not None} | self.spared
-        checkpoint.prune(folder, keep)
+        checkpoints.prune(folder, keep)
 
     def _restore(self) -> int:
         """Take the newest whole checkpoint, if there is one; gives its step."""
@@ -318,7 +321,7 @@ class _Run:
             return
         missing = num_lines - self.metrics.count_at(step)
         if missing > 0:
-            self.spared = set(checkpoint.saved_steps(self.out / CHECKPOINTS))
+            self.spared = set(checkpoints.saved_steps(self.out / CHECKPOINTS))
             self.progress.say(
                 f"{missing} of the {num_lines} lines of {METRICS} up to step {step} are missing: "
                 "the curve has a gap. To close it, stop, restore the file, and give the same "
@@ -370,7 +373,7 @@ class _Run:
 def _share(ranks: Ranks, record: Record | None) -> Record | None:
     """The first process' record as it comes back from its file, everywhere."""
     text = ranks.share_text(record.to_json() if record else "")
-    return parse_json(text, Record, "record.json") if text else None
+    return Record.parse(text) if text else None
 
 
 def _start_note(out: Path) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from flashpoint.errors import FlashpointError, InputError, UnsupportedError
-from flashpoint.lab.training.failure import Preempted, RunError
+from flashpoint.lab.runs.failure import Preempted, RunError
 
 T = TypeVar("T")
 

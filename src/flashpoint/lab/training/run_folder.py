@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -11,25 +11,28 @@ from torch import nn
 
 from flashpoint.convert.weights import listed
 from flashpoint.errors import InputError, describe
-from flashpoint.files import InUse, locked
-from flashpoint.lab.runs.metrics import FILE as METRICS
+from flashpoint.lab.runs import beginning, checkpoints
 from flashpoint.lab.runs.metrics import read_metrics
+from flashpoint.lab.runs.names import (
+    CHECKPOINTS,
+    CONFIG,
+    DATA,
+    EVENTS,
+    METRICS,
+    MODEL,
+    RECORD,
+    START,
+)
+from flashpoint.lab.runs.record import Record
 from flashpoint.lab.runs.schema import plain
 from flashpoint.lab.runs.stored import exists, read_text
-from flashpoint.lab.training import checkpoint, config_file, data_identity, record
-from flashpoint.lab.training.failure import RunError
-from flashpoint.lab.training.record import Record
-from flashpoint.lab.training.tasks import task_class
+from flashpoint.lab.runs.writing import replace_file, writing
+from flashpoint.lab.training import checkpoint, config_file
+from flashpoint.lab.training.task_registry import task_class
 
 if TYPE_CHECKING:
     from flashpoint.lab.training.config import TrainConfig
 
-CONFIG = "config.yaml"
-CHECKPOINTS = "checkpoints"
-MODEL = "model.safetensors"
-WEIGHTS = "weights.json"
-LOCK = ".lock"
-EVENTS = "events.out.tfevents.*"
 MAY_CHANGE = (
     *("accumulate", "checkpoint_every", "compile", "data.pieces.file", "data.workers"),
     *("data.max_broken_share", "device"),
@@ -60,7 +63,7 @@ class Run:
     @property
     def steps(self) -> list[int]:
         """Steps of which there are checkpoints."""
-        return checkpoint.saved_steps(self.path / CHECKPOINTS)
+        return checkpoints.saved_steps(self.path / CHECKPOINTS)
 
     @property
     def best_step(self) -> int:
@@ -94,8 +97,8 @@ class Run:
 
         step = self.find_step(which)
         try:
-            weights = checkpoint.load_tensors(self.path / CHECKPOINTS, step, "model")
-        except checkpoint.DamagedError as error:
+            weights = checkpoint.load_tensors(self.path / CHECKPOINTS, step, MODEL)
+        except checkpoints.DamagedError as error:
             others = ", ".join(str(other) for other in self.steps if other != step)
             raise InputError(
                 f"checkpoint step_{step} of {self.path} is damaged: {error}. Take another one "
@@ -155,22 +158,6 @@ def best_of(validations: Mapping[int, Mapping[str, Any]], config: "TrainConfig")
     return max(validations, key=lambda step: (score(validations[step]), step), default=None)
 
 
-@contextlib.contextmanager
-def claim(path: Path) -> Generator[None]:
-    """Hold a run's folder; refused while another process holds it."""
-    with contextlib.ExitStack() as stack:
-        try:
-            with checkpoint.writing(path):
-                path.mkdir(parents=True, exist_ok=True)
-                stack.enter_context(locked(path / LOCK))
-        except InUse as owner:
-            raise RunError(
-                f"{path} is in use by process {owner}, which trains this run. Wait until it "
-                "ends, or pass another --out."
-            ) from owner
-        yield
-
-
 class LostError(InputError):
     """A run's checkpoints are gone, so that it would begin anew."""
 
@@ -189,38 +176,38 @@ def settle(
     if fresh:
         _clear(path, config)
     _require_same_config(path, config)
-    data_identity.require_same_data(path, identity)
+    beginning.require_same_data(path, identity)
     is_finished = Record.read(path) is not None
     if not is_finished:
         _require_checkpoints(path)
     for name, origin in config.files().items():
         _keep(path / name, origin.read_bytes())
-    checkpoint.replace_file(path / CONFIG, config_file.dump(config).encode())
-    data_identity.write_data(path, identity)
+    replace_file(path / CONFIG, config_file.dump(config).encode())
+    beginning.write_data(path, identity)
     if not is_finished:
-        with checkpoint.writing(path / CHECKPOINTS):
+        with writing(path / CHECKPOINTS):
             (path / CHECKPOINTS).mkdir(exist_ok=True)
 
 
 def _clear(path: Path, config: "TrainConfig") -> None:
     """Remove what an earlier run wrote, and nothing else; refused where no run wrote it."""
-    names = (record.FILE, METRICS, WEIGHTS, data_identity.FILE, *config.files(), CONFIG)
+    names = (RECORD, METRICS, START, DATA, *config.files(), CONFIG)
     needed = [origin.resolve() for origin in config.files().values()]
     files = [
         file
         for file in (*sorted(path.glob(EVENTS)), *(path / name for name in names))
         if os.path.lexists(file) and file.resolve() not in needed
     ]
-    folders = checkpoint.leftovers(path / CHECKPOINTS)
+    folders = checkpoints.leftovers(path / CHECKPOINTS)
     if (files or folders) and not _is_run(path):
         found = listed([str(found.relative_to(path)) for found in (*files, *folders)])
         raise InputError(
             f"{path} is not a run's folder: no run wrote what is there ({found}), so --fresh "
             "removes nothing. Pass another --out, or remove them yourself."
         )
-    with checkpoint.writing(path):
+    with writing(path):
         for folder in folders:
-            checkpoint.remove(folder)
+            checkpoints.remove(folder)
         for file in files:  # the config last: whoever is killed meanwhile leaves a run's folder
             file.unlink()
 
@@ -235,7 +222,7 @@ def _is_run(path: Path) -> bool:
             if found(path):
                 return True
     folder = path / CHECKPOINTS
-    return any(checkpoint.is_written(folder, step) for step in checkpoint.saved_steps(folder))
+    return any(checkpoints.is_written(folder, step) for step in checkpoints.saved_steps(folder))
 
 
 def _wrote_config(path: Path) -> bool:
@@ -249,7 +236,7 @@ def _require_checkpoints(path: Path) -> None:
     Their folder is there before the curve: where it is gone, a stopped run may have saved early.
     """
     lines = read_metrics(path)
-    if not lines or checkpoint.saved_steps(path / CHECKPOINTS):
+    if not lines or checkpoints.saved_steps(path / CHECKPOINTS):
         return
     config = config_file.load(path / CONFIG)
     is_there = exists(path / CHECKPOINTS)
@@ -283,7 +270,7 @@ def _require_same_config(path: Path, config: "TrainConfig") -> None:
 def _keep(file: Path, content: bytes) -> None:
     """Write a file that never changes in the life of a run."""
     if not file.exists():
-        checkpoint.replace_file(file, content)
+        replace_file(file, content)
     elif file.read_bytes() != content:
         raise InputError(
             f"{file} differs from what this config gives. Pass another --out, or remove the "

@@ -39,7 +39,7 @@ class Task(Objective, Protocol):
     """A model, its data and its loss, for one process of a run.
 
     A new task is a module with a subclass of TrainConfig as ``CONFIG`` and a class like this as
-    ``TASK``, named in tasks.py.
+    ``TASK``, named in task_registry.py.
 
     Attributes:
         config: of the run, complete: building it again needs nothing else.

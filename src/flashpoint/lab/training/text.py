@@ -32,6 +32,7 @@ from flashpoint.lab.data.text.config import DocumentConfig
 from flashpoint.lab.data.text.documents import Documents
 from flashpoint.lab.data.text.pieces import BOS, EOS, PAD, Pieces, cached_pieces
 from flashpoint.lab.data.text.sources import open_both
+from flashpoint.lab.runs.names import PIECES
 from flashpoint.lab.runs.schema import convert, plain, unknown
 from flashpoint.lab.training.config import (
     Betas,
@@ -52,7 +53,6 @@ from flashpoint.models.registry import text_model_config
 from flashpoint.models.reluformer import ReLUFormer, ReLUFormerConfig
 from flashpoint.shapes import Float, Int
 
-PIECES = "pieces.model"
 """The file of a run's folder with its subword pieces."""
 
 LETTERS_PER_TOKEN = 4

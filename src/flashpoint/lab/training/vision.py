@@ -18,9 +18,9 @@ from flashpoint.lab.data.config import DataConfig
 from flashpoint.lab.data.mixup import mixup
 from flashpoint.lab.data.source import remark_on_test
 from flashpoint.lab.data.sources import open_sources
+from flashpoint.lab.runs.failure import RunError
 from flashpoint.lab.runs.schema import convert, plain, unknown
 from flashpoint.lab.training.config import ModelConfig, TrainConfig
-from flashpoint.lab.training.failure import RunError
 from flashpoint.lab.training.given_weights import (
     changed_settings,
     other_class,

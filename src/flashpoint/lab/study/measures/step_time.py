@@ -15,7 +15,7 @@ from flashpoint.lab.training.sharing import Shared, check_sharing
 from flashpoint.lab.training.step import Step
 from flashpoint.lab.training.stopwatch import Stopwatch
 from flashpoint.lab.training.task import Batch, Task
-from flashpoint.lab.training.tasks import task_class
+from flashpoint.lab.training.task_registry import task_class
 
 
 def measure(options: Mapping[str, Any]) -> dict[str, float]:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from flashpoint.lab.report.findings import Chart, Findings, Series, Verdict
+from flashpoint.lab.runs.findings import Chart, Findings, Series, Verdict
 from flashpoint.lab.study.outcome import Outcome
 from flashpoint.lab.study.plan import Evaluation, Scale, Settings, Study, Trial
 from flashpoint.lab.study.reading import (

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from flashpoint.lab.report.findings import Chart, Findings, Verdict
+from flashpoint.lab.runs.findings import Chart, Findings, Verdict
 from flashpoint.lab.study.outcome import Outcome
 from flashpoint.lab.study.plan import Settings, Study, Trial
 from flashpoint.lab.study.reading import PERCENT, along, arm_table, levels, numbers, state_notes

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flashpoint.lab.report.findings import Chart, DataTable, Findings, Series, Verdict
+from flashpoint.lab.runs.findings import Chart, DataTable, Findings, Series, Verdict
 from flashpoint.lab.study.outcome import Outcome
 from flashpoint.lab.study.plan import Measurement, Scale, Settings, Study, Trial
 from flashpoint.lab.study.reading import (

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from flashpoint.lab.report.findings import Chart, DataTable, Findings, Series, Verdict
+from flashpoint.lab.runs.findings import Chart, DataTable, Findings, Series, Verdict
 from flashpoint.lab.study.moments import ACTIVATIONS, mean_square, output_variance, variance_name
 from flashpoint.lab.study.outcome import Outcome
 from flashpoint.lab.study.plan import Measurement, Scale, Settings, Study, Trial

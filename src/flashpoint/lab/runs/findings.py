@@ -1,8 +1,14 @@
 """What a study found, as data: charts, tables and verdicts. Pages and pictures are made of it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeAlias
+from urllib.parse import quote
+
+from flashpoint.lab.runs.run_files import Row, RunFiles
+
+Factor: TypeAlias = str | int | float
+"""Where a trial stands on an axis of its study."""
 
 Word = Literal["supports", "contradicts", "undecided"]
 RULE = (
@@ -107,3 +113,38 @@ class Findings:
     charts: Sequence[Chart]
     tables: Sequence[DataTable]
     notes: Sequence[str] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StudySection:
+    """A study as far as a page shows it.
+
+    Attributes:
+        name, question, source, claim: as ``study/plan.py`` says.
+        scope: what was trained on what, in a line.
+        departures: from the paper; may be empty.
+        findings: what came out.
+        runs: of its trials that trained, those that go on too; may be empty.
+        factors: of each run, where it stands on every axis of the study.
+        environments: in which its trials were made, those that trained nothing too.
+        trials: all of them, with their status, factors and numbers.
+        commands: that repeat it, one a line.
+    """
+
+    name: str
+    question: str
+    source: str
+    claim: str
+    scope: str
+    departures: str
+    findings: Findings
+    runs: Sequence[RunFiles]
+    factors: Sequence[Mapping[str, Factor]]
+    environments: Sequence[Row]
+    trials: DataTable
+    commands: Sequence[str]
+
+    @property
+    def anchor(self) -> str:
+        """Its address within the page."""
+        return f"study-{quote(self.name, safe='')}"

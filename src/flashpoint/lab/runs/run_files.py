@@ -4,10 +4,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NotRequired, TypeAlias, TypedDict, cast
+from typing import Any, NamedTuple, NotRequired, TypeAlias, TypedDict, cast
 
-from flashpoint.errors import InputError
+from flashpoint.errors import FlashpointError, InputError
 from flashpoint.lab.runs.metrics import read_metrics
+from flashpoint.lab.runs.names import ALL_MAPS, ATTENTION, CONFIG, RECORD, STATISTICS
 from flashpoint.lab.runs.stored import check, exists, read_json, read_yaml
 
 Row: TypeAlias = Mapping[str, Any]
@@ -73,21 +74,21 @@ def read_runs(paths: Sequence[Path]) -> list[RunFiles]:
 
 
 def _read_run(path: Path, name: str) -> RunFiles:
-    if not exists(path / "config.yaml"):
+    if not exists(path / CONFIG):
         raise InputError(
-            f"{path} is not a run's folder: it has no config.yaml. Give one that `flashpoint "
+            f"{path} is not a run's folder: it has no {CONFIG}. Give one that `flashpoint "
             "train` wrote."
         )
     lines = read_metrics(path)
     return RunFiles(
         path=path,
         name=name,
-        config=_read_config(path / "config.yaml"),
-        record=_read_part(path / "record.json", _Record),
+        config=_read_config(path / CONFIG),
+        record=_read_part(path / RECORD, _Record),
         train=[line for line in lines if line.get("kind") == "train"],
         validation=[line for line in lines if line.get("kind") == "validation"],
-        statistics=_read_part(path / "attention" / "statistics.json", _Statistics) or None,
-        maps=sorted((path / "attention").glob("maps*.png")),
+        statistics=_read_part(path / ATTENTION / STATISTICS, _Statistics) or None,
+        maps=sorted((path / ATTENTION).glob(ALL_MAPS)),
     )
 
 
@@ -123,3 +124,50 @@ def number(row: Row, key: str) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return float(value) if math.isfinite(value) else None
+
+
+class Glance(NamedTuple):
+    """What the files of a run say; None is not known yet."""
+
+    share: float = 0.0
+    step: int = 0
+    loss: float | None = None
+    images_per_s: float | None = None
+    accuracies: tuple[float, ...] = ()
+    seconds: float = 0.0
+
+    @property
+    def total(self) -> int | None:
+        """Steps of the whole run."""
+        return round(self.step / self.share) if self.share else None
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Of training, at the speed so far."""
+        return self.seconds * (1 / self.share - 1) if self.share else None
+
+
+def look_at(folder: Path) -> Glance:
+    """Read a run's files; half-written ones are as good as not there."""
+    try:
+        config = read_mapping(folder / CONFIG)
+        lines = read_metrics(folder)
+    except FlashpointError:
+        return Glance()
+    train = [line for line in lines if line.get("kind") == "train"]
+    accuracies = [number(line, "top1") for line in lines if line.get("kind") == "validation"]
+    last = train[-1] if train else {}
+    done, total = (
+        (number(last, "epoch"), number(config, "epochs"))
+        if config.get("epochs")
+        else (number(last, "step"), number(config, "steps"))
+    )
+    is_finished = (folder / RECORD).is_file()
+    return Glance(
+        share=1.0 if is_finished else min((done or 0.0) / (total or 1.0), 1.0),
+        step=int(number(last, "step") or 0),
+        loss=number(last, "loss"),
+        images_per_s=number(last, "images_per_s"),
+        accuracies=tuple(a for a in accuracies if a is not None),
+        seconds=number(last, "seconds") or 0.0,
+    )

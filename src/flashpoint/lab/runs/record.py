@@ -1,21 +1,14 @@
 """record.json: what came out of a run, and where and with what it was made."""
 
-import platform
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import torch
+from flashpoint.lab.runs.names import RECORD
+from flashpoint.lab.runs.stored import exists, parse_json, read_json
+from flashpoint.lab.runs.writing import json_bytes, replace_file
 
-import flashpoint
-from flashpoint.files import json_text
-from flashpoint.lab.runs.provenance import commit, cpu_name
-from flashpoint.lab.runs.stored import exists, read_json
-from flashpoint.lab.training.checkpoint import replace_file
-
-FILE = "record.json"
 _ADVICE = "Restore it, or remove it and give the command that trained the run again."
 
 
@@ -59,37 +52,24 @@ class Record:
 
     def to_json(self) -> str:
         """As it stands in a run's folder."""
-        return json_text(asdict(self), indent=1) + "\n"
+        return json_bytes(asdict(self)).decode()
+
+    @classmethod
+    def parse(cls, text: str) -> "Record":
+        """From what ``to_json`` gave."""
+        return parse_json(text, cls, RECORD)
 
     @classmethod
     def read(cls, folder: Path) -> "Record | None":
         """The record of a run, or None while it has not ended."""
-        file = folder / FILE
+        file = folder / RECORD
         return read_json(file, cls, _ADVICE) if exists(file) else None
 
     def write(self, folder: Path) -> None:
         """Put record.json into a run's folder, whole."""
-        replace_file(folder / FILE, self.to_json().encode())
+        replace_file(folder / RECORD, self.to_json().encode())
 
 
 def numbers_of(line: Mapping[str, Any]) -> dict[str, float]:
     """What was measured in a line of validation."""
     return {name: value for name, value in line.items() if name not in ("kind", "step")}
-
-
-def describe_environment(device: torch.device, num_processes: int) -> dict[str, Any]:
-    """Machine, versions and commit of this process."""
-    is_gpu = device.type == "cuda"
-    return {
-        "device": torch.cuda.get_device_name(device) if is_gpu else cpu_name(),
-        "device_type": device.type,
-        "num_processes": num_processes,
-        "threads": torch.get_num_threads(),
-        "platform": f"{platform.system()}-{platform.machine()}",
-        "python": platform.python_version(),
-        "torch": str(torch.__version__),
-        "cuda": torch.version.cuda if is_gpu else None,
-        "flashpoint": flashpoint.__version__,
-        "commit": commit(),
-        "time_utc": datetime.now(UTC).isoformat(timespec="seconds"),
-    }
