@@ -17,9 +17,9 @@ from typing import Any, TypedDict
 
 from flashpoint.errors import InputError
 from flashpoint.lab.runs.failure import RunError
-from flashpoint.lab.runs.names import STATE
-from flashpoint.lab.runs.stored import exists, parse_json, read_bytes, unreadable
-from flashpoint.lab.runs.writing import sync_folder, write, writing
+from flashpoint.lab.runs.names import SAVED, STATE
+from flashpoint.lab.runs.stored import exists, parse_json, read_bytes, read_json, unreadable
+from flashpoint.lab.runs.writing import sync_folder, write, write_json, writing
 
 TEMPORARY = ".unfinished_"
 DAMAGED = "damaged_"
@@ -124,6 +124,24 @@ def saved_steps(folder: Path) -> list[int]:
             raise unreadable(folder, error) from error
     steps = [name.removeprefix("step_") for name in names if name.startswith("step_")]
     return sorted(int(step) for step in steps if step.isdecimal())
+
+
+class _Saved(TypedDict):
+    """What saved.json holds."""
+
+    step: int
+
+
+def note_saved(run: Path, step: int) -> None:
+    """Write beside the checkpoints which one is the newest: their disk may be another."""
+    write_json(run / SAVED, {"step": step})
+
+
+def noted_step(run: Path) -> int:
+    """The step of the last checkpoint that a run saved, still there or not; 0 before any."""
+    file = run / SAVED
+    advice = "Remove it, then give the same command again."
+    return read_json(file, _Saved, advice)["step"] if exists(file) else 0
 
 
 def step_folder(folder: Path, step: int) -> Path:

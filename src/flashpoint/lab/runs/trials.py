@@ -21,6 +21,7 @@ from flashpoint.lab.runs.names import (
     LOG,
     PIECES,
     RECORD,
+    SAVED,
     STUDY,
     TRIAL,
 )
@@ -32,7 +33,7 @@ Numbers = dict[str, int | float | None]
 """By name; null is what JSON has for a number that is not finite."""
 LAST_LINES = 40
 """Of the log, kept beside the reason of a failure."""
-_NOT_TO_KEEP = (CHECKPOINTS, EVENTS, PIECES, LOCK)
+_NOT_TO_KEEP = (CHECKPOINTS, SAVED, EVENTS, PIECES, LOCK)
 """What a finished trial needs no more: weights, and what metrics.jsonl says too."""
 
 
