@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from flashpoint.errors import InputError
+from flashpoint.files import json_text
 from flashpoint.lab.runs.failure import RunError
 from flashpoint.lab.runs.names import SAVED, STATE
 from flashpoint.lab.runs.stored import exists, parse_json, read_bytes, read_json, unreadable
@@ -193,8 +194,9 @@ def set_aside(path: Path) -> Path:
 
 def _seal(content: dict[str, Any]) -> bytes:
     digest = hashlib.sha256(_encode(content)).hexdigest()
-    return json.dumps({**content, "digest": digest}, indent=1).encode()
+    return json_text({**content, "digest": digest}, indent=1).encode()
 
 
 def _encode(content: Mapping[str, Any]) -> bytes:
-    return json.dumps(content, sort_keys=True).encode()
+    """What the digest is of: as the file is read back, where NaN and infinities are null."""
+    return json.dumps(json.loads(json_text(content)), sort_keys=True).encode()
