@@ -52,7 +52,7 @@ bench: $(STAMP) ## time the operator beside PyTorch's attention; BENCH=--quick f
 
 clean: ## remove .venv, other versions, caches and build products
 	rm -rf .venv .versions build dist .hypothesis .import_linter_cache .pytest_cache .ruff_cache
-	find src tests -name __pycache__ -prune -exec rm -rf {} +
+	find src tests tools -name __pycache__ -prune -exec rm -rf {} +
 
 $(STAMP): pyproject.toml constraints.txt
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \

@@ -3,6 +3,7 @@
 import copy
 import json
 import os
+from pathlib import Path
 
 from hypothesis import strategies as st
 
@@ -123,13 +124,14 @@ NO_FILES = (put_folder, put_fifo, put_loop, put_socket, put_sparse)
 
 
 def unreadable(monkeypatch, error, *names):
-    """Let opening any file or folder of these names fail, as modes do not stop root."""
+    """Let opening files or folders fail, by name or by path, as modes do not stop root."""
     import builtins
     import io
 
     def failing(original):
         def attempt(path, *arguments, **options):
-            if isinstance(path, str | os.PathLike) and os.path.basename(path) in names:
+            is_path = isinstance(path, str | os.PathLike)
+            if is_path and (os.path.basename(path) in names or Path(path) in names):
                 raise OSError(error, os.strerror(error), str(path))
             return original(path, *arguments, **options)
 

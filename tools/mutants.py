@@ -153,7 +153,7 @@ def show(verdict: Verdict) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the mutants that are asked for; 1 if one survives."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--list", action="store_true", help="show the mutants and stop")
     parser.add_argument(
         "--only", metavar="NAME", action="append", help="this one; may be given again"

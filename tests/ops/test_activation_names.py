@@ -20,6 +20,12 @@ from flashpoint.ops.spec import registered
 SLOPE = 0.25
 
 
+@torch.library.custom_op("flashpoint_tests::twice", mutates_args=())
+def twice(scores: torch.Tensor) -> torch.Tensor:
+    """Another process may have registered another function under this name."""
+    return 2 * scores
+
+
 def leaky(scores):
     return F.leaky_relu(scores, SLOPE)
 
@@ -117,6 +123,7 @@ LOOKING_UP = {
     "partial of getattr": functools.partial(getattr, F),
     "attrgetter": lambda s: operator.attrgetter("sin")(torch)(s),
     "inside": lambda s: (lambda x: x * eval("SLOPE"))(s),
+    "operators": lambda s: torch.ops.flashpoint_tests.twice(s),
 }
 # functions that are told from one another by their code, values, closures, defaults and globals
 FUNCTIONS = {
@@ -148,6 +155,8 @@ FUNCTIONS = {
     "other inner": lambda s: (lambda x: x + 2)(s),
 }
 OPAQUE = {
+    "operator of a library": torch.ops.flashpoint_tests.twice.default,
+    "operators of a library": torch.ops.flashpoint_tests.twice,
     "module": nn.ELU(),
     "tensor": scaled(torch.tensor(2.0)),
     "list": scaled([2.0]),

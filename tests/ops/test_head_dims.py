@@ -43,6 +43,7 @@ def test_every_pair_of_head_dims_matches_reference(impl, D, dtype, sizes, most, 
 
 
 @pytest.mark.gpu
+@pytest.mark.usual_tiles  # the kernels that are shipped
 @needs_gpu
 @pytest.mark.parametrize(("dtype", "ways"), DTYPES.values(), ids=DTYPES)
 @pytest.mark.parametrize("Dv", CORNERS)

@@ -27,6 +27,7 @@ import torch
 KNOWN_PACKAGES = frozenset(
     ("builtins", "functools", "math", "numpy", "operator", "torch", "triton")
 )
+PYTORCHS_OPERATORS = ("aten", "prims")  # any other namespace is a library's own
 DIGITS = 16  # of the hash: 64 bits
 # exactly these types: a subclass may have methods, and write itself as it likes
 _VALUES = frozenset(
@@ -43,6 +44,7 @@ _LOOKS_UP = frozenset(
     (
         *("eval", "exec", "getattr", "attrgetter", "globals", "locals", "vars"),
         *("__import__", "__builtins__", "__globals__", "__dict__"),
+        "ops",  # torch.ops has what any library registers there
     )
 )
 
@@ -57,7 +59,8 @@ def digest_of(*functions: object) -> str | None:
     A function written in Python is its code, its defaults, what its closure holds and the globals
     that it reads. Tensors, modules of torch.nn, lists, other objects and attributes of functions
     may change, and modules outside of torch may have another content elsewhere: nothing can stand
-    for them, nor for what code looks up by ``eval``, ``globals``, ``getattr`` and the like.
+    for them, nor for what code looks up by ``eval``, ``globals``, ``getattr`` and the like, nor
+    for operators that a library registers. Globals count with the values that they have now.
 
     Example:
         >>> digest_of(torch.sin) == digest_of(torch.cos)
@@ -102,7 +105,7 @@ def _known_name(x: Any) -> str | None:
     if isinstance(x, ModuleType):
         return x.__name__ if _is_known(x.__name__) else None
     if isinstance(x, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
-        return str(x)
+        return str(x) if str(x).partition(".")[0] in PYTORCHS_OPERATORS else None
     if isinstance(x, _IN_C):
         owner = getattr(x, "__self__", getattr(x, "__objclass__", None))
         home = owner.__name__ if isinstance(owner, ModuleType) else _home(x) or _home(owner)

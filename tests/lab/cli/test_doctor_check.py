@@ -99,6 +99,7 @@ def test_record_says_where_and_what(monkeypatch):
     assert {"commit", "triton", "device"} <= record["environment"].keys()
     assert (record["seed"], record["first"], record["impls"]) == (2, 2, ["cpu"])
     assert record["judged"] + record["refused"] == 8
+    assert (record["cases"], record["time_limit"], record["done"]) == (8, None, [[2, 9]])
     assert record["worst"]["index"] in {miss["index"] for miss in record["misses"]}
     assert record["repeat"].endswith(f"--case {record['worst']['index']}")
     assert "missed the error budget" in result.stderr

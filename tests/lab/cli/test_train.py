@@ -85,7 +85,7 @@ def test_run_without_its_checkpoints_asks(run, tmp_path, monkeypatch, answer, st
     monkeypatch.setattr("flashpoint.lab.cli.train._may_ask", lambda: True)
     result = run(config, input=f"{answer}\n")
     assert result.exit_code == status
-    assert "metrics.jsonl reaches step 12" in result.stderr
+    assert "the run saved one of step 12" in result.stderr
     assert "Begin anew? [y/N]" in result.stderr
     assert open_run(tmp_path / "runs" / "tiny").steps[-2:] == steps
 

@@ -255,3 +255,8 @@ def test_aliases_and_merges_of_usual_size_are_read():
     text = "base: &base {lr: 1.0, steps: 3}\none: {<<: *base, steps: 4}\ntwo: *base"
     assert parse_yaml(text, "a")["one"] == {"lr": 1.0, "steps": 4}
     assert parse_yaml(text, "a")["two"] == {"lr": 1.0, "steps": 3}
+
+
+@pytest.mark.parametrize(("text", "number"), [("0x10", 16), ("0b101", 5), ("1_000", 1000)])
+def test_whole_numbers_of_yaml_have_all_its_forms(text, number):
+    assert parse_yaml(text, "a") == number

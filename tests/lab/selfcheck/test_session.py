@@ -6,8 +6,9 @@ import time
 import pytest
 import torch
 
+from flashpoint.lab.selfcheck import run as run_module
 from flashpoint.lab.selfcheck import session
-from flashpoint.lab.selfcheck.draws import Scope
+from flashpoint.lab.selfcheck.draws import Scope, draw_case
 from flashpoint.lab.selfcheck.run import Outcome
 
 CPU = Scope("cpu", ("cpu",))
@@ -103,6 +104,44 @@ def test_process_that_dies_is_a_miss_and_replaced(monkeypatch):
     (miss,) = tally.misses
     assert miss.index == 2
     assert miss.detail == "the process ended with status 7"
+
+
+def die_at_once(request, job, deadline, first, writer):
+    os._exit(3)
+
+
+def die_after_the_first(request, job, deadline, first, writer):
+    index = next(request.indices(job, first))
+    writer.send(index)
+    writer.send(Outcome(index, f"case {index}", 0.5))
+    os._exit(3)
+
+
+@pytest.mark.parametrize(("work", "judged"), [(die_at_once, 2), (die_after_the_first, 4)])
+def test_process_that_dies_between_cases_is_told_and_not_replaced(monkeypatch, work, judged):
+    """It would die again without end; what it had done stays judged."""
+    monkeypatch.setattr(session, "_work", work)
+    monkeypatch.setattr(session, "get_context", lambda kind: get_forking())
+    tally, _ = run(cases=6, jobs=2)
+    assert tally.judged == judged
+    assert [miss.detail for miss in tally.misses] == [
+        "the process ended with status 3 between cases; the rest of its share was not run"
+    ] * 2
+
+
+def test_every_case_is_called_twice_where_calls_are_replayed(monkeypatch):
+    """The second call has other numbers, and on a GPU it is a replay."""
+    drawn = []
+    usual = run_module.draw
+    monkeypatch.setattr(
+        run_module,
+        "draw",
+        lambda case, call, device: drawn.append(call) or usual(case, call, device),
+    )
+    cpu = torch.device("cpu")
+    run_module.run_case(draw_case(0, 0, CPU), cpu)
+    assert drawn[:2] == [0, 1]
+    assert run_module._num_calls(draw_case(0, 0, CPU), torch.device("cuda")) == 2
 
 
 def get_forking():

@@ -2,7 +2,9 @@
 
 import errno
 import json
+import math
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -83,6 +85,13 @@ def test_damaged_checkpoint_is_noticed_and_the_one_before_taken(tmp_path, name, 
     assert name in said[0]
     assert checkpoints.saved_steps(tmp_path) == [3, 20]
     assert files(tmp_path / "damaged_step_100") == before  # nothing is deleted for it
+
+
+def test_state_with_a_number_that_is_not_finite_is_whole(tmp_path):
+    """JSON has none: it comes back as null, and is not taken for damage."""
+    saved = replace(make(7), state={"loss": math.inf, "seconds": math.nan, "lines": 3})
+    checkpoint.save(tmp_path, saved)
+    assert checkpoint.load(tmp_path, 7).state == {"loss": None, "seconds": None, "lines": 3}
 
 
 def test_every_cut_of_every_file_is_noticed(tmp_path):

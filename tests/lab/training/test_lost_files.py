@@ -139,8 +139,8 @@ def test_run_without_its_checkpoints_asks_for_the_flag(run, whole, is_emptied):
     with pytest.raises(LostError) as error:
         train_quietly(tiny_config(), run)
     assert str(error.value) == (
-        f"{run}/checkpoints has no checkpoint, but metrics.jsonl reaches step 10: they were "
-        "removed or lie elsewhere. Restore them, or pass --fresh to begin anew without that curve."
+        f"{run}/checkpoints has no checkpoint, but the run saved one of step 10: it was removed "
+        "or lies elsewhere. Restore it, or pass --fresh to begin anew without the curve so far."
     )
     assert contents(run) == before
     from rich.console import Console
@@ -151,19 +151,60 @@ def test_run_without_its_checkpoints_asks_for_the_flag(run, whole, is_emptied):
     assert_same_run(whole, run)
 
 
-def test_run_without_the_checkpoint_of_an_early_stop_asks_for_the_flag(tmp_path, monkeypatch):
-    """It was saved before any was due."""
-    out, config = tmp_path / "run", tiny_config("checkpoint_every=11", "evaluate_every=11")
+@pytest.mark.parametrize("log_every", [2, 20], ids=["a curve", "no line yet"])
+@pytest.mark.parametrize("is_emptied", [False, True], ids=["gone", "emptied"])
+@pytest.mark.parametrize("has_metrics", [True, False], ids=["kept", "metrics gone too"])
+def test_run_without_the_checkpoint_of_an_early_stop_asks_for_the_flag(
+    tmp_path, monkeypatch, log_every, is_emptied, has_metrics
+):
+    """It was saved before any was due; an empty folder may be where a disk is not mounted."""
+    changes = ("checkpoint_every=11", "evaluate_every=11", f"log_every={log_every}")
+    out, config = tmp_path / "run", tiny_config(*changes)
     with monkeypatch.context() as patch:
         interrupt_at(6, patch)
         with pytest.raises(Preempted):
             train_quietly(config, out)
     assert checkpoints.saved_steps(out / "checkpoints") == [6]
     shutil.rmtree(out / "checkpoints")
+    if is_emptied:
+        (out / "checkpoints").mkdir()
+    if not has_metrics:
+        (out / "metrics.jsonl").unlink()
     before = contents(out)
-    with pytest.raises(LostError, match=r"but metrics\.jsonl reaches step 5: they were removed"):
+    with pytest.raises(LostError, match=r"the run saved one of step 6: it was removed"):
         train_quietly(config, out)
     assert contents(out) == before
+
+
+def test_newer_checkpoints_that_are_gone_are_spoken_of(run, whole):
+    for step in checkpoints.saved_steps(run / "checkpoints")[1:]:
+        shutil.rmtree(run / "checkpoints" / f"step_{step}")
+    (left,) = checkpoints.saved_steps(run / "checkpoints")
+    dropped = sum(line["step"] > left for line in curve(run))
+    assert dropped
+    _, text = train_quietly(tiny_config(), run)
+    assert "step 10 was saved, but is no longer among the checkpoints" in text
+    assert f"{dropped} lines of metrics.jsonl behind step {left} again" in text
+    assert_same_run(whole, run)
+
+
+@pytest.mark.parametrize("error", ERRORS.values(), ids=ERRORS)
+@pytest.mark.parametrize("name", ["state.json", "model.safetensors", "optimizer.safetensors"])
+def test_unreadable_file_of_the_newest_checkpoint_alone_stops_the_run(
+    run, whole, monkeypatch, name, error
+):
+    """The older ones can be read: they must not take its place."""
+    before = contents(run)
+    file = run / "checkpoints" / "step_10" / name
+    with monkeypatch.context() as patch:
+        broken_files.unreadable(patch, error, file)
+        with pytest.raises(RunError, match="No checkpoint was changed or removed") as refused:
+            train_quietly(tiny_config(), run)
+    assert f"{file} cannot be read: {os.strerror(error)}." in str(refused.value)
+    assert contents(run) == before
+    assert not list((run / "checkpoints").glob("damaged_*"))
+    train_quietly(tiny_config(), run)
+    assert_same_run(whole, run)
 
 
 def test_finished_run_needs_no_checkpoints(whole, tmp_path):

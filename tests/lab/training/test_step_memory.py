@@ -89,6 +89,16 @@ def test_estimate_is_the_peak_of_an_update_of_images(changes):
     assert_estimated(task, Ranks(), real)
 
 
+def test_activations_of_a_batch_in_parts_are_those_of_a_part():
+    """Beside them stand the gradients that the first part left."""
+    whole, parts = (
+        estimate(task_class(config)(config, Ranks()), Ranks())
+        for config in (tiny_config(*SMALL, "batch_size=64", f"accumulate={n}") for n in (1, 4))
+    )
+    assert parts.activations < 0.4 * whole.activations
+    assert parts.inputs == whole.inputs
+
+
 @pytest.mark.parametrize("changes", TEXTS.values(), ids=TEXTS)
 def test_estimate_is_the_peak_of_an_update_of_text(corpus, changes):
     task, real = peak_on_cpu(text_config(corpus, *changes))

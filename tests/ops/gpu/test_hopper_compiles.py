@@ -20,9 +20,9 @@ from ahead_of_time import (
     compile_in_processes,
     compiling_for,
     machine_code,
+    require_compiler,
     spills_in_product_loops,
     unwritten_registers,
-    why_not,
 )
 
 from flashpoint.ops.gpu import versions
@@ -62,11 +62,10 @@ MOST_LOCAL_MEMORY = 96  # bytes, then and for the keys' side in head dim 128; el
 MOST_IN_LOOP = {"64-rms-q-only": 6, "128-causal-signed": 1, "128-causal-root-signed": 1}
 
 
-def test_kernels_compile_without_a_gpu():
+def test_kernels_compile_without_a_gpu(request):
     if not versions.has_supported_gluon():
         pytest.skip(f"triton {triton.__version__} has another Gluon than the tested ones")
-    if (reason := why_not()) is not None:
-        pytest.skip(reason)
+    require_compiler(request)
     counts = {case: NUM_KERNELS[which] for case, (*_, which) in CASES.items()}
     counts |= {case: len(sides) for case, (*_, sides) in NORMED_CASES.items()}
     lines = compile_in_processes(__file__, list(counts))

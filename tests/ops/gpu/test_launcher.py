@@ -4,8 +4,10 @@ The installed Triton's own classes run here, with a C launcher and a driver that
 ``make test-versions`` runs them with the oldest and the newest Triton that is known.
 """
 
+import sys
 from contextlib import nullcontext as nothing
 from functools import partial
+from importlib.util import find_spec, module_from_spec
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -321,17 +323,16 @@ def test_all_that_a_descriptor_holds_comes_along(call):
     assert all(rest.endswith(" 1)") for *_, rest in maps)  # padding with NaN is 1
 
 
-def test_launcher_that_takes_other_arguments_is_left_to_triton(call, monkeypatch):
-    """A patch release may change what nobody promised to keep: one warning, and right results."""
-    kernel = Kernel()
-    call(kernel, *make())
-    (recorder,) = replay._recordings.values()
-
-    def launch(*_):
-        raise TypeError("function takes exactly 17 arguments")
-
-    recorder.shortcuts[:] = [shortcut._replace(launch=launch) for shortcut in recorder.shortcuts]
+@pytest.fixture
+def warned_anew():
+    """A process is told of a changed launcher once; here each test."""
     versions.warn_of_launcher.cache_clear()
+    yield
+    versions.warn_of_launcher.cache_clear()
+
+
+def call_twice_more(call, kernel):
+    """Both go Triton's own way, with one warning."""
     for turn in range(2):
         q, k = make()
         with pytest.warns(UserWarning, match="in another way") if turn == 0 else nothing():
@@ -339,7 +340,90 @@ def test_launcher_that_takes_other_arguments_is_left_to_triton(call, monkeypatch
         assert not took_shortcut(given)
         assert any(x is o for x in given.arguments)
         assert mapped(given) == [q.data_ptr(), k.data_ptr()]
-    versions.warn_of_launcher.cache_clear()
+
+
+@pytest.mark.parametrize("error", [TypeError, ValueError, SystemError, AttributeError])
+@pytest.mark.usefixtures("warned_anew")
+def test_launcher_that_takes_other_arguments_is_left_to_triton(call, error):
+    """A patch release may change what nobody promised to keep: one warning, and right results."""
+    kernel = Kernel()
+    call(kernel, *make())
+    (recorder,) = replay._recordings.values()
+
+    def launch(*_):
+        raise error("function takes exactly 17 arguments")
+
+    recorder.shortcuts[:] = [shortcut._replace(launch=launch) for shortcut in recorder.shortcuts]
+    call_twice_more(call, kernel)
+
+
+@pytest.mark.parametrize("error", [AttributeError, ImportError])
+@pytest.mark.usefixtures("warned_anew")
+def test_hooks_and_streams_of_another_name_are_left_to_triton(call, monkeypatch, error):
+    kernel = Kernel()
+    call(kernel, *make())
+
+    def asked():
+        raise error("no such hook")
+
+    monkeypatch.setattr(replay, "is_watched", asked)
+    call_twice_more(call, kernel)
+
+
+def test_error_of_the_gpu_is_not_hidden(call):
+    kernel = Kernel()
+    call(kernel, *make())
+    (recorder,) = replay._recordings.values()
+
+    def launch(*_):
+        raise RuntimeError("Triton Error [CUDA]: an illegal memory access was encountered")
+
+    recorder.shortcuts[:] = [shortcut._replace(launch=launch) for shortcut in recorder.shortcuts]
+    with pytest.raises(RuntimeError, match="illegal memory access"):
+        call(kernel, *make())
+
+
+class Sealed(TensorDescriptor):
+    """Refuses another base, as a frozen class would."""
+
+    def __setattr__(self, name, value):
+        if name == "base" and "base" in vars(self):
+            raise AttributeError("cannot assign to field 'base'")
+        super().__setattr__(name, value)
+
+
+@pytest.mark.usefixtures("warned_anew")
+def test_descriptors_that_cannot_be_copied_are_launched_by_triton_each_time(call):
+    def describe_sealed(x):
+        return Sealed(x, list(x.shape), list(x.stride()), [1, 16])
+
+    kernel = Kernel()
+    for turn in range(3):
+        q, k = make()
+        with pytest.warns(UserWarning, match="in another way") if turn == 0 else nothing():
+            given, o = call(kernel, q, k, describe_sealed)
+        assert any(x is o for x in given.arguments)
+        assert mapped(given) == [q.data_ptr(), k.data_ptr()]
+    assert not replay._recordings
+
+
+@pytest.mark.parametrize("error", [ValueError, IndexError, AssertionError, RuntimeError])
+def test_descriptions_that_fail_leave_no_shortcut(made, monkeypatch, error):
+    def fail(*_):
+        raise error("another kind of descriptor")
+
+    kernel = Kernel()
+    monkeypatch.setattr(launcher, "_take_apart", lambda launch: (launch, [fail, fail]))
+    assert find(kernel, values_of(*map(describe, make()))) is None
+
+
+def test_first_call_asks_nothing_of_triton_that_may_be_gone(made, monkeypatch):
+    """Hooks and drivers are looked up by replays alone, which only known versions have."""
+    monkeypatch.setitem(sys.modules, "triton.knobs", None)
+    monkeypatch.delattr(triton, "knobs")
+    for name in ("launcher", "replay"):
+        spec = find_spec(f"flashpoint.ops.gpu.{name}")
+        spec.loader.exec_module(module_from_spec(spec))
 
 
 def test_descriptors_are_made_once_for_an_address(call, made):
@@ -384,3 +468,33 @@ def test_tensors_on_other_devices_share_no_recording():
         return replay._identify({"q": x})[0]
 
     assert signature(0) == signature(0) != signature(-1)
+
+
+def test_what_tells_recordings_apart_is_all_that_a_launch_depends_on():
+    """Alignment too: a kernel compiled for 16 bytes would read others wrongly, or fault."""
+    room = torch.zeros(64, dtype=torch.int16)
+
+    def signature(start=0, dtype=torch.bfloat16, shape=(4, 4), stride=(4, 1)):
+        x = room[start:].view(dtype).as_strided(shape, stride)
+        return replay._identify({"q": x})[0]
+
+    same = signature()
+    assert same == signature(start=8)  # 16 bytes on
+    assert same != signature(start=1)
+    assert same != signature(dtype=torch.float16)
+    assert same != signature(shape=(2, 8))
+    assert same != signature(stride=(8, 1))
+    assert replay._identify({"q": None})[0] != same
+
+
+def test_calls_of_other_options_share_no_recording(monkeypatch, made):
+    monkeypatch.setattr(replay, "Recorder", Repeating)
+    monkeypatch.setattr(replay, "_recordings", {})
+    q, k = make()
+    kernels = {options: Kernel() for options in [("relu", 0.5), ("relu", 1.0), ("silu", 0.5)]}
+    for _ in range(2):
+        for options, kernel in kernels.items():
+            first_call = partial(attend, kernel, q=q, k=k)
+            replay.run_recorded("attend", {"q": q, "k": k}, options, ("o",), first_call)
+    assert [len(kernel.notes) for kernel in kernels.values()] == [2, 2, 2]
+    assert len(replay._recordings) == 3

@@ -17,8 +17,8 @@ from ahead_of_time import (
     compile_in_processes,
     compiling_for,
     machine_code,
+    require_compiler,
     unwritten_registers,
-    why_not,
 )
 
 from flashpoint.ops.spec import NormTerms, Terms
@@ -43,12 +43,11 @@ CASES = {
     "packed": (BF16, 64, 64, 300, 300, Terms(), ("norms",), PACKED),
 }
 WHOLE = (80, 90)  # without descriptors and with; others take some of the cases, for their time
-SHORT = ("64", "256", "bias", "mask", "fp32")
+SHORT = ("64", "256", "bias", "mask", "fp32", "decode", "whole", "packed")  # every kernel
 
 
 def test_kernels_compile_for_every_gpu(request):
-    if (reason := why_not()) is not None:
-        pytest.skip(reason)
+    require_compiler(request)
     archs = GPUS if request.config.getoption("--every-case") else (80, 90)
     cases = [f"{arch}:{case}" for case in CASES for arch in archs if arch in WHOLE]
     cases += [f"{arch}:{case}" for case in SHORT for arch in archs if arch not in WHOLE]

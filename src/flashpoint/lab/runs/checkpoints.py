@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from flashpoint.errors import InputError
+from flashpoint.files import json_text
 from flashpoint.lab.runs.failure import RunError
-from flashpoint.lab.runs.names import STATE
-from flashpoint.lab.runs.stored import exists, parse_json, read_bytes, unreadable
-from flashpoint.lab.runs.writing import sync_folder, write, writing
+from flashpoint.lab.runs.names import SAVED, STATE
+from flashpoint.lab.runs.stored import exists, parse_json, read_bytes, read_json, unreadable
+from flashpoint.lab.runs.writing import sync_folder, write, write_json, writing
 
 TEMPORARY = ".unfinished_"
 DAMAGED = "damaged_"
@@ -126,6 +127,24 @@ def saved_steps(folder: Path) -> list[int]:
     return sorted(int(step) for step in steps if step.isdecimal())
 
 
+class _Saved(TypedDict):
+    """What saved.json holds."""
+
+    step: int
+
+
+def note_saved(run: Path, step: int) -> None:
+    """Write beside the checkpoints which one is the newest: their disk may be another."""
+    write_json(run / SAVED, {"step": step})
+
+
+def noted_step(run: Path) -> int:
+    """The step of the last checkpoint that a run saved, still there or not; 0 before any."""
+    file = run / SAVED
+    advice = "Remove it, then give the same command again."
+    return read_json(file, _Saved, advice)["step"] if exists(file) else 0
+
+
 def step_folder(folder: Path, step: int) -> Path:
     """Where the checkpoint of a step lies."""
     return folder / f"step_{step}"
@@ -175,8 +194,9 @@ def set_aside(path: Path) -> Path:
 
 def _seal(content: dict[str, Any]) -> bytes:
     digest = hashlib.sha256(_encode(content)).hexdigest()
-    return json.dumps({**content, "digest": digest}, indent=1).encode()
+    return json_text({**content, "digest": digest}, indent=1).encode()
 
 
 def _encode(content: Mapping[str, Any]) -> bytes:
-    return json.dumps(content, sort_keys=True).encode()
+    """What the digest is of: as the file is read back, where NaN and infinities are null."""
+    return json.dumps(json.loads(json_text(content)), sort_keys=True).encode()

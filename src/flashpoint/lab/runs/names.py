@@ -9,6 +9,7 @@
       pieces.model    the vocabulary of a run on text
       metrics.jsonl   one line a log step
       checkpoints/    step_N/{model.safetensors, optimizer.safetensors, state.json}
+      saved.json      the step of the last checkpoint, so that its loss is noticed
       record.json     final numbers; there once the run has ended
       attention/      {statistics.json, statistics.png, maps.png} of ``flashpoint inspect``
       events.*        TensorBoard's
@@ -33,6 +34,7 @@ EVENTS = "events.out.tfevents.*"
 LOCK = ".lock"
 
 CHECKPOINTS = "checkpoints"
+SAVED = "saved.json"
 MODEL = "model.safetensors"
 OPTIMIZER = "optimizer.safetensors"
 STATE = "state.json"

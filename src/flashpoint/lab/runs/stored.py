@@ -206,9 +206,13 @@ def _null(_: str) -> None:
 
 
 def _whole(digits: str) -> int:
+    _limit_digits(digits)
+    return int(digits)
+
+
+def _limit_digits(digits: str) -> None:
     if len(digits) > MAX_DIGITS:
         raise InputError(f"a whole number of {len(digits)} digits is more than {MAX_DIGITS}.")
-    return int(digits)
 
 
 def _is_deep(value: object) -> bool:
@@ -266,7 +270,7 @@ def _construct(loader: yaml.SafeLoader) -> Any:
         if isinstance(inner, yaml.ScalarNode):
             inner.value.encode()  # halves of a pair, which no file and no terminal takes
             if inner.tag.endswith(":int"):
-                _whole(inner.value)
+                _limit_digits(inner.value)  # also of 0x10, 0b1 and 1_000, which YAML reads
     return loader.construct_document(node)
 
 

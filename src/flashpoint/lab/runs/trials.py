@@ -22,6 +22,7 @@ from flashpoint.lab.runs.names import (
     LOG,
     PIECES,
     RECORD,
+    SAVED,
     STUDY,
     TRIAL,
     TRIALS,
@@ -34,7 +35,7 @@ from flashpoint.lab.runs.writing import remove_parts, write_json
 T = TypeVar("T")
 LAST_LINES = 40
 """Of the log, kept beside the reason of a failure."""
-_NOT_TO_KEEP = (CHECKPOINTS, EVENTS, PIECES, LOCK)
+_NOT_TO_KEEP = (CHECKPOINTS, SAVED, EVENTS, PIECES, LOCK)
 """What a finished trial needs no more: weights, and what metrics.jsonl says too."""
 
 

@@ -1,7 +1,8 @@
 """How exact is exact: the error that a result may have.
 
 The error of a result is at most twice that of the reference at the same dtype, plus one epsilon
-of the largest value, both against the reference in fp64.
+of the largest value, both against the reference in fp64. Long sums get the root of their length on
+top (``Sums``): implementations add in other orders than the reference.
 """
 
 import math

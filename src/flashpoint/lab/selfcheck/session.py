@@ -56,6 +56,7 @@ class Tally:
 
     Attributes:
         judged, refused: how many were.
+        done: their numbers, as they came.
         worst: the one that used the largest share of its budget.
         misses: those that used more than all of it, or raised.
         seconds: how long it took.
@@ -64,6 +65,7 @@ class Tally:
 
     judged: int = 0
     refused: int = 0
+    done: list[int] = field(default_factory=list[int])
     worst: Outcome | None = None
     misses: list[Outcome] = field(default_factory=list[Outcome])
     seconds: float = 0.0
@@ -71,6 +73,7 @@ class Tally:
 
     def add(self, outcome: Outcome) -> None:
         """Count an outcome."""
+        self.done.append(outcome.index)
         if outcome.is_refused:
             self.refused += 1
             return
@@ -79,6 +82,19 @@ class Tally:
             self.misses.append(outcome)
         if self.worst is None or not outcome.ratio <= self.worst.ratio:
             self.worst = outcome
+
+    def ranges(self) -> list[tuple[int, int]]:
+        """The numbers that are done, as first and last of each unbroken row.
+
+        Example:
+            >>> Tally(done=[4, 1, 2, 7, 3]).ranges()
+            [(1, 4), (7, 7)]
+        """
+        rows: list[tuple[int, int]] = []
+        for index in sorted(set(self.done)):
+            begins = not rows or rows[-1][1] + 1 < index
+            rows.append((index, index) if begins else (rows.pop()[0], index))
+        return rows
 
 
 def check(request: Request, on_outcome: Callable[[Tally], None]) -> Tally:
@@ -144,7 +160,7 @@ def _is_usable(device: torch.device) -> bool:
 def _in_processes(
     request: Request, deadline: float, tally: Tally
 ) -> Generator[Outcome, None, None]:
-    """All processes' outcomes as they come; one that dies is replaced, its case is a miss.
+    """All processes' outcomes as they come; one that dies in a case is replaced, which is a miss.
 
     Cases that a compiler holds up are given GRACE_S after the deadline, and then up.
     """
@@ -179,7 +195,7 @@ class _Worker:
         context = get_context("spawn")
         self.request, self.job = request, job
         self.at = request.first if first is None else first
-        self.has_ended = self.is_unfinished = False
+        self.has_ended = self.is_unfinished = self.is_at_work = False
         self.reader, writer = context.Pipe(duplex=False)
         arguments = (request, job, deadline, self.at, writer)
         self.process = context.Process(target=_work, args=arguments, daemon=True)
@@ -191,19 +207,26 @@ class _Worker:
         try:
             message: Any = self.reader.recv()
         except EOFError:
-            self.process.join()
-            self.has_ended = self.is_unfinished = True
-            line = str(draw_case(self.request.seed, self.at, self.request.scope))
-            status = f"the process ended with status {self.process.exitcode}"
-            return Outcome(self.at, line, math.inf, status)
+            return self._bury()
         if isinstance(message, int):
-            self.at = message
+            self.at, self.is_at_work = message, True
         elif isinstance(message, Outcome):
+            self.is_at_work = False
             return message
         else:
             self.has_ended, self.is_unfinished = True, message == "broken"
             self.process.join()
         return None
+
+    def _bury(self) -> Outcome:
+        """The miss of a process that died; before its first case nothing is left to try again."""
+        self.process.join()
+        self.has_ended, self.is_unfinished = True, self.is_at_work
+        line = str(draw_case(self.request.seed, self.at, self.request.scope))
+        status = f"the process ended with status {self.process.exitcode}"
+        if not self.is_at_work:
+            status += " between cases; the rest of its share was not run"
+        return Outcome(self.at, line, math.inf, status)
 
     def stop(self) -> None:
         """End the process."""

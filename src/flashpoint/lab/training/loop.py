@@ -270,6 +270,7 @@ class _Run:
                 assert self.metrics is not None
                 self.metrics.sync()
                 checkpoint.save(self.out / CHECKPOINTS, saved)
+                checkpoints.note_saved(self.out, step)
                 self._prune()
 
             self.ranks.on_first(write)
@@ -306,6 +307,7 @@ class _Run:
             self.last_good = step
             self.progress.say(f"going on from step {step} of {self.total} in {self.out}.")
             self._look_for_lines(step, state.get("lines", 0))
+            self._look_for_checkpoints(step)
         elif self.metrics is not None and self.metrics.num_dropped:
             self.progress.say(
                 f"{self.out} has no checkpoint yet: beginning anew, and {METRICS} with it."
@@ -326,6 +328,15 @@ class _Run:
                 "the curve has a gap. To close it, stop, restore the file, and give the same "
                 "command again."
             )
+
+    def _look_for_checkpoints(self, step: int) -> None:
+        """Say that a newer checkpoint was there, and what becomes of the curve behind this one."""
+        if self.metrics is None or (noted := checkpoints.noted_step(self.out)) <= step:
+            return
+        self.progress.say(
+            f"step {noted} was saved, but is no longer among the checkpoints: training makes "
+            f"{self.metrics.num_dropped} lines of {METRICS} behind step {step} again."
+        )
 
     def _finish(self) -> Record:
         """Write the record; gives it in every process."""

@@ -21,6 +21,7 @@ from flashpoint.lab.runs.names import (
     METRICS,
     MODEL,
     RECORD,
+    SAVED,
     START,
 )
 from flashpoint.lab.runs.record import Record
@@ -191,7 +192,7 @@ def settle(
 
 def _clear(path: Path, config: "TrainConfig") -> None:
     """Remove what an earlier run wrote, and nothing else; refused where no run wrote it."""
-    names = (RECORD, METRICS, START, DATA, *config.files(), CONFIG)
+    names = (SAVED, RECORD, METRICS, START, DATA, *config.files(), CONFIG)
     needed = [origin.resolve() for origin in config.files().values()]
     files = [
         file
@@ -206,6 +207,8 @@ def _clear(path: Path, config: "TrainConfig") -> None:
             "removes nothing. Pass another --out, or remove them yourself."
         )
     with writing(path):
+        (path / SAVED).unlink(missing_ok=True)  # or what it tells of would count as lost
+        files = [file for file in files if file.name != SAVED]
         for folder in folders:
             checkpoints.remove(folder)
         for file in files:  # the config last: whoever is killed meanwhile leaves a run's folder
@@ -231,24 +234,13 @@ def _wrote_config(path: Path) -> bool:
 
 
 def _require_checkpoints(path: Path) -> None:
-    """Refuse a run whose curve is longer than a run without a checkpoint can be.
-
-    Their folder is there before the curve: where it is gone, a stopped run may have saved early.
-    """
-    lines = read_metrics(path)
-    if not lines or checkpoints.saved_steps(path / CHECKPOINTS):
-        return
-    config = config_file.load(path / CONFIG)
-    is_there = exists(path / CHECKPOINTS)
-    first = min(config.checkpoint_every, config.evaluate_every) if is_there else 0
-    saved = [
-        line["step"] for line in lines if line["kind"] == "validation" or line["step"] > first
-    ]
-    if saved:
+    """Refuse a run that saved a checkpoint and has none left."""
+    noted = checkpoints.noted_step(path)
+    if noted and not checkpoints.saved_steps(path / CHECKPOINTS):
         raise LostError(
-            f"{path / CHECKPOINTS} has no checkpoint, but {METRICS} reaches step {max(saved)}: "
-            "they were removed or lie elsewhere. Restore them, or pass --fresh to begin anew "
-            "without that curve."
+            f"{path / CHECKPOINTS} has no checkpoint, but the run saved one of step {noted}: it "
+            "was removed or lies elsewhere. Restore it, or pass --fresh to begin anew without "
+            "the curve so far."
         )
 
 

@@ -11,8 +11,6 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from torch import Tensor
-from triton import knobs
-from triton.runtime import driver
 
 from flashpoint.ops.gpu.versions import Form, launcher_form
 
@@ -139,7 +137,7 @@ def find_shortcut(
             return None
         own = _own_arguments(compiled, grid, form)
         return _fill_in(run.launch, own, form, roles, values)
-    except (AttributeError, KeyError, TypeError):
+    except Exception:  # noqa: BLE001 - private names may raise anything; Triton's way is left
         return None
 
 
@@ -210,10 +208,14 @@ def _make_map(describe: Callable[[Any], list[Any]], descriptor: Any, address: in
 
 def is_watched() -> bool:
     """True where somebody wants to be told of every launch, a profiler perhaps."""
+    from triton import knobs  # not before a replay: a Triton that nobody has read may have none
+
     enter, leave = knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook
     return bool(getattr(enter, "calls", enter) or getattr(leave, "calls", leave))
 
 
 def current_stream(device: int) -> int:
     """The stream to launch on, as a number."""
+    from triton.runtime import driver
+
     return driver.active.get_current_stream(device)

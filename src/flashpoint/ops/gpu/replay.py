@@ -16,6 +16,8 @@ from flashpoint.ops.gpu import versions
 from flashpoint.ops.gpu.launcher import Launch, Shortcut, current_stream, is_watched
 from flashpoint.ops.implementations import INTERPRETED
 
+# what says that Triton's launcher is another one; it has launched nothing then
+CHANGED = (AttributeError, ImportError, SystemError, TypeError, ValueError)
 MOST_RECORDINGS = 1024  # then all are forgotten: shapes that never come back
 
 
@@ -104,7 +106,12 @@ class Recorder:
             return
         values = [arguments[name] for name in kernel.arg_names]
         held = [roles.get(name, name) for name in kernel.arg_names]
-        launch = Launch.of(compiled, (num_programs, 1, 1), held, values)
+        try:
+            launch = Launch.of(compiled, (num_programs, 1, 1), held, values)
+        except Exception:  # noqa: BLE001 - what it copies is not as we know it; the call is done
+            self.is_repeatable = False
+            versions.warn_of_launcher()
+            return
         for _, role, *_ in (*launch.tensors, *launch.descriptors):
             Role(role)  # raises for a tensor that a replay would not find
         self.launches.append(launch)
@@ -119,24 +126,33 @@ class Recorder:
         for role, (shape, dtype) in self.buffers.items():
             made = tensors[role] = torch.empty(*shape, dtype=dtype, device=device)
             addresses[role] = made.data_ptr()
-        if len(self.shortcuts) < len(self.launches) or is_watched():
+        if not self._replay_past_triton(tensors, addresses, device):
             self._replay_by_triton(tensors)
-            return tensors
+        return tensors
+
+    def _replay_past_triton(
+        self, tensors: dict[Role, Tensor | None], addresses: dict[Role, int], device: torch.device
+    ) -> bool:
+        """All launches straight to the C launcher; False where they must go Triton's own way."""
+        if len(self.shortcuts) < len(self.launches):
+            return False
         for whole, parts in PARTS_OF.items():
             x = tensors.get(whole)
             if x is not None:
                 step = x.stride(2) * x.element_size()
                 for number, part in enumerate(parts):
                     addresses[part] = addresses[whole] + number * step
-        stream = current_stream(device.index)
         try:
+            if is_watched():
+                return False
+            stream = current_stream(device.index)
             for shortcut in self.shortcuts:
                 shortcut.run(addresses, stream)
-        except TypeError:  # of the C launcher, before it launches: it takes other arguments
+        except CHANGED:
             self.shortcuts.clear()
             versions.warn_of_launcher()
-            self._replay_by_triton(tensors)
-        return tensors
+            return False
+        return True
 
     def _replay_by_triton(self, tensors: dict[Role, Tensor | None]) -> None:
         for whole, parts in PARTS_OF.items():
