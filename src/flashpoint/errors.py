@@ -6,6 +6,8 @@ line prints these errors as one line; any other exception is a bug and keeps its
 
 import difflib
 from collections.abc import Iterable
+from importlib import import_module
+from typing import Any
 
 
 class FlashpointError(Exception):
@@ -88,3 +90,31 @@ def check_choice(name: str, value: object, known: tuple[str, ...], also: str = "
             f"{name}={describe(value)} is unknown. {hint(value, known)}"
             f"Known: {', '.join(known)}{also}."
         )
+
+
+def require(module: str, what: str, *, extra: str = "lab", package: str | None = None) -> Any:
+    """A module that an extra brings, or a line that says what to install.
+
+    Args:
+        module: its name for ``import``.
+        what: needs it, as the line begins.
+        extra: of ours that brings it.
+        package: its name for pip, where that is another.
+
+    Example:
+        >>> require("no_such_module", "this page")
+        Traceback (most recent call last):
+        flashpoint.errors.UnsupportedError: this page needs the package no_such_module. Install \
+it: pip install 'flashpoint[lab]'.
+    """
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise missing(package or module.partition(".")[0], what, extra) from error
+
+
+def missing(package: str, what: str, extra: str = "lab") -> UnsupportedError:
+    """That a package is not installed, and how to get it."""
+    return UnsupportedError(
+        f"{what} needs the package {package}. Install it: pip install 'flashpoint[{extra}]'."
+    )

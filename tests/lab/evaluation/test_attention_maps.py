@@ -1,5 +1,7 @@
 """Attention maps against the whole matrix of weights, and the pictures of them."""
 
+import sys
+
 import pytest
 import torch
 from PIL import Image
@@ -132,7 +134,7 @@ def test_statistics_are_drawn_with_dead_heads(tmp_path):
 
 
 def test_missing_matplotlib_is_one_line(monkeypatch, tmp_path):
-    monkeypatch.setattr(attention_drawing, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(UnsupportedError, match=r"pip install 'flashpoint\[lab\]'"):
         attention_drawing.draw_maps(map_attention(make_model(), make_images()), tmp_path / "a.png")
 

@@ -10,7 +10,6 @@ from lab.report.sample_studies import STUDIES, length_power, variance
 from PIL import Image
 
 from flashpoint.errors import InputError, UnsupportedError
-from flashpoint.lab.report import pictures
 from flashpoint.lab.report.pictures import write_pictures
 from flashpoint.lab.runs.findings import Findings, Series
 
@@ -86,7 +85,7 @@ def test_folder_that_cannot_be_made_is_said(tmp_path):
 
 
 def test_missing_matplotlib_is_said(tmp_path, monkeypatch):
-    monkeypatch.setattr(pictures, "find_spec", lambda _: None)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(UnsupportedError, match=r"flashpoint\[lab\]"):
         write_pictures(variance().findings, tmp_path)
 

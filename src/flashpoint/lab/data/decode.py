@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from flashpoint.errors import InputError, UnsupportedError, reason
+from flashpoint.errors import InputError, reason, require
 from flashpoint.lab.data.image_source import BrokenImageError, Pixels
 from flashpoint.lab.runs.stored import read_bytes
 
@@ -25,13 +25,7 @@ FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
 
 def require_pillow() -> ModuleType:
     """The module PIL.Image, or a line that says what to install."""
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise UnsupportedError(
-            "reading images needs pillow. Install it: pip install 'flashpoint[lab]'."
-        ) from error
-    return Image
+    return require("PIL.Image", "reading images", package="pillow")
 
 
 def read_image_file(file: Path, name: str) -> bytes:

@@ -1,12 +1,11 @@
 """Hugging Face datasets on disk (``save_to_disk``), with an image and a label column."""
 
 import os
-from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from flashpoint.errors import InputError, UnsupportedError, reason
+from flashpoint.errors import InputError, reason, require
 from flashpoint.lab.data.decode import decode, read_image_file
 from flashpoint.lab.data.image_source import Integers, Source
 from flashpoint.lab.data.labels import as_labels, read_class_list, rename_classes
@@ -22,12 +21,7 @@ SPLITS, STATE, INFO = "dataset_dict.json", "state.json", "dataset_info.json"
 
 def require_datasets() -> ModuleType:
     """The library, or a line that says what to install."""
-    try:
-        return import_module("datasets")
-    except ImportError as error:
-        raise UnsupportedError(
-            "hf: needs the package datasets. Install it: pip install 'flashpoint[hf]'."
-        ) from error
+    return require("datasets", "hf:", extra="hf")
 
 
 class _Splits(TypedDict):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from flashpoint.errors import InputError, UnsupportedError, reason
+from flashpoint.errors import InputError, UnsupportedError, missing, reason
 from flashpoint.lab.data.decode import require_pillow
 from flashpoint.lab.data.image_source import Integers, Pixels, Source
 from flashpoint.lab.data.labels import as_labels, rename_classes
@@ -124,9 +124,7 @@ def _read_digits() -> tuple[NDArray[np.float64], Integers]:
     """
     found = find_spec("sklearn")
     if found is None or not found.submodule_search_locations:
-        raise UnsupportedError(
-            "digits needs scikit-learn. Install it: pip install 'flashpoint[lab]'."
-        )
+        raise missing("scikit-learn", "digits")
     file = Path(found.submodule_search_locations[0], "datasets", "data", "digits.csv.gz")
     try:
         table = np.loadtxt(file, delimiter=",")  # 64 pixels and a label

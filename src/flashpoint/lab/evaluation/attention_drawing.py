@@ -6,14 +6,13 @@ The paper is transparent and the ink a grey that reads on white and on black ali
 import math
 from collections.abc import Generator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from torch import Tensor
 
-from flashpoint.errors import InputError, UnsupportedError
+from flashpoint.errors import InputError, require
 from flashpoint.lab.evaluation.attention_maps import AttentionMaps
 from flashpoint.lab.evaluation.attention_statistics import AttentionStatistics
 
@@ -139,10 +138,7 @@ def _stretch(heat: Tensor) -> Any:
 
 def require_drawing() -> None:
     """Refuse to start what could not be drawn in the end."""
-    if find_spec("matplotlib") is None:
-        raise UnsupportedError(
-            "drawing attention needs matplotlib. Install it: pip install 'flashpoint[lab]'."
-        )
+    require("matplotlib", "drawing attention")
 
 
 @contextmanager

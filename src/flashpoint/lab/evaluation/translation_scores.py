@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from importlib import import_module
 from typing import Any
 
-from flashpoint.errors import UnsupportedError
+from flashpoint.errors import require
 from flashpoint.lab.data.text.document_kinds import open_documents
 from flashpoint.lab.data.text.documents import Documents
 from flashpoint.lab.evaluation.translation import Translated, Translator
@@ -135,9 +135,4 @@ def length_name(num_tokens: int) -> str:
 
 def require_sacrebleu() -> str:
     """The library's name, or a line that says what to install."""
-    try:
-        return import_module("sacrebleu").__name__
-    except ImportError as error:
-        raise UnsupportedError(
-            "BLEU and chrF need the package sacrebleu. Install it: pip install 'flashpoint[lab]'."
-        ) from error
+    return require("sacrebleu", "BLEU").__name__

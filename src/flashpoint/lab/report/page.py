@@ -2,12 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
-from flashpoint.errors import InputError, UnsupportedError
+from flashpoint.errors import InputError, require
 from flashpoint.lab.report.html import Child, Html, join, tag
 
 _POLICY = (
@@ -80,10 +78,4 @@ def _asset(name: str) -> str:
 
 def _plotly() -> str:
     """plotly's own script, as its Python package carries it."""
-    try:
-        plotly: Any = import_module("plotly.offline")
-    except ImportError as error:
-        raise UnsupportedError(
-            "the report page needs plotly. Install it: pip install 'flashpoint[lab]'."
-        ) from error
-    return plotly.get_plotlyjs()
+    return require("plotly.offline", "the report page").get_plotlyjs()

@@ -5,11 +5,10 @@ The same chart gives the same bytes: no dates, no random names.
 
 import re
 from collections.abc import Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from flashpoint.errors import InputError, UnsupportedError
+from flashpoint.errors import InputError, require
 from flashpoint.lab.report.chart import (
     Point,
     assign_places,
@@ -60,10 +59,7 @@ def write_pictures(findings: Findings, folder: Path) -> list[Path]:
     Returns:
         The files, in the order of the charts.
     """
-    if find_spec("matplotlib") is None:
-        raise UnsupportedError(
-            "pictures need matplotlib. Install it: pip install 'flashpoint[lab]'."
-        )
+    require("matplotlib", "a picture")
     _check_names(findings.charts)
     places = assign_places(findings.charts)
     files: list[Path] = []

@@ -12,13 +12,12 @@ import json
 import os
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
-from importlib import import_module
 from ipaddress import ip_address
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from flashpoint.errors import InputError, UnsupportedError
+from flashpoint.errors import InputError, UnsupportedError, require
 from flashpoint.files import write_atomically
 from flashpoint.lab.runs import names, trials, writing
 from flashpoint.lab.study import store
@@ -182,9 +181,4 @@ def _require_loopback(ray: Any) -> None:
 def require_ray() -> Any:
     """The library, kept to this machine, or a line that says what to install."""
     os.environ[LOOPBACK_SWITCH] = "0"
-    try:
-        return import_module("ray")
-    except ImportError as error:
-        raise UnsupportedError(
-            "--on ray needs the package ray. Install it: pip install 'flashpoint[study]'."
-        ) from error
+    return require("ray", "--on ray", extra="study")

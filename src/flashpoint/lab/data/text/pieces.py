@@ -12,13 +12,12 @@ import os
 import re
 from collections.abc import Iterable, Sequence
 from functools import cached_property
-from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from flashpoint.errors import InputError, UnsupportedError
+from flashpoint.errors import InputError, require
 from flashpoint.files import write_atomically
 from flashpoint.lab.data.places import at_home
 from flashpoint.lab.data.text.config import PiecesConfig
@@ -33,13 +32,7 @@ NUM_THREADS = 4  # the result depends on it
 
 def require_sentencepiece() -> ModuleType:
     """The library, or a line that says what to install."""
-    try:
-        return import_module("sentencepiece")
-    except ImportError as error:
-        raise UnsupportedError(
-            "subword pieces need the package sentencepiece. Install it: "
-            "pip install 'flashpoint[lab]'."
-        ) from error
+    return require("sentencepiece", "a vocabulary of subword pieces")
 
 
 class Pieces:
