@@ -220,7 +220,7 @@ MUTANTS = (
     ),
     Mutant(
         "gpu-visible-count",
-        "ops/gpu/portable/blocks.py",
+        "ops/gpu/normalizer.py",
         "last = tl.minimum(rows + shift + right + 1, existing)",
         "last = tl.minimum(rows + shift + right, existing)",
         ("ops/test_numerics.py::test_option_matches_reference",),
@@ -313,7 +313,7 @@ MUTANTS = (
     ),
     Mutant(
         "checkpoint-checksum",
-        "lab/training/checkpoint.py",
+        "lab/runs/checkpoints.py",
         "if hashlib.sha256(content).hexdigest() != expected:",
         "if expected is None:",
         ("lab/training/test_checkpoint.py",),
@@ -348,7 +348,7 @@ MUTANTS = (
     ),
     Mutant(
         "report-best",
-        "lab/report/run_table.py",
+        "lab/report/run_report.py",
         '(min if name == "loss" else max)(values, default=None)',
         "max(values, default=None)",
         ("lab/report/test_run_report.py", "lab/report/test_tables.py"),
