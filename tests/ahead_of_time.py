@@ -61,7 +61,7 @@ def compiling_for(arch: int) -> Generator[list[Kernel]]:
     """Inside, launches on CPU tensors only compile for the architecture; gives the kernels."""
     from flashpoint.ops.gpu import call
     from flashpoint.ops.gpu.portable import decode, qk_norm_passes, whole_heads
-    from flashpoint.ops.gpu.tiles import measured, table
+    from flashpoint.ops.gpu.tiles import autotune, table
 
     kernels: list[Kernel] = []
 
@@ -82,7 +82,7 @@ def compiling_for(arch: int) -> Generator[list[Kernel]]:
         get_current_target=lambda: target,
     )
     usual = KernelInterface.__getitem__
-    modules = (measured, decode, qk_norm_passes, call, table, whole_heads)
+    modules = (autotune, decode, qk_norm_passes, call, table, whole_heads)
     usual_gpu = table.gpu_of
     driver.set_active(active)
     knobs.compilation.always_compile = knobs.nvidia.dump_ptxas_log = True

@@ -55,7 +55,7 @@ def test_browser_that_is_there_is_required_of_the_tests(ci, name):
 def test_every_target_that_checks_a_change_is_made(ci):
     _, called = ci("chromium")
     targets = [line.partition(",")[0].split()[2] for line in called]
-    assert targets == ["lint", "demo", "bench", "test-versions", "test-all"]
+    assert targets == ["lint", "docs-numbers", "demo", "bench", "test-versions", "test-all"]
 
 
 def test_what_a_contributor_does_not_run_is_what_bears_the_mark():

@@ -47,11 +47,11 @@ def _quick_tiles(request, monkeypatch):
 def store(monkeypatch, tmp_path):
     """An empty store of measured tiles for one test; gives its file."""
     from flashpoint.ops.gpu import replay
-    from flashpoint.ops.gpu.tiles import measured, stored
+    from flashpoint.ops.gpu.tiles import autotune, stored
 
     def forget():
         stored.forget()
-        measured._tried.clear()
+        autotune._tried.clear()
         replay._recordings.clear()
 
     monkeypatch.setenv("FLASHPOINT_CACHE", str(tmp_path / "cache"))

@@ -13,7 +13,7 @@ if not HAS_TRITON:
 
 from flashpoint.lab.bench import cases
 from flashpoint.ops.gpu import dispatch
-from flashpoint.ops.gpu.tiles import measured, stored
+from flashpoint.ops.gpu.tiles import autotune, stored
 
 without_gpu = pytest.mark.skipif(HAS_GPU, reason="is about machines without a GPU")
 
@@ -75,10 +75,10 @@ def test_bad_input_is_one_line(run, arguments, message):
 def test_tune_measures_every_kernel_and_says_where_tiles_are(run, monkeypatch, tmp_path):
     """On the CPU, by Triton's interpreter and a clock that runs backwards."""
     times = iter(range(1000, 0, -1))
-    session, Case = measured.session, cases.Case
+    session, Case = autotune.session, cases.Case
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(
-        measured, "session", lambda **options: session(lambda call: float(next(times)), **options)
+        autotune, "session", lambda **options: session(lambda call: float(next(times)), **options)
     )
     monkeypatch.setattr(cases, "Case", lambda **fields: Case(**fields | {"device": "cpu"}))
     shapes = ("--shape", "1,2,40,16", "--shape", "1,2/1,1:600,16")

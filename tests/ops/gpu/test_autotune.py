@@ -16,7 +16,7 @@ if not HAS_TRITON:
 from flashpoint.ops.gpu import replay
 from flashpoint.ops.gpu.call import Call
 from flashpoint.ops.gpu.device import gpu_of
-from flashpoint.ops.gpu.tiles import measured, stored, table
+from flashpoint.ops.gpu.tiles import autotune, stored, table
 from flashpoint.ops.gpu.tiles.table import Kind, Tiles
 from flashpoint.ops.spec import Terms
 
@@ -46,7 +46,7 @@ class FakeTimer:
         return abs(len(self.seen[self.kernel]) - 1 - self.fastest) + 1.0
 
     def session(self):
-        return measured.session(self, on_candidate=self.on_candidate)
+        return autotune.session(self, on_candidate=self.on_candidate)
 
 
 FP16_CASES = [pytest.param(torch.float16, number, id=f"fp16-{number}") for number in range(9)]
@@ -95,7 +95,7 @@ def test_session_finds_stores_and_later_calls_use_the_fastest(store):
 def test_gain_within_noise_changes_nothing():
     call = make_call(dtype=torch.float16)
     times = iter([1.0, *[0.99] * 20])
-    with measured.session(lambda call: next(times)) as tuned:
+    with autotune.session(lambda call: next(times)) as tuned:
         attention(call.q, call.k, call.v, impl="triton")
     assert tuned.found[0].before == tuned.found[0].after
 
@@ -110,12 +110,12 @@ def test_failing_candidates_are_skipped():
             raise RuntimeError("out of resources")
         return 1.0
 
-    with measured.session(timer) as tuned:
+    with autotune.session(timer) as tuned:
         attention(call.q, call.k, call.v, impl="triton")
     kind = Kind.of("forward", call)
     gpu = gpu_of(call.q.device)
     assert tuned.found[0].before_ms == math.inf
-    assert tuned.found[0].after == measured._CANDIDATES["forward"][1]
+    assert tuned.found[0].after == autotune._CANDIDATES["forward"][1]
     assert table.usual_tiles(kind, gpu) == tuned.found[0].after
 
 
@@ -124,7 +124,7 @@ def test_nothing_is_stored_where_every_candidate_fails(store):
         raise RuntimeError("out of resources")
 
     call = make_call(dtype=torch.float16)
-    with measured.session(timer) as tuned:
+    with autotune.session(timer) as tuned:
         o = attention(call.q, call.k, call.v, impl="triton")
     assert o.isfinite().all()
     assert tuned.found == []
@@ -136,7 +136,7 @@ def test_full_memory_is_not_taken_for_a_failing_candidate():
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     call = make_call(dtype=torch.float16)
-    with measured.session(timer), pytest.raises(torch.OutOfMemoryError):
+    with autotune.session(timer), pytest.raises(torch.OutOfMemoryError):
         attention(call.q, call.k, call.v, impl="triton")
 
 
@@ -145,12 +145,12 @@ def test_rehearsals_are_repeated_and_not_recorded():
     kept = []
 
     def timer(call):
-        assert isinstance(call.__self__, measured.Rehearsal)
+        assert isinstance(call.__self__, autotune.Rehearsal)
         call()
         kept.append(call.__self__)
         return 1.0
 
-    with measured.session(timer):
+    with autotune.session(timer):
         attention(call.q, call.k, call.v, impl="triton")
     assert kept
     assert all(len(x.steps) == 1 and not x.launches and not x.is_repeatable for x in kept)
@@ -166,12 +166,12 @@ def timed(monkeypatch):
         calls.append(call)
         return float(len(calls))
 
-    monkeypatch.setattr(measured, "bench_ms", bench_ms)
+    monkeypatch.setattr(autotune, "bench_ms", bench_ms)
     return calls
 
 
 def test_first_call_does_not_tune_unless_asked(timed, monkeypatch, store):
-    monkeypatch.setattr(measured, "_is_timeable", lambda call: True)
+    monkeypatch.setattr(autotune, "_is_timeable", lambda call: True)
     call = make_call()
     for value in (None, "0", ""):
         if value is not None:
@@ -182,14 +182,14 @@ def test_first_call_does_not_tune_unless_asked(timed, monkeypatch, store):
 
 
 def test_variable_tunes_a_kind_once(timed, monkeypatch, store):
-    monkeypatch.setattr(measured, "_is_timeable", lambda call: True)
+    monkeypatch.setattr(autotune, "_is_timeable", lambda call: True)
     monkeypatch.setenv("FLASHPOINT_AUTOTUNE", "1")
     call = make_call()
     attention(call.q, call.k, call.v, impl="triton")
     assert len(timed) == 5
     assert len(json.loads(store.read_text())["tiles"]) == 1
     attention(call.q, call.k, call.v, impl="triton")
-    measured._tried.clear()  # as in another process
+    autotune._tried.clear()  # as in another process
     attention(call.q, call.k, call.v, impl="triton")
     assert len(timed) == 5
 
@@ -209,7 +209,7 @@ def test_captured_call_does_not_tune(monkeypatch):
 
     for capturing in (True, False):
         monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda x=capturing: x)
-        assert measured._is_timeable(OnGpu) is not capturing
+        assert autotune._is_timeable(OnGpu) is not capturing
 
 
 @pytest.mark.gpu

@@ -16,7 +16,7 @@ if not HAS_TRITON:
 
 from flashpoint.ops.gpu.call import Call
 from flashpoint.ops.gpu.device import INTERPRETER, Gpu, gpu_of
-from flashpoint.ops.gpu.tiles import measured, stored, table
+from flashpoint.ops.gpu.tiles import autotune, stored, table
 from flashpoint.ops.gpu.tiles.table import Kind, Tiles
 from flashpoint.ops.spec import Terms
 
@@ -79,7 +79,7 @@ def test_candidates_are_different_and_fit(kernel, kilobytes):
     gpu = Gpu("some GPU", 8, kilobytes * 1024, 40)
     for dtype, D in itertools.product((torch.float16, torch.float32), BLOCKS):
         kind = make_kind(kernel, dtype=dtype, block_d=D, block_dv=D, num_queries=32)
-        first, *others = measured.candidates(kind, gpu)
+        first, *others = autotune.candidates(kind, gpu)
         assert first == table.table_tiles(kind, gpu)
         assert all(table.fits(kind, tiles, gpu) for tiles in others)
         assert len({first, *others}) == 1 + len(others)
@@ -114,7 +114,7 @@ def test_tiles_keep_out_of_the_trap(kernel, D, Dv):
     stored.keep(kind.key(H200), Tiles(64, 64, 4, 2)._asdict())
     found = [table.usual_tiles(kind, H200)]
     if kernel != "scored":
-        found += measured.candidates(kind, H200)
+        found += autotune.candidates(kind, H200)
     for tiles in found:
         assert tiles.num_warps < 4 if kernel == "decode" else getattr(tiles, rows) <= 32
     streamed = table.usual_tiles(kind._replace(streams=True), H200)

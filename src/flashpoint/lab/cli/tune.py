@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from flashpoint.lab.bench.cases import Case
     from flashpoint.ops.gpu.call import Call
-    from flashpoint.ops.gpu.tiles.measured import Tuned
+    from flashpoint.ops.gpu.tiles.autotune import Tuned
     from flashpoint.ops.gpu.tiles.table import Kind, Tiles
 
 SHAPES = ("8,12,197,64", "4,16,2048,64", "2,16,4096,128", "1,32/8,1:32768,128")
@@ -119,7 +119,7 @@ def _measure(cases: "Sequence[Case]") -> "list[tuple[Case, Tuned]]":
     """Tune every case and show on stderr what is measured."""
     from rich.console import Console
 
-    from flashpoint.ops.gpu.tiles.measured import session
+    from flashpoint.ops.gpu.tiles.autotune import session
 
     console, results = Console(stderr=True), []
     with console.status("") as status:
@@ -161,7 +161,7 @@ def _draw_candidates(kinds: "dict[Case, list[Kind]]") -> "Table":
     from rich.table import Table
 
     from flashpoint.ops.gpu.device import gpu_of
-    from flashpoint.ops.gpu.tiles.measured import candidates
+    from flashpoint.ops.gpu.tiles.autotune import candidates
 
     gpu = gpu_of(torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu"))
     name = gpu.name if torch.cuda.is_available() else "a Hopper, as no GPU is here"

@@ -17,7 +17,7 @@ from flashpoint.ops.gpu.portable.backward_dkdv import backward_dkdv_kernel
 from flashpoint.ops.gpu.portable.backward_dq import backward_dq_kernel
 from flashpoint.ops.gpu.portable.blocks import Layout
 from flashpoint.ops.gpu.replay import Recorder, only
-from flashpoint.ops.gpu.tiles.measured import autotuned
+from flashpoint.ops.gpu.tiles.autotune import autotuned
 from flashpoint.ops.gpu.tiles.table import dkdv_tiles, dq_tiles
 
 

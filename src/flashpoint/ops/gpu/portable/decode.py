@@ -24,7 +24,7 @@ from flashpoint.ops.gpu.portable.blocks import (
     sequence,
 )
 from flashpoint.ops.gpu.replay import Recorder, Role, only
-from flashpoint.ops.gpu.tiles.measured import autotuned
+from flashpoint.ops.gpu.tiles.autotune import autotuned
 from flashpoint.ops.gpu.tiles.table import decode_tiles
 from flashpoint.ops.implementations import INTERPRETED
 

@@ -21,7 +21,7 @@ from flashpoint.ops.gpu.portable.blocks import (
     store_rows,
 )
 from flashpoint.ops.gpu.replay import Recorder, only
-from flashpoint.ops.gpu.tiles.measured import autotuned
+from flashpoint.ops.gpu.tiles.autotune import autotuned
 from flashpoint.ops.gpu.tiles.table import forward_tiles
 
 
