@@ -1,5 +1,6 @@
 """The page of runs: what stands in it, that text is escaped, that nothing is fetched."""
 
+import json
 import re
 import subprocess
 import sys
@@ -172,3 +173,22 @@ def test_report_imports_no_torch(twins):
         "sys.exit('torch' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_run_on_text_has_its_own_metrics(tmp_path):
+    numbers = {"loss": 1.82, "token_accuracy": 0.6653}
+    run = make_run(
+        tmp_path / "text", unit="tokens", validation=numbers, best={"step": 300, **numbers}
+    )
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    for line in lines:
+        if line.pop("top1", None) is not None:
+            del line["top5"]
+            line["token_accuracy"] = 0.6
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    page = report_runs([run], title="Text")
+    assert "Token accuracy on validation data: relu <strong>66.53%</strong>." in page
+    assert "Not validated yet" not in page
+    for part in ("tokens/s", "66.53% at step 300", "Accuracy on validation data"):
+        assert part in page
+    assert "top-1" not in page

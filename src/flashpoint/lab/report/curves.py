@@ -9,6 +9,7 @@ from typing import TypeVar
 from flashpoint.lab.report.chart import add_places
 from flashpoint.lab.report.figure import SERIES, Figure, Line, embed, line_figure, tabs
 from flashpoint.lab.report.html import Html, join, tag
+from flashpoint.lab.report.metrics import METRICS, metrics_of
 from flashpoint.lab.runs.findings import Factor
 from flashpoint.lab.runs.run_files import Row, RunFiles, number
 
@@ -99,16 +100,21 @@ def _panels(drawn: Sequence[_Drawn]) -> Html:
 
 def _panel(drawn: Sequence[_Drawn], axis: str) -> Html:
     figures = [
-        _figure("Accuracy on validation data", drawn, axis, "top1", is_training=False),
-        _figure("Loss on validation data", drawn, axis, "loss", is_training=False),
+        *(
+            _figure("Accuracy on validation data", drawn, axis, metric.name)
+            for metric in metrics_of([one.run for one in drawn])[:1]
+            if metric.is_share
+        ),
+        _figure("Loss on validation data", drawn, axis, "loss"),
         _figure("Loss on training data", drawn, axis, "loss", is_training=True),
     ]
     return tag("div", *(embed(figure) for figure in figures if figure.traces), class_="grid three")
 
 
 def _figure(
-    title: str, drawn: Sequence[_Drawn], axis: str, quantity: str, *, is_training: bool
+    title: str, drawn: Sequence[_Drawn], axis: str, quantity: str, *, is_training: bool = False
 ) -> Figure:
+    is_share = any(metric.is_share for metric in METRICS if metric.name == quantity)
     lines: list[Line] = []
     for one in drawn:
         x, y = _points(one.run, axis, quantity, is_training=is_training)
@@ -126,8 +132,8 @@ def _figure(
         title,
         [line for line in lines if line.x],
         x_title="seconds" if axis == "seconds" else "step",
-        y_title="top-1" if quantity == "top1" else quantity,
-        y_format=".0%" if quantity == "top1" else "",
+        y_title=next(metric.label for metric in METRICS if metric.name == quantity),
+        y_format=".0%" if is_share else "",
     )
 
 

@@ -113,6 +113,12 @@ def number(row: Row, key: str) -> float | None:
     return float(value) if math.isfinite(value) else None
 
 
+def mapping_of(row: Row, key: str) -> Mapping[str, Any]:
+    """A part of a file, empty if it is missing or something else."""
+    value = row.get(key)
+    return value if isinstance(value, Mapping) else {}
+
+
 class Glance(NamedTuple):
     """What the files of a run say; None is not known yet."""
 
