@@ -64,6 +64,10 @@ class Addressed(replay.Recorder):
         self.launches[-1] = last._replace(shortcut=shortcut)
         self.shortcuts.append(shortcut)
 
+    def empty(self, role, shape, dtype):
+        assert role not in self.buffers, "a replay would make one buffer of two"
+        return super().empty(role, shape, dtype)
+
     def find(self, address, dtype):
         """What lies at an address, which must be in a tensor of this call."""
         for x in self.memory:
@@ -349,6 +353,10 @@ HOPPER = {
 }
 for L, D, name in itertools.product((200, 300, 1100), (64, 128), NORMS):
     HOPPER[f"packed, {L}, {D}, {name}"] = OnHopper((1, 2, 2, L, L, D, D), norms=NORMS[name])
+for D in (64, 128):  # the operator itself takes gains of norms that are none
+    HOPPER[f"packed, unused gain, {D}"] = OnHopper(
+        (1, 2, 2, 300, 300, D, D), norms=((None, "rms"), "qk")
+    )
 
 
 @pytest.mark.parametrize("call", HOPPER.values(), ids=HOPPER)
