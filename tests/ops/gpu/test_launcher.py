@@ -357,6 +357,33 @@ def test_launcher_that_takes_other_arguments_is_left_to_triton(call, error):
     call_twice_more(call, kernel)
 
 
+@pytest.mark.usefixtures("warned_anew")
+def test_another_thread_that_gives_up_takes_no_launch_away(call):
+    """A replay that is under way then goes Triton's own way too, or by all of its shortcuts."""
+    kernel = Kernel()
+    call(kernel, *make())
+    (recorder,) = replay._recordings.values()
+    recorder.launches *= 2
+    (own,) = recorder.shortcuts
+    others, q, k = iter([True]), *make()
+
+    def launch_while_another_replays(*given):
+        if next(others, False):
+            call(kernel, *make())
+        own.launch(*given)
+
+    def refuse(*_):
+        raise TypeError("function takes exactly 17 arguments")
+
+    changed = (launch_while_another_replays, refuse)
+    recorder.shortcuts[:] = [own._replace(launch=launch) for launch in changed]
+    with pytest.warns(UserWarning, match="in another way"):
+        _, o = call(kernel, q, k)
+    last = kernel.notes[-2:]
+    assert not any(map(took_shortcut, last))
+    assert all(any(x is o for x in given.arguments) for given in last)
+
+
 @pytest.mark.parametrize("error", [AttributeError, ImportError])
 @pytest.mark.usefixtures("warned_anew")
 def test_hooks_and_streams_of_another_name_are_left_to_triton(call, monkeypatch, error):

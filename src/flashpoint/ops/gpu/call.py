@@ -124,6 +124,8 @@ class Call(NamedTuple):
         """Samples of one length in qkv [B, L, 3, H, D], in any strides."""
         q, k, v = (x.transpose(1, 2) for x in qkv.unbind(2))
         call = cls.dense(q, k, v, bias, mask, key_lengths, terms)
+        q_gain = None if qk_norm.q_kind == "none" else q_gain
+        k_gain = None if qk_norm.k_kind == "none" else k_gain
         return call._replace(qk_norm=QKNorm(q_gain, k_gain, qk_norm))
 
     @classmethod

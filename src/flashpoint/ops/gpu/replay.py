@@ -149,7 +149,7 @@ class Recorder:
             for shortcut in self.shortcuts:
                 shortcut.run(addresses, stream)
         except CHANGED:
-            self.shortcuts.clear()
+            self.shortcuts = []  # not cleared: another thread may be in the middle of them
             versions.warn_of_launcher()
             return False
         return True
