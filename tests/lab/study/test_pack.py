@@ -15,7 +15,7 @@ from lab.study.tiny import SETTINGS, STUDY, content, measurement, plan, settle, 
 from flashpoint.errors import InputError
 from flashpoint.lab.report.run_report import report_runs
 from flashpoint.lab.report.study_report import report_studies
-from flashpoint.lab.runs import names, trials, writing
+from flashpoint.lab.runs import names, stored, trials, writing
 from flashpoint.lab.runs.metrics import read_metrics
 from flashpoint.lab.study import store
 from flashpoint.lab.study.sections import read_section
@@ -207,6 +207,16 @@ def test_what_a_killed_writer_left_is_no_file_to_keep(study):
     (study / FINISHED / names.LOCK).write_text("12")
     store.pack_study(study)
     assert files(study).keys() == {names.STUDY, names.TRIALS}
+
+
+@pytest.mark.parametrize("folder", [".", "runs"])
+def test_file_of_the_same_name_that_is_no_study_s_is_nobody_s_pack(tmp_path, folder):
+    """A run's folder may lie beside, or below, a user's own trials.jsonl."""
+    (tmp_path / names.TRIALS).write_text('{"my": "own"}\n')
+    run = make_run(tmp_path / folder / "run", top1=0.5)
+    assert not stored.exists(run / names.START)
+    assert stored.listed(run / names.ATTENTION, names.ALL_MAPS) == []
+    assert report_runs([run], title="A run")
 
 
 def test_folder_beside_its_pack_must_be_the_same(study):
