@@ -219,6 +219,16 @@ def test_file_of_the_same_name_that_is_no_study_s_is_nobody_s_pack(tmp_path, fol
     assert report_runs([run], title="A run")
 
 
+def test_what_a_killed_unpack_left_is_gone_after_the_next(study):
+    before = files(study)
+    store.pack_study(study)
+    for folder in (study / FINISHED, study / FINISHED / names.ATTENTION):
+        folder.mkdir(exist_ok=True)
+        (folder / ".maps.png.12.part").write_bytes(b"half")
+    store.unpack_study(study)
+    assert files(study) == before
+
+
 def test_folder_beside_its_pack_must_be_the_same(study):
     copy = study.parent / "copy"
     shutil.copytree(study / FINISHED, copy)

@@ -32,7 +32,14 @@ from flashpoint.lab.runs.stored import (
     read_text,
     unreadable,
 )
-from flashpoint.lab.runs.writing import PARTS, json_bytes, replace_file, sync_folder, writing
+from flashpoint.lab.runs.writing import (
+    PARTS,
+    json_bytes,
+    remove_parts,
+    replace_file,
+    sync_folder,
+    writing,
+)
 
 Content: TypeAlias = dict[str, Any] | list[dict[str, Any]] | str
 Files: TypeAlias = dict[str, bytes]
@@ -157,6 +164,8 @@ def unpack(study: Path) -> int:
     for trial, files in packed.items():
         for name, content in files.items():
             replace_file(study / trial / name, content)
+        for folder in (study / trial, study / trial / names.ATTENTION):
+            remove_parts(folder)
     with writing(file):
         file.unlink()
         sync_folder(study)
