@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
+from contextlib import contextmanager
 
 import broken_files
 import pytest
@@ -253,19 +254,27 @@ def test_packed_study_is_not_run(study):
     assert not files(study)
 
 
-def test_study_in_use_is_not_packed(study):
+@contextmanager
+def held(file):
+    """A file that another process locks."""
     code = (
         "import sys; from pathlib import Path; from flashpoint.lab.runs.locks import locked\n"
         "with locked(Path(sys.argv[1])): print(flush=True); sys.stdin.read()"
     )
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    command = [sys.executable, "-c", code, str(study / names.LOCK)]
-    with subprocess.Popen(command, **pipes) as process:
+    with subprocess.Popen([sys.executable, "-c", code, str(file)], **pipes) as process:
         process.stdout.readline()
+        try:
+            yield
+        finally:
+            process.stdin.close()
+
+
+def test_study_in_use_is_not_packed(study):
+    with held(study / names.LOCK):
         for refused in (store.pack_study, store.unpack_study):
             with pytest.raises(InputError, match="is in use by process"):
                 refused(study)
-        process.stdin.close()
 
 
 def test_folders_are_not_unpacked(study):
@@ -339,5 +348,7 @@ def test_cut_pack_is_refused(study):
         with pytest.raises(InputError, match=r"tiny/trials\.jsonl, line 5 cannot be read"):
             page(study)
     file.write_bytes(whole[: whole.rindex(b"\n", 0, -1)])
-    with pytest.raises(InputError, match=r"tiny/trials\.jsonl has no trial 'wait'"):
-        page(study)
+    for use in (page, store.pack_study, store.unpack_study):
+        with pytest.raises(InputError, match=r"tiny/trials\.jsonl has no trial 'wait'"):
+            use(study)
+    assert files(study).keys() == {names.STUDY, names.TRIALS}

@@ -151,8 +151,10 @@ def pack_study(folder: Path) -> int:
 
 def unpack_study(folder: Path) -> int:
     """Make the folders of a packed study's trials again; gives how many."""
-    read_study(folder)
+    stored = read_study(folder)
     with claim_study(folder):
+        for trial in stored.trials:
+            read_trial(trial)  # or a pack that lost lines would be gone, and with it the notice
         return pack.unpack(folder)
 
 
