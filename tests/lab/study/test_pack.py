@@ -277,6 +277,16 @@ def test_study_in_use_is_not_packed(study):
                 refused(study)
 
 
+def test_trial_whose_runner_was_killed_is_not_packed_while_it_trains(study):
+    before = files(study)
+    with (
+        held(study / STOPPED / names.LOCK),
+        pytest.raises(InputError, match=f"{STOPPED} is in use by a process that trains it"),
+    ):
+        store.pack_study(study)
+    assert files(study).keys() - before.keys() == {f"{STOPPED}/{names.LOCK}"}
+
+
 def test_folders_are_not_unpacked(study):
     with pytest.raises(InputError, match=r"tiny is not packed: it has no trials\.jsonl\."):
         store.unpack_study(study)

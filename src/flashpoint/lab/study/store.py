@@ -145,6 +145,10 @@ def pack_study(folder: Path) -> int:
         stored = read_study(folder)
         for trial in stored.trials:
             read_trial(trial)
+            if is_held(trial / LOCK):
+                raise InputError(
+                    f"{trial} is in use by a process that trains it. Wait until it ends."
+                )
         pack.pack(folder, [trial.name for trial in stored.trials])
     return len(stored.trials)
 
