@@ -1,6 +1,6 @@
 """Commands that are killed at random moments and given again end with the same bits.
 
-``pytest tests/test_kills.py --kills 10 -rP`` kills train, study run and data prepare ten times
+``pytest tests/lab/test_kills.py --kills 10 -rP`` kills train, study run and data prepare ten times
 each and shows when; without the option each is killed once. ``--kill-seed N`` draws the moments
 of an earlier test again.
 """
