@@ -324,3 +324,13 @@ def test_packed_study_is_reported_and_runs_again_once_it_is_unpacked(study):
     assert content(folder) == before
     assert study(*run).exit_code == 0
     assert "holds no study" in refused(study, "pack", folder / "add")
+
+
+def test_unpack_of_many_goes_on_with_those_that_are_packed(study, tmp_path):
+    """As the same command must after it was killed between two of them."""
+    one, two = (stored_study(tmp_path / "kept" / name) for name in ("one", "two"))
+    before = content(two)
+    study("pack", two)
+    assert f"{two}: 2 trials in folders" in study("unpack", tmp_path / "kept").stdout
+    assert content(two) == {**before, names.LOCK: content(two)[names.LOCK]}
+    assert f"{one} is not packed" in refused(study, "unpack", tmp_path / "kept")

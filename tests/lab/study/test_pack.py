@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
+from contextlib import contextmanager
 
 import broken_files
 import pytest
@@ -15,7 +16,7 @@ from lab.study.tiny import SETTINGS, STUDY, content, measurement, plan, settle, 
 from flashpoint.errors import InputError
 from flashpoint.lab.report.run_report import report_runs
 from flashpoint.lab.report.study_report import report_studies
-from flashpoint.lab.runs import names, trials, writing
+from flashpoint.lab.runs import names, stored, trials, writing
 from flashpoint.lab.runs.metrics import read_metrics
 from flashpoint.lab.study import store
 from flashpoint.lab.study.sections import read_section
@@ -209,6 +210,26 @@ def test_what_a_killed_writer_left_is_no_file_to_keep(study):
     assert files(study).keys() == {names.STUDY, names.TRIALS}
 
 
+@pytest.mark.parametrize("folder", [".", "runs"])
+def test_file_of_the_same_name_that_is_no_study_s_is_nobody_s_pack(tmp_path, folder):
+    """A run's folder may lie beside, or below, a user's own trials.jsonl."""
+    (tmp_path / names.TRIALS).write_text('{"my": "own"}\n')
+    run = make_run(tmp_path / folder / "run", top1=0.5)
+    assert not stored.exists(run / names.START)
+    assert stored.listed(run / names.ATTENTION, names.ALL_MAPS) == []
+    assert report_runs([run], title="A run")
+
+
+def test_what_a_killed_unpack_left_is_gone_after_the_next(study):
+    before = files(study)
+    store.pack_study(study)
+    for folder in (study / FINISHED, study / FINISHED / names.ATTENTION):
+        folder.mkdir(exist_ok=True)
+        (folder / ".maps.png.12.part").write_bytes(b"half")
+    store.unpack_study(study)
+    assert files(study) == before
+
+
 def test_folder_beside_its_pack_must_be_the_same(study):
     copy = study.parent / "copy"
     shutil.copytree(study / FINISHED, copy)
@@ -233,19 +254,37 @@ def test_packed_study_is_not_run(study):
     assert not files(study)
 
 
-def test_study_in_use_is_not_packed(study):
+@contextmanager
+def held(file):
+    """A file that another process locks."""
     code = (
         "import sys; from pathlib import Path; from flashpoint.lab.runs.locks import locked\n"
         "with locked(Path(sys.argv[1])): print(flush=True); sys.stdin.read()"
     )
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    command = [sys.executable, "-c", code, str(study / names.LOCK)]
-    with subprocess.Popen(command, **pipes) as process:
+    with subprocess.Popen([sys.executable, "-c", code, str(file)], **pipes) as process:
         process.stdout.readline()
+        try:
+            yield
+        finally:
+            process.stdin.close()
+
+
+def test_study_in_use_is_not_packed(study):
+    with held(study / names.LOCK):
         for refused in (store.pack_study, store.unpack_study):
             with pytest.raises(InputError, match="is in use by process"):
                 refused(study)
-        process.stdin.close()
+
+
+def test_trial_whose_runner_was_killed_is_not_packed_while_it_trains(study):
+    before = files(study)
+    with (
+        held(study / STOPPED / names.LOCK),
+        pytest.raises(InputError, match=f"{STOPPED} is in use by a process that trains it"),
+    ):
+        store.pack_study(study)
+    assert files(study).keys() - before.keys() == {f"{STOPPED}/{names.LOCK}"}
 
 
 def test_folders_are_not_unpacked(study):
@@ -319,5 +358,7 @@ def test_cut_pack_is_refused(study):
         with pytest.raises(InputError, match=r"tiny/trials\.jsonl, line 5 cannot be read"):
             page(study)
     file.write_bytes(whole[: whole.rindex(b"\n", 0, -1)])
-    with pytest.raises(InputError, match=r"tiny/trials\.jsonl has no trial 'wait'"):
-        page(study)
+    for use in (page, store.pack_study, store.unpack_study):
+        with pytest.raises(InputError, match=r"tiny/trials\.jsonl has no trial 'wait'"):
+            use(study)
+    assert files(study).keys() == {names.STUDY, names.TRIALS}

@@ -176,6 +176,17 @@ def test_run_without_the_checkpoint_of_an_early_stop_asks_for_the_flag(
     assert contents(out) == before
 
 
+def test_curve_of_a_run_that_noted_no_checkpoint_is_not_dropped(run):
+    """As earlier versions left it, without saved.json."""
+    shutil.rmtree(run / "checkpoints")
+    (run / "saved.json").unlink()
+    before = contents(run)
+    validated = max(line["step"] for line in curve(run) if line["kind"] == "validation")
+    with pytest.raises(LostError, match=f"the run saved one of step {validated}: it was removed"):
+        train_quietly(tiny_config(), run)
+    assert contents(run) == before
+
+
 def test_newer_checkpoints_that_are_gone_are_spoken_of(run, whole):
     for step in checkpoints.saved_steps(run / "checkpoints")[1:]:
         shutil.rmtree(run / "checkpoints" / f"step_{step}")

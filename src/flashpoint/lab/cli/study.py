@@ -215,9 +215,11 @@ def pack(folder: Folder) -> None:
 @study.command()
 def unpack(folder: Folder) -> None:
     """Make the folders of packed studies again, as they were."""
+    from flashpoint.lab.runs.pack import is_packed
     from flashpoint.lab.study.store import unpack_study
 
-    for path in _studies_below(folder):
+    found = _studies_below(folder)
+    for path in [path for path in found if is_packed(path)] or found[:1]:
         typer.echo(f"{path}: {unpack_study(path)} trials in folders")
 
 

@@ -32,7 +32,14 @@ from flashpoint.lab.runs.stored import (
     read_text,
     unreadable,
 )
-from flashpoint.lab.runs.writing import PARTS, json_bytes, replace_file, sync_folder, writing
+from flashpoint.lab.runs.writing import (
+    PARTS,
+    json_bytes,
+    remove_parts,
+    replace_file,
+    sync_folder,
+    writing,
+)
 
 Content: TypeAlias = dict[str, Any] | list[dict[str, Any]] | str
 Files: TypeAlias = dict[str, bytes]
@@ -87,7 +94,8 @@ def is_folder_name(name: str) -> bool:
 def find(file: Path) -> Packed | None:
     """A file of a trial from its study's pack; None if there is no pack, or it lacks the file."""
     for folder in file.parents[1:3]:
-        if os.path.lexists(held := folder / names.TRIALS):
+        if _may_be_packed(folder):
+            held = folder / names.TRIALS
             trial, name = file.relative_to(folder).as_posix().split("/", 1)
             content = _read(held).get(trial, {}).get(name)
             return None if content is None else Packed(_decode(content), f"{held}, {trial}/{name}")
@@ -97,13 +105,19 @@ def find(file: Path) -> Packed | None:
 def matching(folder: Path, pattern: str) -> list[Path]:
     """Files that a pack has in a trial's folder, or in a folder within it, by their last names."""
     for study in folder.parents[:2]:
-        if os.path.lexists(held := study / names.TRIALS):
+        if _may_be_packed(study):
             trial = folder.relative_to(study).parts[0]
-            files = [study / trial / name for name in _read(held).get(trial, {})]
+            packed = _read(study / names.TRIALS).get(trial, {})
+            files = [study / trial / name for name in packed]
             return [
                 f for f in files if f.parent == folder and fnmatch.fnmatchcase(f.name, pattern)
             ]
     return []
+
+
+def _may_be_packed(folder: Path) -> bool:
+    """Whether a folder is a study's with a pack; others may have a file of that name."""
+    return all(os.path.lexists(folder / name) for name in (names.TRIALS, names.STUDY))
 
 
 def is_packed(study: Path) -> bool:
@@ -150,6 +164,8 @@ def unpack(study: Path) -> int:
     for trial, files in packed.items():
         for name, content in files.items():
             replace_file(study / trial / name, content)
+        for folder in (study / trial, study / trial / names.ATTENTION):
+            remove_parts(folder)
     with writing(file):
         file.unlink()
         sync_folder(study)

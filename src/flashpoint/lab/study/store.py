@@ -145,14 +145,20 @@ def pack_study(folder: Path) -> int:
         stored = read_study(folder)
         for trial in stored.trials:
             read_trial(trial)
+            if is_held(trial / LOCK):
+                raise InputError(
+                    f"{trial} is in use by a process that trains it. Wait until it ends."
+                )
         pack.pack(folder, [trial.name for trial in stored.trials])
     return len(stored.trials)
 
 
 def unpack_study(folder: Path) -> int:
     """Make the folders of a packed study's trials again; gives how many."""
-    read_study(folder)
+    stored = read_study(folder)
     with claim_study(folder):
+        for trial in stored.trials:
+            read_trial(trial)  # or a pack that lost lines would be gone, and with it the notice
         return pack.unpack(folder)
 
 

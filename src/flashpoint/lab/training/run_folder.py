@@ -234,11 +234,17 @@ def _wrote_config(path: Path) -> bool:
 
 
 def _require_checkpoints(path: Path) -> None:
-    """Refuse a run that saved a checkpoint and has none left."""
-    noted = checkpoints.noted_step(path)
-    if noted and not checkpoints.saved_steps(path / CHECKPOINTS):
+    """Refuse a run that saved a checkpoint and has none left.
+
+    Earlier versions noted none; but only a step that was saved is validated.
+    """
+    if checkpoints.saved_steps(path / CHECKPOINTS):
+        return
+    validated = [line["step"] for line in read_metrics(path) if line["kind"] == "validation"]
+    saved = checkpoints.noted_step(path) or max(validated, default=0)
+    if saved:
         raise LostError(
-            f"{path / CHECKPOINTS} has no checkpoint, but the run saved one of step {noted}: it "
+            f"{path / CHECKPOINTS} has no checkpoint, but the run saved one of step {saved}: it "
             "was removed or lies elsewhere. Restore it, or pass --fresh to begin anew without "
             "the curve so far."
         )
