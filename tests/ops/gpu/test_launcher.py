@@ -212,32 +212,49 @@ def test_hooks_are_told_of_replays(call, monkeypatch, which, is_chain):
     assert getattr(knobs.runtime, which) in given.hooks
 
 
-CHANGES = {
+@pytest.fixture
+def warned_anew():
+    """A process is told of a changed launcher once; here each test."""
+    versions.warn_of_launcher.cache_clear()
+    yield
+    versions.warn_of_launcher.cache_clear()
+
+
+OWN_WORK = {
     "global scratch": {"global_scratch_size": 8},
     "profile scratch": {"profile_scratch_size": 8},
     "sanitizer": {"gsan_enabled": True},
-    "another function": {"launch": lambda *_: None},
-    "no function": {"launch": print},
     "no maps": {"metas": 0},
 }
 
 
-@pytest.mark.parametrize("changes", CHANGES.values(), ids=CHANGES)
+@pytest.mark.parametrize("changes", OWN_WORK.values(), ids=OWN_WORK)
 def test_kernels_that_need_triton_have_no_shortcut(changes, made):
     values = values_of(*map(describe, make()))
     assert find(Kernel(), values) is not None
     assert find(Kernel(**changes), values) is None
+    assert find(Kernel(), values_of(describe(make()[0]), make()[0])) is None
 
 
-def test_launchers_of_another_form_have_no_shortcut(made):
+def without_pdl():
     kernel = Kernel()
-    q, k = make()
-    assert find(kernel, values_of(describe(q), k)) is None
-    assert (
-        find(SimpleNamespace(compiled=None, arg_names=kernel.arg_names), values_of(q, k)) is None
-    )
     del kernel.compiled.run.launch_pdl
-    assert find(kernel, values_of(describe(q), describe(k))) is None
+    return kernel
+
+
+OTHERS = {
+    "another function": lambda: Kernel(launch=lambda *_: None),
+    "no function": lambda: Kernel(launch=print),
+    "no kernel": lambda: SimpleNamespace(compiled=None, arg_names=Kernel.arg_names),
+    "no such field": without_pdl,
+}
+
+
+@pytest.mark.parametrize("kernel", OTHERS.values(), ids=OTHERS)
+@pytest.mark.usefixtures("warned_anew")
+def test_launchers_of_another_form_have_no_shortcut(kernel, made):
+    with pytest.warns(UserWarning, match="in another way"):
+        assert find(kernel(), values_of(*map(describe, make()))) is None
 
 
 def test_replays_without_a_shortcut_go_by_triton(call, monkeypatch):
@@ -321,14 +338,6 @@ def test_all_that_a_descriptor_holds_comes_along(call):
     given, _ = call(kernel, *make(), describe_newly)
     maps = [x for x in given.arguments if isinstance(x, tuple) and x[0] == "map"]
     assert all(rest.endswith(" 1)") for *_, rest in maps)  # padding with NaN is 1
-
-
-@pytest.fixture
-def warned_anew():
-    """A process is told of a changed launcher once; here each test."""
-    versions.warn_of_launcher.cache_clear()
-    yield
-    versions.warn_of_launcher.cache_clear()
 
 
 def call_twice_more(call, kernel):
@@ -435,13 +444,15 @@ def test_descriptors_that_cannot_be_copied_are_launched_by_triton_each_time(call
 
 
 @pytest.mark.parametrize("error", [ValueError, IndexError, AssertionError, RuntimeError])
+@pytest.mark.usefixtures("warned_anew")
 def test_descriptions_that_fail_leave_no_shortcut(made, monkeypatch, error):
     def fail(*_):
         raise error("another kind of descriptor")
 
     kernel = Kernel()
     monkeypatch.setattr(launcher, "_take_apart", lambda launch: (launch, [fail, fail]))
-    assert find(kernel, values_of(*map(describe, make()))) is None
+    with pytest.warns(UserWarning, match="in another way"):
+        assert find(kernel, values_of(*map(describe, make()))) is None
 
 
 def test_first_call_asks_nothing_of_triton_that_may_be_gone(made, monkeypatch):

@@ -259,6 +259,7 @@ CASES = [pytest.param(kind, Addressed, id=name) for name, kind in KINDS.items()]
 CASES += [pytest.param(KINDS[name], Refusing, id=f"{name}, refused") for name in REFUSED]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "recorder"), CASES)
 def test_replays_follow_the_reference(kind, recorder, recordings, monkeypatch):
     monkeypatch.setattr(replay, "Recorder", recorder)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from flashpoint.ops.gpu.versions import Form, launcher_form
+from flashpoint.ops.gpu.versions import Form, launcher_form, warn_of_launcher
 
 MOST_MAPS = 128  # of one argument; then all are forgotten
 STREAM = 3  # its place among the launcher's own arguments
@@ -138,6 +138,7 @@ def find_shortcut(
         own = _own_arguments(compiled, grid, form)
         return _fill_in(run.launch, own, form, roles, values)
     except Exception:  # noqa: BLE001 - private names may raise anything; Triton's way is left
+        warn_of_launcher()
         return None
 
 
