@@ -192,8 +192,9 @@ def test_file_that_a_pack_would_lose_is_refused(study, name):
     (study / FINISHED / name).parent.mkdir(parents=True, exist_ok=True)
     (study / FINISHED / name).write_text("kept")
     before = files(study)
-    with pytest.raises(InputError, match="is no record of a trial, and a pack would lose it"):
+    with pytest.raises(InputError, match="is no record of a trial, and a pack would lose") as said:
         store.pack_study(study)
+    assert "a trial goes on from its checkpoints until it has finished" in str(said.value)
     assert files(study) == before
 
 

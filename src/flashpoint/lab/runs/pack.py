@@ -182,8 +182,9 @@ def _collect(folder: Path) -> Files:
         is_folder = name in (".", names.ATTENTION)
         if path.is_symlink() or (_rank(name) is None and not is_folder):
             raise InputError(
-                f"{path} is no record of a trial, and a pack would lose it. Remove it first, or "
-                "leave the study as it is."
+                f"{path} is no record of a trial, and a pack would lose it. Leave the study as it "
+                "is, or remove what nobody needs; a trial goes on from its checkpoints until it "
+                "has finished."
             )
         if not is_folder:
             found[name] = read_bytes(path)
