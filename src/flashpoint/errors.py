@@ -107,10 +107,12 @@ def require(module: str, what: str, *, extra: str = "lab", package: str | None =
         flashpoint.errors.UnsupportedError: this page needs the package no_such_module. Install \
 it: pip install 'flashpoint[lab]'.
     """
+    name = module.partition(".")[0]
     try:
         return import_module(module)
     except ImportError as error:
-        raise missing(package or module.partition(".")[0], what, extra) from error
+        absent = (error.name or name).partition(".")[0]  # it may be one that the module needs
+        raise missing(package or name if absent == name else absent, what, extra) from error
 
 
 def missing(package: str, what: str, extra: str = "lab") -> UnsupportedError:

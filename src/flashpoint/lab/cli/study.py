@@ -202,7 +202,7 @@ Folder: TypeAlias = Annotated[
 
 @study.command()
 def pack(folder: Folder) -> None:
-    """Put the records of finished studies into one file each, trials.jsonl, for safekeeping.
+    """Put the records of studies into one file each, trials.jsonl, for safekeeping.
 
     Reports are the same as before. To run such a study further, unpack it first.
     """
