@@ -245,7 +245,7 @@ def without_pdl():
 OTHERS = {
     "another function": lambda: Kernel(launch=lambda *_: None),
     "no function": lambda: Kernel(launch=print),
-    "no kernel": lambda: SimpleNamespace(compiled=None, arg_names=Kernel.arg_names),
+    "no launcher": lambda: SimpleNamespace(compiled=object(), arg_names=Kernel.arg_names),
     "no such field": without_pdl,
 }
 

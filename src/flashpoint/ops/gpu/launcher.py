@@ -128,7 +128,7 @@ def find_shortcut(
 ) -> Shortcut | None:
     """The way past Triton, or None where it is not as we know it or has work of its own to do."""
     form = launcher_form()
-    if form is None:
+    if form is None or compiled is None:  # nothing is compiled where kernels are interpreted
         return None
     try:
         run = compiled.run
