@@ -349,7 +349,7 @@ MUTANTS = (
     Mutant(
         "report-best",
         "lab/report/run_report.py",
-        '(min if name == "loss" else max)(values, default=None)',
+        "(max if metric.is_share else min)(values, default=None)",
         "max(values, default=None)",
         ("lab/report/test_run_report.py", "lab/report/test_tables.py"),
     ),

@@ -289,12 +289,12 @@ def known_activations() -> tuple[str, ...]:
 
 
 @overload
-def normalizer(n: float, alpha: float) -> float: ...
+def normalizer(n: int | float, alpha: float) -> float: ...
 @overload
 def normalizer(n: Tensor, alpha: float, dtype: torch.dtype) -> Tensor: ...
 
 
-def normalizer(n: float | Tensor, alpha: float, dtype: torch.dtype | None = None) -> Any:
+def normalizer(n: int | float | Tensor, alpha: float, dtype: torch.dtype | None = None) -> Any:
     """n ** -alpha of a length, infinite where Python would raise; or of counts of visible keys.
 
     A query that sees no key gives zeros whatever its normalizer is, so that counts are at least 1.

@@ -49,7 +49,7 @@ def poison(monkeypatch, is_bad):
 
 def test_run_leaves_what_it_promises(whole):
     assert {path.name.split(".")[0] for path in whole.iterdir() if path.name[0] != "."} == {
-        *("config", "data", "metrics", "events", "checkpoints", "record")
+        *("config", "data", "metrics", "events", "checkpoints", "saved", "record")
     }
     train = [line for line in curve(whole) if line["kind"] == "train"]
     validation = [line for line in curve(whole) if line["kind"] == "validation"]
