@@ -2,7 +2,6 @@
 
 import os
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,8 +15,6 @@ if TYPE_CHECKING:
 
 STOPPED = 75
 """Exit status of a run that was asked to stop and saved itself; EX_TEMPFAIL, "try again"."""
-SECONDS_TO_SPEAK = 2.0
-"""So long the other processes of a run wait for the first one to say why all end."""
 
 
 def train(
@@ -95,7 +92,6 @@ def train(
     except FlashpointError:
         if is_first:
             raise
-        time.sleep(SECONDS_TO_SPEAK)  # torchrun ends all once one has ended
         raise typer.Exit(2) from None  # the first process says why
 
 
