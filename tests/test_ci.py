@@ -60,7 +60,13 @@ def test_every_target_that_checks_a_change_is_made(ci):
 
 def test_what_a_contributor_does_not_run_is_what_bears_the_mark():
     def command_of(target):
-        made = ["make", "--dry-run", "--assume-old=.venv/.installed", target]
+        made = [
+            "make",
+            "--no-print-directory",
+            "--dry-run",
+            "--assume-old=.venv/.installed",
+            target,
+        ]
         done = subprocess.run(made, cwd=ROOT, capture_output=True, text=True, check=True)
         return done.stdout.splitlines()[-1]
 
