@@ -2,17 +2,18 @@
 
 import functools
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, Literal, TypedDict, Unpack, overload
 
 import torch
 from torch import Tensor
 
-from flashpoint.errors import InputError, describe
-from flashpoint.ops import library, reference
+from flashpoint.errors import InputError, check_choice, describe
+from flashpoint.ops import reference
 from flashpoint.ops.check import (
     DENSE,
     PACKED,
     check_count,
+    check_division,
     check_finite,
     check_flag,
     check_gain,
@@ -29,13 +30,61 @@ from flashpoint.ops.check import (
     read_key_lengths,
 )
 from flashpoint.ops.implementations import Impl, choose
+from flashpoint.ops.library import operator_for
 from flashpoint.ops.qk_norm import HeadNorm
 from flashpoint.ops.spec import Activation, NormTerms, Terms, find_activation, normalizer
 from flashpoint.shapes import Float, Int
 
 Number = int | float
+Normalize = Literal["length", "sum"]
+NORMALIZE = ("length", "sum")
+FLOOR = 1e-3  # of normalize="sum"
 BIAS_ADVICE = " Pass a number, or a tensor; to hide keys, pass a mask."
 Window = tuple[int | None, int | None]
+
+
+class Options(TypedDict, total=False):
+    """What every call takes by name; ``attention`` says what each means."""
+
+    activation: str | Activation
+    normalize: Normalize
+    floor: Number
+    alpha: Number
+    length: str | Number
+    scale: Number | None
+    bias: Number | Tensor | None
+    mask: Tensor | None
+    causal: bool
+    window: Window | None
+    impl: Impl
+
+
+class DenseOptions(Options, total=False):
+    """The same where samples are padded to one length."""
+
+    key_lengths: Int[Tensor, " B"] | None
+
+
+class PackedOptions(DenseOptions, total=False):
+    """The same where q and k may pass norms."""
+
+    q_norm: HeadNorm | None
+    k_norm: HeadNorm | None
+
+
+@overload
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    return_sums: Literal[False] = False,
+    **options: Unpack[DenseOptions],
+) -> Tensor: ...
+@overload
+def attention(
+    q: Tensor, k: Tensor, v: Tensor, *, return_sums: bool, **options: Unpack[DenseOptions]
+) -> Any: ...
 
 
 def attention(
@@ -44,6 +93,8 @@ def attention(
     v: Float[Tensor, "B Hkv Lk Dv"],
     *,
     activation: str | Activation = "relu",
+    normalize: Normalize = "length",
+    floor: Number = FLOOR,
     alpha: Number = 1.0,
     length: str | Number = "visible",
     scale: Number | None = None,
@@ -52,20 +103,30 @@ def attention(
     causal: bool = False,
     window: Window | None = None,
     key_lengths: Int[Tensor, " B"] | None = None,
+    return_sums: bool = False,
     impl: Impl = "auto",
-) -> Float[Tensor, "B Hq Lq Dv"]:
+) -> Float[Tensor, "B Hq Lq Dv"] | tuple[Float[Tensor, "B Hq Lq Dv"], Float[Tensor, "B Hq Lq"]]:
     r"""Attention whose weights pass through a pointwise activation instead of softmax.
 
-    .. math:: o_i = n_i^{-\alpha} \sum_j m_{ij}\, h(s\, q_i \cdot k_j + b_{ij})\, v_j
+    .. math:: w_{ij} = m_{ij}\, h(s\, q_i \cdot k_j + b_{ij})
 
-    Query i stands at position p = i + Lk - Lq. Outputs over disjoint sets of keys add up.
+    .. math:: o_i = n_i^{-\alpha} \sum_j w_{ij} v_j \quad \text{or} \quad
+        o_i = \frac{\sum_j w_{ij} v_j}{\sum_j w_{ij} + \text{floor} \cdot n_i}
+
+    Query i stands at position p = i + Lk - Lq. Outputs over disjoint sets of keys add up; where
+    they are divided by their sums, numerators and sums do.
 
     Args:
         q, k, v: any strides, one floating dtype, one device. Hq is a multiple of Hkv. Products are
             summed in fp32 (fp64 for fp64); the result has q's dtype.
-        activation: h, one of relu, relu2, relu6, gelu, silu, softplus, sigmoid, identity; a name
-            given to ``register_activation``; or an ``Activation`` of your own.
-        alpha: exponent of the length, any real number.
+        activation: h, one of relu, relu2, relu3, relu4, relu6, gelu, silu, softplus, sigmoid, exp,
+            identity; a name given to ``register_activation``; or an ``Activation`` of your own.
+        normalize: what divides the sum over keys: "length", n_i ** alpha; or "sum", the weights'
+            own sum, for which h must be nonnegative. relu4 with "sum" is the sharpest, and "exp"
+            with "sum" and floor 0 is softmax as long as no exp overflows.
+        floor: of "sum", per key: rows of small weights are not blown up, and a row of zeros gives
+            zeros.
+        alpha: exponent of the length, any real number; of "length" only.
         length: n_i. "visible": how many keys query i may see, so that a sample's result never
             depends on its padding; "keys": Lk; or a number, so that shards of the keys add up
             (torch.compile makes a graph for each number).
@@ -80,11 +141,13 @@ def attention(
         window: (left, right): keep keys p - left <= j <= p + right; None on a side is unbounded.
         key_lengths: how many keys of each sample exist. It moves no position. On a GPU its values
             are not read, which would stop the host: those beyond Lk count as Lk.
+        return_sums: also give the rows' sums of weights, which have gradients.
         impl: "reference", "cpu" or "triton" is used or refused, never replaced; "auto" takes the
             fastest that serves these tensors.
 
     Returns:
-        [B, Hq, Lq, Dv], contiguous.
+        [B, Hq, Lq, Dv], contiguous. With ``return_sums`` a pair: that, and sum_j w_ij as
+        [B, Hq, Lq] in fp32 (fp64 for fp64).
 
     Raises:
         InputError: the arguments do not fit together; one line says which and how.
@@ -96,7 +159,9 @@ def attention(
         tensor([4., 4., 4., 4., 4.])
     """
     q, k, v = check_inputs(q, k, v, DENSE)
-    terms = _terms(activation, alpha, length, scale, bias, causal, window, q.dtype)
+    division = (normalize, floor, alpha, length)
+    terms = _terms(activation, division, scale, bias, causal, window, q.dtype)
+    check_flag("return_sums", return_sums)
     if bias is not None or mask is not None:
         shape = (q.shape[0], q.shape[1], q.shape[2], k.shape[2])
         bias, mask = _check_scored(bias, mask, shape, q.device)
@@ -107,10 +172,19 @@ def attention(
         if key_lengths is not None and is_readable(key_lengths):
             read_key_lengths(key_lengths, k.shape[2])
         with _outside_autocast(q.device.type):
-            return reference.attention(q, k, v, bias, mask, key_lengths, terms)
-    interpreted = library.attend_interpreted if chosen == "triton" and q.is_cpu else None
-    attend = interpreted or library.attend
-    return attend(q, k, v, bias, mask, key_lengths, terms)
+            o, sums = reference.attention(q, k, v, bias, mask, key_lengths, terms)
+        return (o, sums) if return_sums else o
+    return _attend("dense", chosen, return_sums, q, k, v, bias, mask, key_lengths, terms)
+
+
+@overload
+def attention_qkvpacked(
+    qkv: Tensor, *, return_sums: Literal[False] = False, **options: Unpack[PackedOptions]
+) -> Tensor: ...
+@overload
+def attention_qkvpacked(
+    qkv: Tensor, *, return_sums: bool, **options: Unpack[PackedOptions]
+) -> Any: ...
 
 
 def attention_qkvpacked(
@@ -119,6 +193,8 @@ def attention_qkvpacked(
     q_norm: HeadNorm | None = None,
     k_norm: HeadNorm | None = None,
     activation: str | Activation = "relu",
+    normalize: Normalize = "length",
+    floor: Number = FLOOR,
     alpha: Number = 1.0,
     length: str | Number = "visible",
     scale: Number | None = None,
@@ -127,8 +203,9 @@ def attention_qkvpacked(
     causal: bool = False,
     window: Window | None = None,
     key_lengths: Int[Tensor, " B"] | None = None,
+    return_sums: bool = False,
     impl: Impl = "auto",
-) -> Float[Tensor, "B L H D"]:
+) -> Float[Tensor, "B L H D"] | tuple[Float[Tensor, "B L H D"], Float[Tensor, "B H L"]]:
     """``attention`` of tokens to themselves, from one projection to the next: no transposes.
 
     q, k and v lie as a linear layer leaves them. q and k may be normalized over the head dim; the
@@ -138,11 +215,13 @@ def attention_qkvpacked(
         qkv: any strides; queries, keys and values are its parts 0, 1 and 2 on the third axis.
         q_norm, k_norm: the norms, ``HeadNorm``s. Computed in fp32 (fp64 for fp64), with gains of
             any floating dtype, and rounded once, to qkv's dtype. None: no norm.
-        activation, alpha, length, scale, causal, window, key_lengths, impl: as for ``attention``.
+        activation, normalize, floor, alpha, length, scale, causal, window, key_lengths,
+            return_sums, impl: as for ``attention``.
         bias, mask: as for ``attention``; a tensor broadcasts to [B, H, L, L].
 
     Returns:
-        [B, L, H, D], contiguous: ``.flatten(2)`` is what the output projection takes.
+        [B, L, H, D], contiguous: ``.flatten(2)`` is what the output projection takes. With
+        ``return_sums`` a pair: that, and the sums as [B, H, L].
 
     Example:
         >>> qkv = torch.nn.Linear(64, 3 * 64)(torch.randn(2, 10, 64)).unflatten(-1, (3, 4, 16))
@@ -153,7 +232,9 @@ def attention_qkvpacked(
     q_kind, q_gain, q_eps = _norm_of("q_norm", q_norm, qkv)
     k_kind, k_gain, k_eps = _norm_of("k_norm", k_norm, qkv)
     qk_norm = NormTerms(q_kind, q_eps, k_kind, k_eps)
-    terms = _terms(activation, alpha, length, scale, bias, causal, window, qkv.dtype)
+    division = (normalize, floor, alpha, length)
+    terms = _terms(activation, division, scale, bias, causal, window, qkv.dtype)
+    check_flag("return_sums", return_sums)
     tokens = qkv.shape[1]
     shape = (qkv.shape[0], qkv.shape[3], tokens, tokens)
     bias, mask = _check_scored(bias, mask, shape, qkv.device, "qkv")
@@ -165,10 +246,37 @@ def attention_qkvpacked(
         if key_lengths is not None and is_readable(key_lengths):
             read_key_lengths(key_lengths, tokens)
         with _outside_autocast(qkv.device.type):
-            return reference.attention_qkvpacked(*inputs)
-    interpreted = library.attend_packed_interpreted if chosen == "triton" and qkv.is_cpu else None
-    attend = interpreted or library.attend_packed
-    return attend(*inputs)
+            o, sums = reference.attention_qkvpacked(*inputs)
+        return (o, sums) if return_sums else o
+    return _attend("packed", chosen, return_sums, *inputs)
+
+
+@overload
+def attention_varlen(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cu_seqlens_q: Tensor,
+    cu_seqlens_k: Tensor,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    *,
+    return_sums: Literal[False] = False,
+    **options: Unpack[Options],
+) -> Tensor: ...
+@overload
+def attention_varlen(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cu_seqlens_q: Tensor,
+    cu_seqlens_k: Tensor,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    *,
+    return_sums: bool,
+    **options: Unpack[Options],
+) -> Any: ...
 
 
 def attention_varlen(
@@ -181,6 +289,8 @@ def attention_varlen(
     max_seqlen_k: int,
     *,
     activation: str | Activation = "relu",
+    normalize: Normalize = "length",
+    floor: Number = FLOOR,
     alpha: Number = 1.0,
     length: str | Number = "visible",
     scale: Number | None = None,
@@ -188,8 +298,9 @@ def attention_varlen(
     mask: Tensor | None = None,
     causal: bool = False,
     window: Window | None = None,
+    return_sums: bool = False,
     impl: Impl = "auto",
-) -> Float[Tensor, "Tq Hq Dv"]:
+) -> Float[Tensor, "Tq Hq Dv"] | tuple[Float[Tensor, "Tq Hq Dv"], Float[Tensor, "Hq Tq"]]:
     """``attention`` over sequences of different lengths, packed one after another.
 
     Every sequence is a problem of its own: its queries and keys, its positions (the last query
@@ -203,12 +314,13 @@ def attention_varlen(
         max_seqlen_q, max_seqlen_k: at least the longest sequence's length. On a CPU it is an error
             if this or the line above does not hold. On a GPU values are not read, which would stop
             the host: a longer sequence ends there, and what is left over belongs to no sequence.
-        activation, alpha, length, scale, causal, window, impl: as for ``attention``.
+        activation, normalize, floor, alpha, length, scale, causal, window, return_sums, impl: as
+            for ``attention``.
         bias, mask: as for ``attention``; a tensor broadcasts to
             [B, Hq, max_seqlen_q, max_seqlen_k], and each sequence uses its upper left corner.
 
     Returns:
-        [Tq, Hq, Dv], contiguous.
+        [Tq, Hq, Dv], contiguous. With ``return_sums`` a pair: that, and the sums as [Hq, Tq].
 
     Example:
         >>> q, k, v = torch.ones(3, 5, 2, 16)
@@ -217,7 +329,9 @@ def attention_varlen(
         torch.Size([5, 2, 16])
     """
     q, k, v = check_inputs(q, k, v, PACKED)
-    terms = _terms(activation, alpha, length, scale, bias, causal, window, q.dtype)
+    division = (normalize, floor, alpha, length)
+    terms = _terms(activation, division, scale, bias, causal, window, q.dtype)
+    check_flag("return_sums", return_sums)
     num = cu_seqlens_q.shape[0] if isinstance(cu_seqlens_q, Tensor) and cu_seqlens_q.dim() else 0
     check_index("cu_seqlens_q", cu_seqlens_q, max(num, 1), q.device)
     check_index("cu_seqlens_k", cu_seqlens_k, num, q.device)
@@ -233,16 +347,21 @@ def attention_varlen(
         if is_readable(cu_seqlens_q):
             read_cu_seqlens(q, k, cu_seqlens_q, cu_seqlens_k, *longest)
         with _outside_autocast(q.device.type):
-            return reference.attention_varlen(*tensors, *longest, terms)
-    interpreted = library.attend_varlen_interpreted if chosen == "triton" and q.is_cpu else None
-    attend = interpreted or library.attend_varlen
-    return attend(*tensors, *longest, terms)
+            o, sums = reference.attention_varlen(*tensors, *longest, terms)
+        return (o, sums) if return_sums else o
+    return _attend("varlen", chosen, return_sums, *tensors, *longest, terms)
+
+
+def _attend(form: str, chosen: str, return_sums: bool, *inputs: Any) -> Any:
+    """The call by a registered operator, which gives sums where they are asked for or divide."""
+    with_sums = return_sums or inputs[-1].by_sum
+    result = operator_for(form, chosen, inputs[0], with_sums=with_sums)(*inputs)
+    return result[0] if with_sums and not return_sums else result
 
 
 def _terms(
     activation: str | Activation,
-    alpha: Number,
-    length: str | Number,
+    division: tuple[Normalize, Number, Number, str | Number],
     scale: Number | None,
     bias: Any,
     causal: bool,
@@ -252,7 +371,7 @@ def _terms(
     """The options as the implementations take them, checked; the same ones are checked once."""
     number = None if isinstance(bias, Tensor) else bias
     sides = (None, None) if window is None else check_window(window)
-    options = (activation, alpha, length, scale, number, causal, sides, dtype)
+    options = (activation, *division, scale, number, causal, sides, dtype)
     if torch.compiler.is_compiling():
         return _parse(*options)
     try:
@@ -263,6 +382,8 @@ def _terms(
 
 def _parse(
     activation: str | Activation,
+    normalize: Normalize,
+    floor: Number,
     alpha: Number,
     length: str | Number,
     scale: Number | None,
@@ -282,11 +403,17 @@ def _parse(
     left, right = window
     if causal:
         right = 0
-    gain = 1.0
-    if not isinstance(length, str):
-        gain, alpha, length = normalizer(length, alpha), 0.0, "visible"
-    key = find_activation(activation).key
-    return Terms(key, alpha, length, gain, scale, number, left, right)
+    check_choice("normalize", normalize, NORMALIZE)
+    h, gain = find_activation(activation), 1.0
+    if normalize == "sum":
+        floor, alpha = check_division(h, floor, alpha, dtype), -1.0
+        if not isinstance(length, str):
+            floor, alpha, length = floor * length, 0.0, "visible"
+    else:
+        floor = 0.0
+        if not isinstance(length, str):
+            gain, alpha, length = normalizer(length, alpha), 0.0, "visible"
+    return Terms(h.key, alpha, length, gain, scale, number, left, right, normalize, floor)
 
 
 _parse_once = functools.lru_cache(maxsize=256, typed=True)(_parse)

@@ -12,6 +12,7 @@ from torch.nn import Parameter
 
 from flashpoint.bounds import plain_number
 from flashpoint.errors import InputError, describe
+from flashpoint.ops.spec import Activation
 
 Axes = tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]
 
@@ -165,6 +166,25 @@ def check_length(length: Any) -> None:
             raise InputError(f"length={describe(length)} is unknown.{advice}")
     elif check_number("length", length, advice) <= 0:
         raise InputError(f"length must be positive. Got {length}.{advice}")
+
+
+def check_division(h: Activation, floor: Any, alpha: float, dtype: torch.dtype) -> float:
+    """What ``normalize="sum"`` needs: weights of one sign, a floor of at least 0, and no alpha."""
+    if not h.is_nonnegative:
+        raise InputError(
+            f"normalize='sum' divides by sums of weights, and {h.name!r} may be negative. Take "
+            "another activation, or Activation(..., is_nonnegative=True) if yours never is."
+        )
+    if alpha != 1.0:
+        raise InputError(
+            f"alpha={alpha:g} is the length's exponent, and normalize='sum' has none. Leave it "
+            "out, or pass normalize='length'."
+        )
+    number = check_number("floor", floor)
+    if number < 0:
+        raise InputError(f"floor must be at least 0. Got {number:g}.")
+    check_range("floor", number, dtype)
+    return number
 
 
 def check_window(window: Any) -> tuple[int | None, int | None]:

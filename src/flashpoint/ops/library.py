@@ -4,6 +4,9 @@
 torch.compile and export, have fake kernels for tracing, and differentiate through ``*_backward``
 operators of their own. All take five tensors first that may want gradients, the last two of them
 bias and mask; then lengths; then options field by field, ``Terms`` last.
+
+``attention_sums`` and its kin give the rows' sums of weights beside the result. They serve calls
+that want them and calls that divide by them; only the latter keep their outputs for backward.
 """
 
 import itertools
@@ -23,10 +26,20 @@ from torch.utils.flop_counter import register_flop_formula
 
 from flashpoint.errors import UnsupportedError
 from flashpoint.ops.check import cast_for_autocast
-from flashpoint.ops.cpu.backward import backward
-from flashpoint.ops.cpu.forward import forward
-from flashpoint.ops.cpu.packed import backward_packed, forward_packed
-from flashpoint.ops.cpu.varlen import backward_varlen, forward_varlen
+from flashpoint.ops.cpu.backward import backward, backward_sums
+from flashpoint.ops.cpu.forward import forward, forward_sums
+from flashpoint.ops.cpu.packed import (
+    backward_packed,
+    backward_packed_sums,
+    forward_packed,
+    forward_packed_sums,
+)
+from flashpoint.ops.cpu.varlen import (
+    backward_varlen,
+    backward_varlen_sums,
+    forward_varlen,
+    forward_varlen_sums,
+)
 from flashpoint.ops.flops import flops, flops_backward, flops_packed, flops_packed_backward
 from flashpoint.ops.implementations import INTERPRETED
 from flashpoint.ops.spec import NormTerms, Terms
@@ -35,9 +48,11 @@ _SCORED = "Tensor? bias, Tensor? mask"
 _NORMS = "str q_kind, float q_eps, str k_kind, float k_eps"
 _TERMS = (
     "str activation, float alpha, str length, float gain, float? scale, float bias_number, "
-    "SymInt? left, SymInt? right"
+    "SymInt? left, SymInt? right, str normalize, float floor"
 )
+_GRAD = "Tensor do"
 _NEEDS = "bool need_dbias, bool need_dmask"
+_NUM_TERMS = len(Terms._fields)
 _ORDINARY = frozenset((Tensor, Parameter, NoneType))  # other subclasses may mean anything
 
 
@@ -45,12 +60,14 @@ class Kernels(NamedTuple):
     """What computes an operator on one kind of device.
 
     Attributes:
-        run: (*tensors, terms) -> o; packed calls have their norm terms before the terms.
+        run: (*tensors, terms) -> o; packed calls have their norm terms before the terms. With
+            sums: o, sums.
         run_backward: (do, *tensors, terms, need_dbias, need_dmask) -> the gradients of those of
-            the first three tensors that are there, then dbias and dmask if needed.
+            the first three tensors that are there, then dbias and dmask if needed. With sums:
+            (do, dsums, o, sums, *tensors, ...), the last two None unless o was divided by sums.
     """
 
-    run: Callable[..., Tensor]
+    run: Callable[..., Any]
     run_backward: Callable[..., list[Tensor]]
 
 
@@ -63,6 +80,7 @@ class Form(NamedTuple):
         num_cast: how many tensors, from the first on, take autocast's dtype.
         fake: the result, for tracing.
         flops, flops_backward: by the arguments.
+        fake_sums: the rows' sums of weights, where the operator gives them too.
     """
 
     inputs: str
@@ -71,6 +89,22 @@ class Form(NamedTuple):
     fake: Callable[..., Tensor]
     flops: Callable[..., int]
     flops_backward: Callable[..., int]
+    fake_sums: Callable[..., Tensor] | None = None
+
+    def with_sums(self, fake_sums: Callable[..., Tensor]) -> "Form":
+        """That of the same calls where the rows' sums of weights are wanted, too."""
+        return self._replace(fake_sums=fake_sums)
+
+    def trace(self, *inputs: Any) -> Any:
+        """The results, for tracing."""
+        o = self.fake(*inputs)
+        return o if self.fake_sums is None else (o, self.fake_sums(*inputs))
+
+    def count_backward(self, *inputs: Any, **rest: Any) -> int:
+        """FLOPs of backward; the gradient of the sums and the results kept do not count."""
+        if self.fake_sums is not None:
+            inputs = (inputs[0], *inputs[4:])
+        return self.flops_backward(*inputs, **rest)
 
     def flatten(self, inputs: Sequence[Any]) -> list[Any]:
         """The arguments as the schema lists them: options field by field."""
@@ -103,10 +137,13 @@ class Operator:
         self, name: str, form: Form, kernels: Mapping[str, Callable[[], Kernels]]
     ) -> None:
         self.form, self.kernels = form, kernels
+        self.has_sums = form.fake_sums is not None
         self.num_tensors = form.inputs.count("Tensor")
+        results = "(Tensor, Tensor)" if self.has_sums else "Tensor"
+        grads = "Tensor do, Tensor? dsums, Tensor? o, Tensor? sums" if self.has_sums else _GRAD
         schemas = {
-            name: f"({form.inputs}) -> Tensor",
-            f"{name}_backward": f"(Tensor do, {form.inputs}, {_NEEDS}) -> Tensor[]",
+            name: f"({form.inputs}) -> {results}",
+            f"{name}_backward": f"({grads}, {form.inputs}, {_NEEDS}) -> Tensor[]",
         }
         flat = (self._run_flat, self._run_backward_flat)
         for (op, schema), kernel in zip(schemas.items(), flat, strict=True):
@@ -119,17 +156,17 @@ class Operator:
 
         for device in ("CPU", "CUDA"):
             torch.library.impl(f"flashpoint::{name}", f"Autocast{device}", self._run_cast)
-        torch.library.register_fake(f"flashpoint::{name}", form.fake)
-        torch.library.register_fake(f"flashpoint::{name}_backward", _fake_backward)
+        torch.library.register_fake(f"flashpoint::{name}", form.trace)
+        torch.library.register_fake(f"flashpoint::{name}_backward", self._fake_backward)
         torch.library.register_autograd(
             f"flashpoint::{name}", self._differentiate_op, setup_context=self.save
         )
         torch.library.register_autograd(f"flashpoint::{name}_backward", _refuse)
         register_flop_formula(self.op, get_raw=True)(form.flops)
-        register_flop_formula(self.op_backward, get_raw=True)(form.flops_backward)
+        register_flop_formula(self.op_backward, get_raw=True)(form.count_backward)
 
-    def __call__(self, *inputs: Any) -> Tensor:
-        """The result; the terms come last."""
+    def __call__(self, *inputs: Any) -> Any:
+        """The result, and the sums where the operator gives them; the terms come last."""
         q = inputs[0]
         watched = is_compiling() or torch._C._len_torch_dispatch_stack() or _get_tracing_state()
         device = _kind(q)
@@ -147,7 +184,7 @@ class Operator:
             return _Attend.apply(self, *inputs)
         return self.kernels[device]().run(*inputs)
 
-    def run(self, *inputs: Any) -> Tensor:
+    def run(self, *inputs: Any) -> Any:
         """The result; the kernels get tensors without a word of autograd on them."""
         num = self.num_tensors
         tensors = [None if x is None else x.detach() for x in inputs[:num]]
@@ -158,18 +195,39 @@ class Operator:
         return self.kernels[_kind(inputs[0])]().run_backward(*inputs)
 
     def save(self, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        """Keep for backward what the caller gave: no weights, no statistics, not the output."""
-        ctx.save_for_backward(*inputs[: self.num_tensors])
-        ctx.others = inputs[self.num_tensors :]
+        """Keep for backward what the caller gave: no weights, no statistics.
 
-    def _run_cast(self, *inputs: Any) -> Tensor:
+        Of the output nothing either, unless it was divided by the sums.
+        """
+        tensors = inputs[: self.num_tensors]
+        ctx.others = inputs[self.num_tensors :]
+        if self.has_sums:
+            ctx.set_materialize_grads(False)
+            tensors = (*tensors, *(output if self._divides(ctx.others) else (None, None)))
+        ctx.save_for_backward(*tensors)
+
+    def _divides(self, others: tuple[Any, ...]) -> bool:
+        """True where the result is one of sums; the terms are one or field by field."""
+        terms = others[-1] if isinstance(others[-1], Terms) else Terms(*others[-_NUM_TERMS:])
+        return terms.by_sum
+
+    def grads_and_tensors(self, ctx: Any, grads: tuple[Any, ...]) -> list[Any]:
+        """What backward begins with: gradients of the results, results kept, the inputs."""
+        do, *rest = grads
+        tensors = ctx.saved_tensors[: self.num_tensors]
+        if do is None:  # of the sums alone
+            do = torch.zeros_like(self.form.fake(*tensors))
+        kept = ctx.saved_tensors[self.num_tensors :]
+        return [do, *rest, *kept, *tensors]
+
+    def _run_cast(self, *inputs: Any) -> Any:
         """Autocast's part for whoever calls the operator itself."""
         num = self.form.num_cast
         cast = cast_for_autocast(*inputs[:num])
         with torch.autocast(inputs[0].device.type, enabled=False):
             return self.op(*cast, *inputs[num:])
 
-    def _run_flat(self, *inputs: Any) -> Tensor:
+    def _run_flat(self, *inputs: Any) -> Any:
         with _outside_autocast(inputs[0]):
             return self.run(*self.form.gather(inputs))
 
@@ -178,31 +236,39 @@ class Operator:
         with _outside_autocast(do):
             return self.run_backward(do, *self.form.gather(rest), need_dbias, need_dmask)
 
-    def _differentiate_op(self, ctx: Any, do: Tensor) -> tuple[Tensor | None, ...]:
-        return _differentiate(ctx, do, ctx.needs_input_grad[3:5], self.op_backward)
+    def _fake_backward(self, *inputs: Any) -> list[Tensor]:
+        *_, need_dbias, need_dmask = inputs
+        wanted = (True, True, True, need_dbias, need_dmask)
+        pairs = zip(inputs[4 if self.has_sums else 1 :], wanted, strict=False)
+        return [x.new_empty(x.shape) for x, want in pairs if want and x is not None]
+
+    def _differentiate_op(self, ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
+        return _differentiate(self, ctx, grads, ctx.needs_input_grad[3:5], self.op_backward)
 
 
 class _Attend(torch.autograd.Function):
     """What ``register_autograd`` gives an operator, for calls past the dispatcher."""
 
     @staticmethod
-    def forward(ctx: Any, operator: Operator, *inputs: Any) -> Tensor:
+    def forward(ctx: Any, operator: Operator, *inputs: Any) -> Any:
         ctx.operator = operator
-        operator.save(ctx, inputs, None)
         if inputs[0].is_cuda:  # where kernels want addresses only, and autograd is off here
-            return operator.kernels["cuda"]().run(*inputs)
-        return operator.run(*inputs)
+            output = operator.kernels["cuda"]().run(*inputs)
+        else:
+            output = operator.run(*inputs)
+        operator.save(ctx, inputs, output)
+        return output
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        return _backward_past_dispatcher(ctx, grads[0])
+        return _backward_past_dispatcher(ctx, grads)
 
 
 class _AttendTransformed(torch.autograd.Function):
     """The same in the form that torch.func asks for, which takes twice as long to call."""
 
     @staticmethod
-    def forward(operator: Operator, *inputs: Any) -> Tensor:
+    def forward(operator: Operator, *inputs: Any) -> Any:
         return operator.run(*inputs)
 
     @staticmethod
@@ -212,7 +278,7 @@ class _AttendTransformed(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        return _backward_past_dispatcher(ctx, grads[0])
+        return _backward_past_dispatcher(ctx, grads)
 
     @staticmethod
     def jvp(ctx: Any, *_: Any) -> None:
@@ -247,14 +313,14 @@ class _AttendBackward(torch.autograd.Function):
         _refuse_vmap()
 
 
-def _backward_past_dispatcher(ctx: Any, do: Tensor) -> tuple[Tensor | None, ...]:
-    if _is_autocast(kind := _kind(do)):
+def _backward_past_dispatcher(ctx: Any, grads: tuple[Any, ...]) -> tuple[Tensor | None, ...]:
+    if _is_autocast(kind := _kind(ctx.saved_tensors[0])):
         with torch.autocast(kind, enabled=False):
-            return _backward_past_dispatcher(ctx, do)
+            return _backward_past_dispatcher(ctx, grads)
     run = ctx.operator.run_backward
     if torch.is_grad_enabled():
         run = partial(_AttendBackward.apply, ctx.operator)
-    return None, *_differentiate(ctx, do, ctx.needs_input_grad[4:6], run)
+    return None, *_differentiate(ctx.operator, ctx, grads, ctx.needs_input_grad[4:6], run)
 
 
 def _kind(x: Tensor) -> str:
@@ -292,14 +358,19 @@ def _refuse_vmap() -> None:
 
 
 def _differentiate(
-    ctx: Any, do: Tensor, needs: tuple[bool, bool], run: Callable[..., Any]
+    operator: Operator,
+    ctx: Any,
+    grads: tuple[Any, ...],
+    needs: tuple[bool, bool],
+    run: Callable[..., Any],
 ) -> tuple[Tensor | None, ...]:
     """One gradient or None for each input; ``needs`` says whether bias and mask want theirs."""
-    tensors, others = ctx.saved_tensors, ctx.others
-    grads = iter(run(do, *tensors, *others, *needs))
+    inputs, others = operator.grads_and_tensors(ctx, grads), ctx.others
+    tensors = inputs[-operator.num_tensors :]
+    made = iter(run(*inputs, *others, *needs))
     wanted = (*[x is not None for x in tensors[:3]], *needs)
     rest = len(tensors) + len(others) - len(wanted)
-    return *[next(grads) if want else None for want in wanted], *[None] * rest
+    return *[next(made) if want else None for want in wanted], *[None] * rest
 
 
 def _fake(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> Tensor:
@@ -310,33 +381,40 @@ def _fake_packed(qkv: Tensor, *_: Any) -> Tensor:
     return qkv.new_empty(*qkv.shape[:2], *qkv.shape[3:])
 
 
-def _fake_backward(do: Tensor, *inputs: Any) -> list[Tensor]:
-    *_, need_dbias, need_dmask = inputs
-    wanted = (True, True, True, need_dbias, need_dmask)
-    pairs = zip(inputs, wanted, strict=False)
-    return [x.new_empty(x.shape) for x, want in pairs if want and x is not None]
+def _fake_sums(q: Tensor, *_: Any) -> Tensor:
+    return q.new_empty(q.shape[:-1], dtype=_sums_dtype(q))
+
+
+def _fake_sums_varlen(q: Tensor, *_: Any) -> Tensor:
+    return q.new_empty(q.shape[1], q.shape[0], dtype=_sums_dtype(q))
+
+
+def _fake_sums_packed(qkv: Tensor, *_: Any) -> Tensor:
+    B, L, H = qkv.shape[0], qkv.shape[1], qkv.shape[3]
+    return qkv.new_empty(B, H, L, dtype=_sums_dtype(qkv))
+
+
+def _sums_dtype(x: Tensor) -> torch.dtype:
+    return torch.float64 if x.dtype == torch.float64 else torch.float32
 
 
 @cache
-def _on_gpu() -> Kernels:
-    """Triton is imported by the first call that needs it."""
-    from flashpoint.ops.gpu.attend import launch_backward, launch_forward
+def _on_gpu() -> dict[str, Kernels]:
+    """By form. Triton is imported by the first call that needs it."""
+    from flashpoint.ops.gpu import attend, packed
 
-    return Kernels(launch_forward, launch_backward)
-
-
-@cache
-def _on_gpu_varlen() -> Kernels:
-    from flashpoint.ops.gpu.attend import launch_backward_varlen, launch_forward_varlen
-
-    return Kernels(launch_forward_varlen, launch_backward_varlen)
-
-
-@cache
-def _on_gpu_packed() -> Kernels:
-    from flashpoint.ops.gpu.packed import launch_packed_backward, launch_packed_forward
-
-    return Kernels(launch_packed_forward, launch_packed_backward)
+    return {
+        "dense": Kernels(attend.launch_forward, attend.launch_backward),
+        "dense_sums": Kernels(attend.launch_forward_sums, attend.launch_backward_sums),
+        "varlen": Kernels(attend.launch_forward_varlen, attend.launch_backward_varlen),
+        "varlen_sums": Kernels(
+            attend.launch_forward_varlen_sums, attend.launch_backward_varlen_sums
+        ),
+        "packed": Kernels(packed.launch_packed_forward, packed.launch_packed_backward),
+        "packed_sums": Kernels(
+            packed.launch_packed_forward_sums, packed.launch_packed_backward_sums
+        ),
+    }
 
 
 _QKV = f"Tensor q, Tensor k, Tensor v, {_SCORED}"
@@ -353,29 +431,53 @@ _PACKED = Form(
     flops_packed,
     flops_packed_backward,
 )
+# by name: an operator's own, what its calls look like, and what computes them on a CPU
+_FORMS = {
+    "dense": ("attention", _DENSE, Kernels(forward, backward)),
+    "dense_sums": (
+        "attention_sums",
+        _DENSE.with_sums(_fake_sums),
+        Kernels(forward_sums, backward_sums),
+    ),
+    "varlen": ("attention_varlen", _VARLEN, Kernels(forward_varlen, backward_varlen)),
+    "varlen_sums": (
+        "attention_varlen_sums",
+        _VARLEN.with_sums(_fake_sums_varlen),
+        Kernels(forward_varlen_sums, backward_varlen_sums),
+    ),
+    "packed": ("attention_qkvpacked", _PACKED, Kernels(forward_packed, backward_packed)),
+    "packed_sums": (
+        "attention_qkvpacked_sums",
+        _PACKED.with_sums(_fake_sums_packed),
+        Kernels(forward_packed_sums, backward_packed_sums),
+    ),
+}
 
-attend = Operator(
-    "attention", _DENSE, {"cpu": cache(lambda: Kernels(forward, backward)), "cuda": _on_gpu}
-)
-attend_varlen = Operator(
-    "attention_varlen",
-    _VARLEN,
-    {"cpu": cache(lambda: Kernels(forward_varlen, backward_varlen)), "cuda": _on_gpu_varlen},
-)
-attend_packed = Operator(
-    "attention_qkvpacked",
-    _PACKED,
-    {"cpu": cache(lambda: Kernels(forward_packed, backward_packed)), "cuda": _on_gpu_packed},
-)
+
+def _kernels_on_gpu(form: str) -> Callable[[], Kernels]:
+    return cache(lambda: _on_gpu()[form])
 
 
+def _kernels_on_cpu(form: str) -> Callable[[], Kernels]:
+    return lambda: _FORMS[form][2]
+
+
+OPERATORS = {
+    form: Operator(name, shape, {"cpu": _kernels_on_cpu(form), "cuda": _kernels_on_gpu(form)})
+    for form, (name, shape, _) in _FORMS.items()
+}
 # The same with the GPU's kernels for CPU tensors, where Triton interprets them.
-attend_interpreted = attend_varlen_interpreted = attend_packed_interpreted = None
-if INTERPRETED:
-    attend_interpreted = Operator("attention_interpreted", _DENSE, {"cpu": _on_gpu})
-    attend_varlen_interpreted = Operator(
-        "attention_varlen_interpreted", _VARLEN, {"cpu": _on_gpu_varlen}
-    )
-    attend_packed_interpreted = Operator(
-        "attention_qkvpacked_interpreted", _PACKED, {"cpu": _on_gpu_packed}
-    )
+OPERATORS_INTERPRETED = {
+    form: Operator(f"{name}_interpreted", shape, {"cpu": _kernels_on_gpu(form)})
+    for form, (name, shape, _) in _FORMS.items()
+    if INTERPRETED
+}
+
+
+def operator_for(form: str, chosen: str, x: Tensor, *, with_sums: bool) -> Operator:
+    """The operator for calls of a form by the implementation chosen.
+
+    ``x`` is one of the call's tensors.
+    """
+    known = OPERATORS_INTERPRETED if INTERPRETED and chosen == "triton" and x.is_cpu else OPERATORS
+    return known[f"{form}_sums" if with_sums else form]

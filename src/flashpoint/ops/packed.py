@@ -4,6 +4,7 @@ Nothing but the inputs is kept for backward: the normalized q and k are made aga
 """
 
 from collections.abc import Callable
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -12,6 +13,7 @@ from flashpoint.ops.qk_norm import normalize, normalize_backward
 from flashpoint.ops.spec import NormTerms, Terms
 from flashpoint.shapes import Float
 
+Result = TypeVar("Result")
 Heads = tuple[
     Float[Tensor, "B H L D"],
     Float[Tensor, "B H L D"],
@@ -20,7 +22,7 @@ Heads = tuple[
 
 
 def attend_packed(
-    attend: Callable[..., Float[Tensor, "B L H D"]],
+    attend: Callable[..., Result],
     qkv: Float[Tensor, "B L 3 H D"],
     q_gain: Float[Tensor, " D"] | None,
     k_gain: Float[Tensor, " D"] | None,
@@ -29,7 +31,7 @@ def attend_packed(
     key_lengths: Tensor | None,
     qk_norm: NormTerms,
     terms: Terms,
-) -> Float[Tensor, "B L H D"]:
+) -> Result:
     """Norms, then ``attend``, which takes q, k, v as [B, H, L, D] and leaves [B, L, H, D]."""
     heads = normalized_heads(qkv, q_gain, k_gain, key_lengths, qk_norm)
     return attend(*heads, bias, mask, key_lengths, terms)

@@ -22,8 +22,11 @@ def attention(
     mask: Tensor | None,
     key_lengths: Int[Tensor, " B"] | None,
     terms: Terms,
-) -> Float[Tensor, "B Hq Lq Dv"]:
-    """Every sequence of the batch has Lq queries and Lk keys, of which ``key_lengths`` exist."""
+) -> tuple[Float[Tensor, "B Hq Lq Dv"], Float[Tensor, "B Hq Lq"]]:
+    """The result and the rows' sums of weights.
+
+    Every sequence of the batch has Lq queries and Lk keys, of which ``key_lengths`` exist.
+    """
     num_keys = torch.full((k.shape[0],), k.shape[2], device=k.device)
     existing = num_keys if key_lengths is None else key_lengths
     num_queries = torch.full_like(num_keys, q.shape[2])
@@ -39,11 +42,12 @@ def attention_qkvpacked(
     key_lengths: Int[Tensor, " B"] | None,
     qk_norm: NormTerms,
     terms: Terms,
-) -> Float[Tensor, "B L H D"]:
+) -> tuple[Float[Tensor, "B L H D"], Float[Tensor, "B H L"]]:
     """Self-attention after norms of q and k, whose results are rounded to the inputs' dtype."""
 
-    def attend(*inputs: Any) -> Tensor:
-        return attention(*inputs).transpose(1, 2).contiguous()
+    def attend(*inputs: Any) -> tuple[Tensor, Tensor]:
+        o, sums = attention(*inputs)
+        return o.transpose(1, 2).contiguous(), sums
 
     return attend_packed(attend, qkv, q_gain, k_gain, bias, mask, key_lengths, qk_norm, terms)
 
@@ -59,7 +63,7 @@ def attention_varlen(
     max_seqlen_q: int,
     max_seqlen_k: int,
     terms: Terms,
-) -> Float[Tensor, "Tq Hq Dv"]:
+) -> tuple[Float[Tensor, "Tq Hq Dv"], Float[Tensor, "Hq Tq"]]:
     """Sequences one after another: padded, attended and put one after another again.
 
     A sequence is its first ``max_seqlen`` tokens. Tokens of no sequence are zeros in the result.
@@ -67,9 +71,13 @@ def attention_varlen(
     num_queries, queries = _places(cu_seqlens_q, max_seqlen_q, q.shape[0])
     num_keys, keys = _places(cu_seqlens_k, max_seqlen_k, k.shape[0])
     padded = (_pad(q, queries), _pad(k, keys), _pad(v, keys))
-    o = _attend(*padded, bias, mask, terms, num_queries, num_keys, existing=num_keys)
-    rows = o.new_zeros(q.shape[0] + 1, *o.shape[1::2])
-    return rows.index_put((queries,), o.transpose(1, 2))[:-1]
+    o, sums = _attend(*padded, bias, mask, terms, num_queries, num_keys, existing=num_keys)
+
+    def in_a_row(x: Tensor) -> Tensor:
+        rows = x.new_zeros(q.shape[0] + 1, x.shape[1], *x.shape[3:])
+        return rows.index_put((queries,), x.transpose(1, 2))[:-1]
+
+    return in_a_row(o), in_a_row(sums).T.contiguous()
 
 
 def _attend(
@@ -82,7 +90,7 @@ def _attend(
     num_queries: Int[Tensor, " B"],
     num_keys: Int[Tensor, " B"],
     existing: Int[Tensor, " B"],
-) -> Float[Tensor, "B Hq Lq Dv"]:
+) -> tuple[Float[Tensor, "B Hq Lq Dv"], Float[Tensor, "B Hq Lq"]]:
     """Sample b: queries up to num_queries[b] over keys up to num_keys[b], of which some exist."""
     dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
     sizes = (num_queries, num_keys, existing)
@@ -108,11 +116,18 @@ def _attend(
     weights = _activate(scores.where(visible, 0), registered(terms.activation))
     if mask is not None and mask.dtype != torch.bool:
         weights = weights * mask
-    weights = weights.where(visible, 0)
+    weights = weights.where(visible, 0).to(dtype)
 
     n = num_keys if terms.length == "keys" else visible.sum(-1, keepdim=True)
-    factor = terms.gain * normalizer(n, terms.alpha, dtype)
-    return (factor * (weights.to(dtype) @ v)).to(q.dtype)
+    power = normalizer(n, terms.alpha, dtype)
+    sums = weights.sum(-1, keepdim=True)
+    if terms.by_sum:
+        divisor = sums + terms.floor * power
+        nothing = divisor == 0  # a row of zeros without a floor
+        o = ((weights @ v) / divisor.masked_fill(nothing, 1)).masked_fill(nothing, 0)
+    else:
+        o = terms.gain * power * (weights @ v)
+    return o.to(q.dtype), sums.squeeze(-1)
 
 
 def _within_window(key: Tensor, position: Tensor, terms: Terms) -> Bool[Tensor, "..."]:

@@ -1,6 +1,8 @@
 """The mathematics of one call as data: activations, and the numbers that kernels get.
 
-    o_i = gain * n_i ** -alpha * sum_j m_ij * h(scale * q_i . k_j + b_ij) * v_j
+    w_ij = m_ij * h(scale * q_i . k_j + b_ij)
+    o_i = gain * n_i ** -alpha * sum_j w_ij * v_j                      normalize="length"
+    o_i = sum_j w_ij * v_j / (sum_j w_ij + floor * n_i)                normalize="sum"
 
 Query i stands at position p = i + Lk - Lq and sees the keys p - left <= j <= p + right that exist.
 """
@@ -8,7 +10,7 @@ Query i stands at position p = i + Lk - Lq and sees the keys p - left <= j <= p 
 import math
 import re
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from types import MethodType
 from typing import Any, NamedTuple, overload
@@ -24,6 +26,7 @@ Pointwise = Callable[[Tensor], Tensor]
 
 HERE_ONLY = "here-"  # in keys of functions that no other process can be sure to have
 RESERVED = ("softmax",)  # words of layers that stand beside the activations' names
+PROBES = (-3.0, -0.5, 0.25, 1.0, 7.0)  # where claims about a user's function are tried
 _NAME = re.compile(r"[A-Za-z][\w.-]*", re.ASCII)
 
 
@@ -38,6 +41,7 @@ class Activation:
         derivative: h', likewise. None: autograd differentiates ``forward``.
         degree: p, if h(c x) = c**p h(x) for every c > 0, as for relu (1) and relu2 (2). Then the
             scale leaves the inner loop. None: h is not homogeneous.
+        is_nonnegative: whether h(x) >= 0 everywhere, which ``normalize="sum"`` asks for.
         triton: h and h' again for the GPU's kernels, two ``@triton.jit`` functions from a block
             of fp32 scores to a block of the same shape. None: CUDA tensors go to the reference.
         key: under which compiled graphs and exported programs find it again: the name and a hash
@@ -59,6 +63,7 @@ class Activation:
     derivative: Pointwise | None = None
     degree: int | None = None
     triton: tuple[Any, Any] | None = None
+    is_nonnegative: bool = False
     key: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -77,6 +82,7 @@ class Activation:
                 f"(h, derivative) or None, not {self.triton!r}."
             )
         self._check_degree()
+        self._check_sign()
         builtin = self.name in BUILTIN and self.name not in ACTIVATIONS
         object.__setattr__(self, "key", self.name if builtin else self._free_key())
         ACTIVATIONS[self.key] = self
@@ -99,14 +105,32 @@ class Activation:
                 f"Activation {self.name!r}: degree must be an integer or None, "
                 f"not {describe(self.degree)}."
             )
-        x = torch.tensor([-3.0, -0.5, 0.25, 1.0, 7.0], dtype=torch.float64)
-        with torch.no_grad():
-            once, twice = (self.weights_of(c * x) for c in (1.0, 2.0))
+        once, twice = (self._weights_at(c * x for x in PROBES) for c in (1.0, 2.0))
         if not torch.allclose(twice.double(), 2.0**self.degree * once.double()):
             raise InputError(
                 f"Activation {self.name!r}: h(2 x) is not 2**{self.degree} h(x), so its degree is "
                 f"not {self.degree}. Leave it out if h is not homogeneous."
             )
+
+    def _check_sign(self) -> None:
+        """So would negative weights in a sum that is divided by: try it there, too."""
+        if self.is_nonnegative is not True and self.is_nonnegative is not False:
+            raise InputError(
+                f"Activation {self.name!r}: is_nonnegative must be True or False, "
+                f"not {describe(self.is_nonnegative)}."
+            )
+        if not self.is_nonnegative:
+            return
+        for x, weight in zip(PROBES, self._weights_at(PROBES).tolist(), strict=True):
+            if weight < 0:
+                raise InputError(
+                    f"Activation {self.name!r}: h({x:g}) is {weight:g}, so it is not "
+                    "nonnegative. Leave is_nonnegative out."
+                )
+
+    def _weights_at(self, points: Iterable[float]) -> Tensor:
+        with torch.no_grad():
+            return self.weights_of(torch.tensor([*points], dtype=torch.float64))
 
     def weights_of(self, scores: Tensor) -> Tensor:
         """h(scores); a function that is not pointwise is told so."""
@@ -133,6 +157,7 @@ class Activation:
             self.derivative,
             self.degree,
             self.triton,
+            self.is_nonnegative,
         )
 
 
@@ -155,6 +180,9 @@ class Terms(NamedTuple):
         scale: factor on the scores; None means ``D ** -0.5``.
         bias: the number added to every score.
         left, right: how far a query sees to either side; None is unbounded. Causal is right = 0.
+        normalize: "length" or "sum".
+        floor: of "sum". There alpha is -1, which makes floor * n_i ** -alpha of it; or 0, where a
+            length given as a number is in the floor already.
     """
 
     activation: str = "relu"
@@ -165,19 +193,29 @@ class Terms(NamedTuple):
     bias: float = 0.0
     left: int | None = None
     right: int | None = None
+    normalize: str = "length"
+    floor: float = 0.0
+
+    @property
+    def by_sum(self) -> bool:
+        """True where weights are divided by their sum."""
+        return self.normalize == "sum"
 
     def scale_for(self, head_dim: int) -> float:
         """The factor on the scores, with the default filled in."""
         return head_dim**-0.5 if self.scale is None else self.scale
 
-    def scale_and_gain(self, head_dim: int, *, has_bias: bool) -> tuple[float, float]:
-        """The same with the scale moved behind h, and so to 1, where h allows it."""
+    def split_scale(self, head_dim: int, *, has_bias: bool) -> tuple[float, float]:
+        """The same as a factor on the scores and one on the weights: behind h where h allows it.
+
+        Then the first is 1.
+        """
         scale = self.scale_for(head_dim)
         degree = registered(self.activation).degree
         # Far from 1 the scale stays: it may be all that keeps the scores within their range.
         if degree is None or has_bias or not 2.0**-12 <= scale <= 2.0**12:
-            return scale, self.gain
-        return 1.0, self.gain * scale**degree
+            return scale, 1.0
+        return 1.0, scale**degree
 
 
 class NormTerms(NamedTuple):
@@ -268,8 +306,10 @@ def _difference(known: Activation, activation: Activation) -> str:
         return "as another function"
     if not _is_same(known.derivative, activation.derivative):
         return "with another derivative"
-    if known.degree != activation.degree:
-        return f"with degree={known.degree}, not {activation.degree}"
+    for name in ("degree", "is_nonnegative"):
+        ours, theirs = getattr(known, name), getattr(activation, name)
+        if ours != theirs:
+            return f"with {name}={ours}, not {theirs}"
     kernels = [tuple(kernel.fn for kernel in a.triton or ()) for a in (known, activation)]
     same = len(kernels[0]) == len(kernels[1]) and all(map(_is_same, *kernels))
     return "" if same else "with other triton kernels"
@@ -323,6 +363,15 @@ def _relu2(scores: Tensor) -> Tensor:
     return F.relu(scores).square()
 
 
+def _relu3(scores: Tensor) -> Tensor:
+    r = F.relu(scores)
+    return r.square() * r
+
+
+def _relu4(scores: Tensor) -> Tensor:
+    return F.relu(scores).square().square()
+
+
 def _softplus(scores: Tensor) -> Tensor:
     # torch turns linear at 20, where fp64 still sees the difference; at 40 nothing is left of it.
     return F.softplus(scores, threshold=40.0)
@@ -332,16 +381,24 @@ def _identity(scores: Tensor) -> Tensor:
     return scores
 
 
-BUILTIN = ("relu", "relu2", "relu6", "gelu", "silu", "softplus", "sigmoid", "identity")
+BUILTIN = (
+    *("relu", "relu2", "relu3", "relu4", "relu6"),
+    *("gelu", "silu", "softplus", "sigmoid", "exp", "identity"),
+)
+# whose weights leave fp16's range at scores of 100, and multiply a score's rounding error
+STEEP = frozenset(("relu3", "relu4", "exp"))
 ACTIVATIONS: dict[str, Activation] = {}  # by key
 
-Activation("relu", F.relu, degree=1)
-Activation("relu2", _relu2, degree=2)
-Activation("relu6", F.relu6)
+Activation("relu", F.relu, degree=1, is_nonnegative=True)
+Activation("relu2", _relu2, degree=2, is_nonnegative=True)
+Activation("relu3", _relu3, degree=3, is_nonnegative=True)
+Activation("relu4", _relu4, degree=4, is_nonnegative=True)
+Activation("relu6", F.relu6, is_nonnegative=True)
 Activation("gelu", F.gelu)
 Activation("silu", F.silu)
-Activation("softplus", _softplus)
-Activation("sigmoid", torch.sigmoid)
+Activation("softplus", _softplus, is_nonnegative=True)
+Activation("sigmoid", torch.sigmoid, is_nonnegative=True)
+Activation("exp", torch.exp, is_nonnegative=True)
 Activation("identity", _identity, degree=1)
 
 NAMED = dict(ACTIVATIONS)  # by name: the builtins, and what users registered

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from flashpoint.errors import UnsupportedError
-from flashpoint.ops.spec import BUILTIN, Activation, registered
+from flashpoint.ops.spec import BUILTIN, STEEP, Activation, registered
 
 aten = torch.ops.aten
 
@@ -25,8 +25,9 @@ class TileActivation(NamedTuple):
     differentiate_: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
-# Rounding a score moves it across a kink, except across one at zero.
-SMOOTH_IN_BF16 = frozenset(BUILTIN) - {"relu6"}
+# Rounding a score moves it across a kink, except across one at zero; a steep h multiplies the
+# error that it makes.
+SMOOTH_IN_BF16 = frozenset(BUILTIN) - STEEP - {"relu6"}
 
 
 def on_tiles(key: str) -> TileActivation:
@@ -63,6 +64,28 @@ def _relu2_gradient_(s: Tensor, dw: Tensor) -> tuple[Tensor, Tensor]:
     return r.mul_(r), ds
 
 
+def _relu3_(s: Tensor) -> Tensor:
+    r = _relu_(s)
+    return r.mul_(r.square())
+
+
+def _relu3_gradient_(s: Tensor, dw: Tensor) -> tuple[Tensor, Tensor]:
+    r, dw = _relu_gradient_(s, dw)
+    square = r.square()
+    return r.mul_(square), dw.mul_(square).mul_(3)
+
+
+def _relu4_(s: Tensor) -> Tensor:
+    return _relu_(s).square_().square_()
+
+
+def _relu4_gradient_(s: Tensor, dw: Tensor) -> tuple[Tensor, Tensor]:
+    r, dw = _relu_gradient_(s, dw)
+    square = r.square()
+    ds = dw.mul_(r).mul_(square).mul_(4)
+    return torch.mul(square, square, out=r), ds
+
+
 def _relu6_gradient_(s: Tensor, dw: Tensor) -> tuple[Tensor, Tensor]:
     ds = aten.hardtanh_backward.grad_input(dw, s, 0, 6, grad_input=dw)
     return s.clamp_(0, 6), ds
@@ -96,14 +119,22 @@ def _sigmoid_gradient_(s: Tensor, dw: Tensor) -> tuple[Tensor, Tensor]:
     return w, aten.sigmoid_backward.grad_input(dw, w, grad_input=dw)
 
 
+def _exp_gradient_(s: Tensor, dw: Tensor) -> tuple[Tensor, Tensor]:
+    w = s.exp_()
+    return w, dw.mul_(w)
+
+
 _BUILTIN = {
     "relu": TileActivation(_relu_, _relu_gradient_),
     "relu2": TileActivation(_relu2_, _relu2_gradient_),
+    "relu3": TileActivation(_relu3_, _relu3_gradient_),
+    "relu4": TileActivation(_relu4_, _relu4_gradient_),
     "relu6": TileActivation(lambda s: s.clamp_(0, 6), _relu6_gradient_),
     "gelu": TileActivation(aten.gelu_, _gelu_gradient_),
     "silu": TileActivation(lambda s: F.silu(s, inplace=True), _silu_gradient_),
     "softplus": TileActivation(_softplus_, _softplus_gradient_),
     "sigmoid": TileActivation(lambda s: s.sigmoid_(), _sigmoid_gradient_),
+    "exp": TileActivation(lambda s: s.exp_(), _exp_gradient_),
     "identity": TileActivation(lambda s: s, lambda s, dw: (s, dw)),
 }
 

@@ -4,6 +4,11 @@
     dq_i = scale * sum_j ds_ij k_j   dk_j = scale * sum_i ds_ij q_i
     dbias_ij = ds_ij                 dmask_ij = dw_ij h(s_ij)     summed where they broadcast
 
+With sums z_i = sum_j w_ij and their gradients dz_i, a number joins each row:
+
+    dw_ij = g_i . v_j + e_i          e_i = dz_i                                normalize="length"
+    g_i = do_i / (z_i + floor n_i)   e_i = dz_i - g_i . o_i                    normalize="sum"
+
 Tiles are made transposed, [keys, rows]: then four of the five products read them as they lie in
 memory, and the fifth yields dq transposed, which is turned once at the end.
 """
@@ -29,15 +34,80 @@ def backward(
     need_dmask: bool,
 ) -> list[Tensor]:
     """dq, dk, dv, then dbias and dmask if needed, each in its input's shape and dtype."""
-    grads = [x.new_empty(x.shape) for x in (q, k, v)]
     tiles = ScoreTiles(q, k, bias, mask, key_lengths, terms, is_backward=True)
+    return _differentiate(do, q, k, v, bias, mask, tiles, None, need_dbias, need_dmask)
+
+
+def backward_sums(
+    do: Tensor,
+    dsums: Tensor | None,
+    o: Tensor | None,
+    sums: Tensor | None,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    bias: Tensor | None,
+    mask: Tensor | None,
+    key_lengths: Tensor | None,
+    terms: Terms,
+    need_dbias: bool,
+    need_dmask: bool,
+) -> list[Tensor]:
+    """The same where the rows' sums have gradients, or divide the result o."""
+    tiles = ScoreTiles(q, k, bias, mask, key_lengths, terms, is_backward=True, has_sums=True)
+    rows = _Rows(do, dsums, o, sums, tiles)
+    return _differentiate(do, q, k, v, bias, mask, tiles, rows, need_dbias, need_dmask)
+
+
+class _Rows:
+    """What queries multiply their gradients by, and what they add to those of their weights."""
+
+    def __init__(
+        self,
+        do: Tensor,
+        dsums: Tensor | None,
+        o: Tensor | None,
+        sums: Tensor | None,
+        tiles: ScoreTiles,
+    ) -> None:
+        self.do, self.dsums, self.o, self.sums, self.tiles = do, dsums, o, sums, tiles
+
+    def of(self, group: Group) -> tuple[float | Tensor, Tensor | None]:
+        """Both for a group: [samples, heads, queries, 1]."""
+        tiles, at = self.tiles, (group.batch, group.q_heads)
+        num_queries = tiles.plan.num_queries
+        offset = None
+        if self.dsums is not None:
+            offset = tiles.moved * self.dsums[at].unsqueeze(-1)
+        if self.o is None or self.sums is None:
+            return tiles.normalizer(group, 0, num_queries), offset
+        factor = tiles.divide(self.sums[at].unsqueeze(-1), group, 0, num_queries)
+        do, o = (x[at].to(tiles.sums_dtype) for x in (self.do, self.o))
+        share = factor * (do * o).sum(-1, keepdim=True)
+        return factor, -share if offset is None else offset - share
+
+
+def _differentiate(
+    do: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    bias: Tensor | None,
+    mask: Tensor | None,
+    tiles: ScoreTiles,
+    rows: "_Rows | None",
+    need_dbias: bool,
+    need_dmask: bool,
+) -> list[Tensor]:
+    grads = [x.new_empty(x.shape) for x in (q, k, v)]
     dbias = _zeros(bias, tiles.sums_dtype) if need_dbias else None
     dmask = _zeros(mask, tiles.sums_dtype) if need_dmask else None
     if tiles.plan.is_empty:
         for grad in grads:
             grad.zero_()
     else:
-        work = _Backward((do, q, k, v), tiles, (grads[0], grads[1], grads[2]), dbias, dmask)
+        of_inputs = (grads[0], grads[1], grads[2])
+        work = _Backward((do, q, k, v), tiles, rows, of_inputs, dbias, dmask)
         for group in tiles.plan.groups():
             work.run(group)
     if bias is not None and dbias is not None:
@@ -58,6 +128,7 @@ class _Backward:
         self,
         inputs: tuple[Tensor, Tensor, Tensor, Tensor],
         tiles: ScoreTiles,
+        rows: _Rows | None,
         grads: tuple[Tensor, Tensor, Tensor],
         dbias: Tensor | None,
         dmask: Tensor | None,
@@ -65,7 +136,8 @@ class _Backward:
         self.do, self.q, self.k, self.v = inputs
         self.dq, self.dk, self.dv = grads
         self.dbias, self.dmask = dbias, dmask
-        self.tiles, self.plan = tiles, tiles.plan
+        self.tiles, self.plan, self.rows = tiles, tiles.plan, rows
+        self.offset: Tensor | None = None  # of the group at work
         self.dw_buffer = torch.empty_like(tiles.buffer)
         has_whole_groups = self.plan.has_one_tile and self.plan.key_lengths is None
         self.in_place = has_whole_groups and self.dq.dtype == tiles.dtype
@@ -73,7 +145,10 @@ class _Backward:
     def run(self, group: Group) -> None:
         """Write the gradients of one group of heads."""
         plan, scale = self.plan, self.tiles.scale
-        normalizer = self.tiles.normalizer(group, 0, plan.num_queries)
+        if self.rows is None:
+            normalizer = self.tiles.normalizer(group, 0, plan.num_queries)
+        else:
+            normalizer, self.offset = self.rows.of(group)
         if self.in_place:
             self._run_whole(group, normalizer)
             return
@@ -162,6 +237,10 @@ class _Backward:
         s = product_into(tiles.buffer, shape, k_rows, q_rows.mT, tiles.scale)
         dw = product_into(self.dw_buffer, shape, v_rows, g_rows.mT, factor)
         tiles.add_bias_(self._grid(s, group, tile), group, tile)
+        if self.offset is not None:
+            offset = self.offset[:, :, tile.i0 : tile.i1]
+            offset = offset.unflatten(1, (group.heads, self.plan.stack))
+            self._grid(dw, group, tile).add_(offset)
         visible = tiles.visible(group, tile)
         if visible is not None:
             visible = visible.mT.contiguous().mT  # as the tiles lie in memory

@@ -1,4 +1,7 @@
-"""Forward on the CPU: o = normalizer * sum over key tiles of h(scores) @ v."""
+"""Forward on the CPU: o = normalizer * sum over key tiles of h(scores) @ v.
+
+With sums: those of the weights too, by which the result may be divided.
+"""
 
 import numpy as np
 import torch
@@ -43,9 +46,40 @@ def forward(
                 rows = target.view(group.size, plan.stack * (i1 - i0), v.shape[3])
                 _attend_rows(q, k, v, tiles, group, i0, i1, rows, normalizer)
             else:
-                rows = _attend_rows(q, k, v, tiles, group, i0, i1)
+                rows, _ = _attend_rows(q, k, v, tiles, group, i0, i1)
                 torch.mul(rows.view(target.shape), normalizer, out=target)
     return o
+
+
+def forward_sums(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    bias: Tensor | None,
+    mask: Tensor | None,
+    key_lengths: Tensor | None,
+    terms: Terms,
+) -> tuple[Tensor, Tensor]:
+    """The same and the rows' sums of weights, [B, Hq, Lq] in fp32 (fp64 for fp64)."""
+    tiles = ScoreTiles(q, k, bias, mask, key_lengths, terms, is_backward=False, has_sums=True)
+    plan = tiles.plan
+    o = q.new_empty(*q.shape[:3], v.shape[3])
+    sums = q.new_empty(q.shape[:3], dtype=tiles.sums_dtype)
+    if plan.is_empty:
+        return o.zero_(), sums.zero_()
+    for group in plan.groups():
+        for i0, i1 in plan.query_ranges():
+            target = o[group.batch, group.q_heads, i0:i1]
+            rows, total = _attend_rows(q, k, v, tiles, group, i0, i1, with_sums=True)
+            assert total is not None
+            total = total.mul_(tiles.moved).view(*target.shape[:3], 1)
+            if terms.by_sum:
+                factor = tiles.divide(total, group, i0, i1)
+            else:
+                factor = tiles.normalizer(group, i0, i1)
+            torch.mul(rows.view(target.shape), factor, out=target)
+            sums[group.batch, group.q_heads, i0:i1] = total.squeeze(-1)
+    return o, sums
 
 
 def _attend_rows(
@@ -58,24 +92,32 @@ def _attend_rows(
     i1: int,
     out: Tensor | None = None,
     factor: float = 1.0,
-) -> Tensor:
-    """sum_j w_ij v_j for queries [i0, i1): [size, stacked rows, Dv].
+    *,
+    with_sums: bool = False,
+) -> tuple[Tensor, Tensor | None]:
+    """sum_j w_ij v_j for queries [i0, i1), [size, stacked rows, Dv], and sum_j w_ij if asked for.
 
-    With ``out``, for a single tile, times the factor and written there.
+    With ``out``, for a single tile, the first are times the factor and written there.
     """
     q_rows = tiles.queries(q, group, i0, i1)
+    sums = None
+    if with_sums:
+        sums = q.new_zeros((*q_rows.shape[:2], 1), dtype=tiles.sums_dtype)
     total: Tensor | None = None
     for tile in tiles.plan.tiles_of_queries(group, i0, i1):
         k_rows, v_rows = (tiles.keys(x, group, tile.j0, tile.j1) for x in (k, v))
         w = tiles.weights(q_rows, k_rows, group, tile)
         if out is not None:
-            return scaled_product(w, v_rows, factor, out)
+            return scaled_product(w, v_rows, factor, out), sums
+        if sums is not None:
+            sums += w.sum(-1, keepdim=True)
         total = tiles.accumulate(total, w, v_rows)
     if total is not None:
-        return total
+        return total, sums
     # None of these queries sees any key.
     shape = (group.size, q_rows.shape[1], v.shape[3])
-    return q.new_zeros(shape, dtype=tiles.sums_dtype) if out is None else out.zero_()
+    nothing = q.new_zeros(shape, dtype=tiles.sums_dtype) if out is None else out.zero_()
+    return nothing, sums
 
 
 @np.errstate(all="ignore")  # Inf and NaN pass in silence, as in PyTorch
@@ -84,7 +126,7 @@ def _attend_small(q: Tensor, k: Tensor, v: Tensor, terms: Terms) -> Tensor:
     rows, keys = q.numpy(), k.numpy()
     samples, q_heads, num_queries, head_dim = rows.shape
     _, kv_heads, num_keys, _ = keys.shape
-    scale, gain = terms.scale_and_gain(head_dim, has_bias=False)
+    scale, moved = terms.split_scale(head_dim, has_bias=False)
     if q_heads != kv_heads:
         rows = rows.reshape(samples, kv_heads, -1, head_dim)
     s = np.matmul(rows, keys.swapaxes(2, 3))
@@ -95,7 +137,7 @@ def _attend_small(q: Tensor, k: Tensor, v: Tensor, terms: Terms) -> Tensor:
     else:
         w = on_tiles(terms.activation).weigh_(torch.from_numpy(s)).numpy()
     o = np.matmul(w, v.numpy())
-    o *= gain * normalizer(num_keys, terms.alpha)
+    o *= terms.gain * moved * normalizer(num_keys, terms.alpha)
     if q_heads != kv_heads:
         o = o.reshape(samples, q_heads, num_queries, -1)
     return torch.from_numpy(np.ascontiguousarray(o))

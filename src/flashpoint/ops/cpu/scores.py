@@ -23,9 +23,10 @@ class ScoreTiles:
     Attributes:
         plan: how the call is cut into tiles.
         dtype: what products are computed in. fp16 goes to fp32, since weights that are not yet
-            normalized may leave its range; bf16 stays, unless a bias, a float mask or a kink away
-            from zero asks for more digits.
+            normalized may leave its range; bf16 stays, unless a bias, a float mask, rows' sums, a
+            steep h or a kink away from zero asks for more digits.
         sums_dtype: what products are added up in.
+        moved: the scale's share of the weights, where it stands behind h.
         factors, allowed: the mask, if it is one of numbers or one of booleans.
     """
 
@@ -39,15 +40,17 @@ class ScoreTiles:
         terms: Terms,
         *,
         is_backward: bool,
+        has_sums: bool = False,
     ) -> None:
         self.terms, self.bias = terms, bias
         is_bool = mask is not None and mask.dtype == torch.bool
         self.allowed, self.factors = (mask, None) if is_bool else (None, mask)
         has_bias = bias is not None or terms.bias != 0.0
-        self.scale, self.gain = terms.scale_and_gain(q.shape[3], has_bias=has_bias)
+        self.scale, self.moved = terms.split_scale(q.shape[3], has_bias=has_bias)
         self.sums_dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
         smooth = terms.activation in SMOOTH_IN_BF16
-        coarse = q.dtype == torch.bfloat16 and smooth and not has_bias and self.factors is None
+        simple = not has_bias and not has_sums and self.factors is None
+        coarse = q.dtype == torch.bfloat16 and smooth and simple
         self.dtype = torch.bfloat16 if coarse else self.sums_dtype
         self.activation = on_tiles(terms.activation)
         width = self.dtype.itemsize // 2
@@ -97,14 +100,26 @@ class ScoreTiles:
         return allowed if window is None else allowed & window
 
     def normalizer(self, group: Group, i0: int, i1: int) -> float | Tensor:
-        """gain * n_i ** -alpha of queries [i0, i1): a number, or [samples, heads, rows, 1]."""
+        """What queries [i0, i1) multiply sums of weights by: gain * n_i ** -alpha.
+
+        A number, or [samples, heads, rows, 1].
+        """
+        return self._over_length(self.terms.gain * self.moved, group, i0, i1)
+
+    def divide(self, sums: Tensor, group: Group, i0: int, i1: int) -> Tensor:
+        """The same where rows are divided by their sums of weights, [samples, heads, rows, 1]."""
+        divisor = sums + self._over_length(self.terms.floor, group, i0, i1)
+        nothing = divisor == 0  # a row of zeros without a floor
+        return (self.moved / divisor.masked_fill(nothing, 1)).masked_fill_(nothing, 0)
+
+    def _over_length(self, factor: float, group: Group, i0: int, i1: int) -> float | Tensor:
         alpha = self.terms.alpha
         if alpha == 0.0:
-            return self.gain
+            return factor
         n = self.plan.num_keys if self.terms.length == "keys" else self._count(group, i0, i1)
         if isinstance(n, int):
-            return self.gain * normalizer(max(n, 1), alpha)
-        return self.gain * normalizer(n, alpha, self.sums_dtype)
+            return factor * normalizer(max(n, 1), alpha)
+        return factor * normalizer(n, alpha, self.sums_dtype)
 
     def accumulate(self, total: Tensor | None, a: Tensor, b: Tensor) -> Tensor:
         """total + a @ b; None is where a sum begins."""

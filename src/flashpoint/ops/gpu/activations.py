@@ -40,6 +40,39 @@ def relu2_gradient(s, dw):
 
 
 @triton.jit
+def relu3(s):
+    r = relu(s)
+    return r * r * r
+
+
+@triton.jit
+def relu3_gradient(s, dw):
+    return tl.where(s <= 0.0, 0.0, 3.0 * s * s * dw)
+
+
+@triton.jit
+def relu4(s):
+    r = relu(s)
+    square = r * r
+    return square * square
+
+
+@triton.jit
+def relu4_gradient(s, dw):
+    return tl.where(s <= 0.0, 0.0, 4.0 * s * s * s * dw)
+
+
+@triton.jit
+def exp(s):
+    return tl.exp(s)
+
+
+@triton.jit
+def exp_gradient(s, dw):
+    return dw * tl.exp(s)
+
+
+@triton.jit
 def relu6(s):
     return tl.minimum(relu(s), 6.0, propagate_nan=tl.PropagateNan.ALL)
 
@@ -165,11 +198,14 @@ def log_of(s):
 _PAIRS = {
     "relu": (relu, relu_gradient),
     "relu2": (relu2, relu2_gradient),
+    "relu3": (relu3, relu3_gradient),
+    "relu4": (relu4, relu4_gradient),
     "relu6": (relu6, relu6_gradient),
     "gelu": (gelu, gelu_gradient),
     "silu": (silu, silu_gradient),
     "softplus": (softplus, softplus_gradient),
     "sigmoid": (sigmoid, sigmoid_gradient),
+    "exp": (exp, exp_gradient),
     "identity": (identity, identity_gradient),
 }
 

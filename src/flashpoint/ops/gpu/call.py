@@ -16,7 +16,7 @@ from flashpoint.ops.gpu.device import gpu_of
 from flashpoint.ops.gpu.normalizer import Normalizer, broadcast_strides
 from flashpoint.ops.gpu.replay import Role
 from flashpoint.ops.implementations import INTERPRETED
-from flashpoint.ops.spec import NormTerms, Terms, normalizer, registered
+from flashpoint.ops.spec import STEEP, NormTerms, Terms, normalizer, registered
 
 MOST_KEYS_BY_POINTERS = 256  # descriptors cost the host 25 us a launch, more than they save here
 FARTHEST = 2**30  # a window beyond any sequence, and within 32 bits with a position added
@@ -68,9 +68,11 @@ class Call(NamedTuple):
         cu_q, cu_k: where sequences of a varlen call begin, or None.
         num_samples: how many sequences there are.
         num_queries, num_keys: of the longest sequence.
-        scale, gain: with the scale moved behind h where h allows it.
+        scale, moved: the factor on scores, and on weights: the scale stands behind h where h
+            allows it.
         qk_norm: norms of q and k that are still to come.
         q_role, k_role: what q and k are to the recorded call: themselves, or q-hat and k-hat.
+        has_sums: whether rows' sums of weights are wanted or divide the result.
     """
 
     q: Tensor
@@ -86,10 +88,11 @@ class Call(NamedTuple):
     num_keys: int
     terms: Terms
     scale: float
-    gain: float
+    moved: float
     qk_norm: QKNorm = QKNorm()
     q_role: Role = Role.Q
     k_role: Role = Role.K
+    has_sums: bool = False
 
     @classmethod
     def dense(
@@ -103,10 +106,10 @@ class Call(NamedTuple):
         terms: Terms,
     ) -> "Call":
         """Samples of one length, padded perhaps."""
-        scale, gain = _scale_and_gain(q, bias, terms)
+        scale, moved = _split_scale(q, bias, terms)
         return cls(
             q, k, v, bias, mask, key_lengths, None, None,
-            q.shape[0], q.shape[2], k.shape[2], terms, scale, gain,
+            q.shape[0], q.shape[2], k.shape[2], terms, scale, moved,
         )
 
     @classmethod
@@ -143,11 +146,11 @@ class Call(NamedTuple):
         terms: Terms,
     ) -> "Call":
         """Sequences one after another, [T, H, D]."""
-        scale, gain = _scale_and_gain(q, bias, terms)
+        scale, moved = _split_scale(q, bias, terms)
         q, k, v = (x.transpose(0, 1).unsqueeze(0) for x in (q, k, v))
         return cls(
             q, k, v, bias, mask, None, cu_q, cu_k,
-            cu_q.shape[0] - 1, max_seqlen_q, max_seqlen_k, terms, scale, gain,
+            cu_q.shape[0] - 1, max_seqlen_q, max_seqlen_k, terms, scale, moved,
         )
 
     @property
@@ -161,6 +164,11 @@ class Call(NamedTuple):
         q, k = self.q_role, self.k_role
         rows = {"q_rows": q, "k_rows": k, "v_rows": Role.V, "do_rows": Role.DO}
         return {"q": q, "k": k, "q_raw": Role.Q, "k_raw": Role.K} | rows
+
+    @property
+    def backward_roles(self) -> dict[str, Role]:
+        """The same in backward, whose factors of rows are made on the way where there are sums."""
+        return self.roles | ({"normalizers": Role.FACTORS} if self.has_sums else {})
 
     def of_hats(self, hats: dict[Role, Tensor]) -> "Call":
         """The same of q-hat, k-hat or both, [B, L, H, D], with no norm left to come for these."""
@@ -218,12 +226,32 @@ class Call(NamedTuple):
         window = self.terms.left is not None or self.terms.right is not None
         return not (window or self.ends_early) and is_builtin(self.terms.activation)
 
+    @property
+    def ends_in_zeros(self) -> bool:
+        """True where keys of zeros behind the last have weights of zero, too."""
+        degree = registered(self.terms.activation).degree
+        return degree is not None and degree > 0 and self.bias is None and self.terms.bias == 0.0
+
+    @property
+    def is_wide(self) -> bool:
+        """True where weights may leave fp16's range: those of a steep h, or still to be divided.
+
+        Their products then take the range of fp32.
+        """
+        steep = self.has_sums or self.terms.activation in STEEP
+        return self.q.dtype == torch.float16 and steep
+
+    @property
+    def shrinks_weights(self) -> bool:
+        """True where a power of two keeps weights in fp16's range."""
+        return self.q.dtype == torch.float16 and not self.is_wide
+
     def shrinks(self) -> tuple[float, float]:
         """Powers of two that keep fp16 weights, and their gradients ds, in range before the end.
 
         They stand in for the normalizer and for a scale that moved behind h.
         """
-        if self.q.dtype != torch.float16:
+        if not self.shrinks_weights:
             return 1.0, 1.0
         moved, degree = self.moved_exponent()
         power = normalizer(self.num_keys, self.terms.alpha)
@@ -236,7 +264,7 @@ class Call(NamedTuple):
 
         Not by much: the normalizer of a query that sees few keys is near 1.
         """
-        if self.q.dtype != torch.float16:
+        if not self.shrinks_weights:
             return 1.0, 1.0
         moved, degree = self.moved_exponent()
         power = normalizer(self.num_keys, self.terms.alpha)
@@ -302,6 +330,7 @@ class Call(NamedTuple):
             "alpha": made.alpha,
             "shrink": shrink,
             "shrink_ds": shrink_ds,
+            "moved": self.moved,
             "WEIGH": weigh,
             "GROUP": self.group,
             "D": self.q.shape[3],
@@ -311,7 +340,9 @@ class Call(NamedTuple):
             "MASK": _mask_kind(self.mask),
             "NORMALIZER": made.word,
             "POWER": made.power,
-            "SHRINKS": self.q.dtype == torch.float16,
+            "BY_SUM": terms.by_sum,
+            "SHRINKS": self.shrinks_weights,
+            "WIDE": self.is_wide,
             "ENDS_EARLY": self.ends_early,
             "BLOCK_D": block_of(self.q.shape[3]),
             "BLOCK_DV": block_of(self.v.shape[3]),
@@ -354,9 +385,9 @@ def _is_wide(x: Tensor) -> bool:
     )
 
 
-def _scale_and_gain(q: Tensor, bias: Tensor | None, terms: Terms) -> tuple[float, float]:
+def _split_scale(q: Tensor, bias: Tensor | None, terms: Terms) -> tuple[float, float]:
     has_bias = bias is not None or terms.bias != 0.0
-    return terms.scale_and_gain(q.shape[-1], has_bias=has_bias)
+    return terms.split_scale(q.shape[-1], has_bias=has_bias)
 
 
 def _mask_kind(mask: Tensor | None) -> str:

@@ -134,6 +134,8 @@ def _why_not_hopper(call: Call, do: Tensor | None) -> str | None:
         (not call.is_regular, "rows of q, k or v do not lie on whole 16 bytes"),
         (do is not None and not builtin, "its activation is not built in"),
         (do is not None and not is_regular(do), "rows of do do not lie on whole 16 bytes"),
+        (call.has_sums, "it has rows' sums"),
+        (call.is_wide, "its weights may leave float16's range"),
     )
 
 

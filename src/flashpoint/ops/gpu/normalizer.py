@@ -18,19 +18,20 @@ from flashpoint.ops.spec import normalizer
 if TYPE_CHECKING:
     from flashpoint.ops.gpu.call import Call
 
-POWERS = {1.0: "inverse", 0.5: "root"}  # exponents that kernels know by a word
+POWERS = {1.0: "inverse", 0.5: "root", -1.0: "times"}  # exponents that kernels know by a word
 LARGEST_ALPHA = 1024.0  # 2 ** -alpha is 0 in fp32 far before it
 ROWS, KEYS = 16, 256  # of a program that counts
 
 
 class Normalizer(NamedTuple):
-    """How kernels get gain * n_i ** -alpha.
+    """How kernels get gain * n_i ** -alpha; floor * n_i where they divide by rows' sums.
 
     Attributes:
         word: "constant": the gain is all of it. "given": ``values`` are. "visible" and "keys":
             kernels count these.
         values: [B or 1, H or 1, Lq], or None.
-        power: how kernels make n_i ** -alpha: "none", "inverse", "root", or "any" by alpha.
+        power: how kernels make n_i ** -alpha: "none", "inverse", "root", "times" n_i, or "any" by
+            alpha.
         alpha: None where the power's word says it.
     """
 
@@ -44,17 +45,18 @@ class Normalizer(NamedTuple):
     def of(cls, call: "Call") -> "Normalizer":
         """That of a call."""
         terms = call.terms
+        gain = terms.floor / call.moved if terms.by_sum else terms.gain * call.moved
         if terms.alpha == 0.0:
-            return cls("constant", call.gain)
+            return cls("constant", gain)
         has_bool_mask = call.mask is not None and call.mask.dtype == torch.uint8
         counts_keys = terms.length == "keys" and not call.is_varlen
         window = terms.left is not None or terms.right is not None
         if counts_keys or not (has_bool_mask or window or call.ends_early):
-            return cls("constant", call.gain * normalizer(call.num_keys, terms.alpha))
+            return cls("constant", gain * normalizer(call.num_keys, terms.alpha))
         if terms.length == "keys" or not has_bool_mask:
-            return cls(terms.length, call.gain, None, *power_of(terms.alpha))
+            return cls(terms.length, gain, None, *power_of(terms.alpha))
         counts = count_keys(call)
-        return cls("given", 1.0, call.gain * normalizer(counts, terms.alpha, torch.float32))
+        return cls("given", 1.0, gain * normalizer(counts, terms.alpha, torch.float32))
 
 
 def power_of(alpha: float) -> tuple[str, float | None]:
@@ -66,9 +68,14 @@ def power_of(alpha: float) -> tuple[str, float | None]:
 
 @triton.jit
 def over_power(x, n, alpha, POWER: tl.constexpr):
-    """x * n ** -alpha for n >= 1; POWER: "inverse" is alpha 1, "root" 0.5, "any" reads alpha."""
+    """x * n ** -alpha for n >= 1; POWER: "inverse" is alpha 1, "root" 0.5, "times" -1.
+
+    "any" reads alpha.
+    """
     if POWER == "inverse":
         return x / n
+    elif POWER == "times":
+        return x * n
     elif POWER == "root":
         return x * tl.rsqrt(n)
     else:
@@ -92,10 +99,26 @@ def over_power_roughly(n, alpha, POWER: tl.constexpr):
     """n ** -alpha as ``over_power`` explains it, with digits for 16 bits."""
     if POWER == "inverse":
         return approximate("rcp", n)
+    elif POWER == "times":
+        return n
     elif POWER == "root":
         return approximate("rsqrt", n)
     else:
         return approximate("ex2", -alpha * approximate("lg2", n))
+
+
+@triton.jit
+def over_sum(total, floor):
+    """1 / (total + floor), and 0 for a row of zeros without a floor."""
+    divisor = total + floor
+    return tl.where(divisor == 0.0, 0.0, 1.0 / divisor)
+
+
+@triton.jit
+def load_of_rows(x, strides, b, h, rows, Lq):
+    """Some queries' numbers out of [B or 1, H or 1, Lq], zeros behind the last."""
+    at = x + tl.cast(b, tl.int64) * strides[0] + tl.cast(h, tl.int64) * strides[1]
+    return tl.load(at + rows.to(tl.int64) * strides[2], mask=rows < Lq, other=0.0)
 
 
 @triton.jit
@@ -106,8 +129,7 @@ def normalizer_of(
     """gain * n_i ** -alpha of some queries: given, or from n_i, or the same gain for all."""
     factor = tl.zeros_like(rows).to(tl.float32) + gain
     if NORMALIZER == "given":
-        at = normalizers + tl.cast(b, tl.int64) * strides[0] + tl.cast(h, tl.int64) * strides[1]
-        factor = tl.load(at + rows.to(tl.int64) * strides[2], mask=rows < Lq, other=0.0)
+        factor = load_of_rows(normalizers, strides, b, h, rows, Lq)
     elif NORMALIZER == "visible":
         first, last = tl.zeros_like(rows), tl.zeros_like(rows) + existing
         if left is not None:

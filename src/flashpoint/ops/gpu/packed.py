@@ -9,12 +9,21 @@ The general kernels read v where it lies in qkv, and write dq, dk and dv where t
 Nothing but the inputs is kept for backward.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from flashpoint.ops.gpu import dispatch
-from flashpoint.ops.gpu.attend import attend, differentiate, gradient_arguments
+from flashpoint.ops.gpu.attend import (
+    WITH_SUMS,
+    attend,
+    attend_sums,
+    differentiate,
+    gradient_arguments,
+)
 from flashpoint.ops.gpu.call import Call, prepare
+from flashpoint.ops.gpu.portable.backward_rows import SumGradients, launch_rows
 from flashpoint.ops.gpu.portable.blocks import Layout
 from flashpoint.ops.gpu.portable.qk_norm_passes import denormalize_heads, normalize_heads
 from flashpoint.ops.gpu.replay import Recorder, Role, run_recorded
@@ -46,6 +55,30 @@ def launch_packed_forward(
     return run_recorded("packed", inputs, options, (Role.O,), first_call)[0]
 
 
+def launch_packed_forward_sums(
+    qkv: Tensor,
+    q_gain: Tensor | None,
+    k_gain: Tensor | None,
+    bias: Tensor | None,
+    mask: Tensor | None,
+    key_lengths: Tensor | None,
+    qk_norm: NormTerms,
+    terms: Terms,
+) -> tuple[Tensor, Tensor]:
+    """The same and the rows' sums of weights, [B, H, L]."""
+    inputs = prepare(
+        qkv=qkv, q_gain=q_gain, k_gain=k_gain, bias=bias, mask=mask, lengths=key_lengths
+    )
+
+    def first_call(recorder: Recorder) -> list[Tensor]:
+        call = Call.packed(*inputs.values(), qk_norm, terms)._replace(has_sums=True)
+        return attend_sums(_normalize_before(call, recorder), recorder, Layout.HEADS_LAST)
+
+    options = (*qk_norm, *terms)
+    o, sums = run_recorded("packed_sums", inputs, options, WITH_SUMS, first_call)
+    return o, sums
+
+
 def _normalize_before(call: Call, recorder: Recorder) -> Call:
     """The call that is left for the kernel of forward: norms that it does not take are done."""
     if call.is_empty:
@@ -59,8 +92,24 @@ def _normalize_before(call: Call, recorder: Recorder) -> Call:
     return call
 
 
-def launch_packed_backward(
+def launch_packed_backward(do: Tensor, *inputs: Any) -> list[Tensor]:
+    """dqkv, the gradients of the gains there are, then dbias and dmask if needed.
+
+    ``inputs``: those of forward, then whether bias and mask want gradients.
+    """
+    return _launch_backward(do, (), *inputs)
+
+
+def launch_packed_backward_sums(
+    do: Tensor, dsums: Tensor | None, o: Tensor | None, sums: Tensor | None, *inputs: Any
+) -> list[Tensor]:
+    """The same where the rows' sums have gradients, or divide the result o."""
+    return _launch_backward(do, (dsums, o, sums), *inputs)
+
+
+def _launch_backward(
     do: Tensor,
+    of_sums: tuple[Tensor | None, ...],
     qkv: Tensor,
     q_gain: Tensor | None,
     k_gain: Tensor | None,
@@ -72,26 +121,32 @@ def launch_packed_backward(
     need_dbias: bool,
     need_dmask: bool,
 ) -> list[Tensor]:
-    """dqkv, the gradients of the gains there are, then dbias and dmask if needed."""
+    """``of_sums``: the sums' gradient, and o and sums where these divide; or nothing."""
     inputs = prepare(
         qkv=qkv, q_gain=q_gain, k_gain=k_gain, bias=bias, mask=mask, lengths=key_lengths, do=do
     )
+    has_sums = len(of_sums) > 0
+    if has_sums:
+        inputs |= prepare(**dict(zip(("dsums", "o", "sums"), of_sums, strict=True)))
     kinds = {Role.DQ_GAIN: qk_norm.q_kind, Role.DK_GAIN: qk_norm.k_kind}
     gains = {Role.DQ_GAIN: q_gain, Role.DK_GAIN: k_gain}
     gains = {role: gain for role, gain in gains.items() if gain is not None}
     shared = [role for role in gains if kinds[role] != "none" and qkv.numel() > 0]
 
     def first_call(recorder: Recorder) -> list[Tensor]:
-        *tensors, do = inputs.values()
+        tensors = [*inputs.values()]
+        call = Call.packed(*tensors[:6], qk_norm, terms)._replace(has_sums=has_sums)
+        do, given = tensors[6], None
         assert do is not None
-        call = Call.packed(*tensors, qk_norm, terms)
+        if has_sums:
+            given = SumGradients(*tensors[7:], Layout.HEADS_LAST)
         dqkv = recorder.empty(Role.DQKV, qkv.shape, qkv.dtype)
         grads = [x.transpose(1, 2) for x in dqkv.unbind(2)]
         needs = (need_dbias, need_dmask)
-        shares, scored = _differentiate(call, recorder, do.transpose(1, 2), grads, *needs)
+        shares, scored = _differentiate(call, recorder, do.transpose(1, 2), grads, *needs, given)
         return [dqkv, *(shares[role] for role in shared), *scored]
 
-    options = (*qk_norm, *terms, need_dbias, need_dmask)
+    options = (has_sums, *qk_norm, *terms, need_dbias, need_dmask)
     outputs = (Role.DQKV, *shared)
     dqkv, *rest = run_recorded("packed_backward", inputs, options, outputs, first_call)
     shares = dict(zip(shared, rest, strict=False))
@@ -104,14 +159,14 @@ def launch_packed_backward(
 
 def _differentiate(
     call: Call, recorder: Recorder, do: Tensor, grads: list[Tensor],
-    need_dbias: bool, need_dmask: bool,
+    need_dbias: bool, need_dmask: bool, given: SumGradients | None,
 ) -> tuple[dict[Role, Tensor], list[Tensor]]:
     """Write dq, dk and dv to grads; gives shares of the gains' gradients, then dbias and dmask."""
     kernels = None if call.is_empty else dispatch.choose(call, do)
     if kernels is None or not kernels.takes_norms(call):
         hats = call.of_hats(normalize_heads(call, recorder))
         needs = (need_dbias, need_dmask)
-        scored = differentiate(hats, recorder, do, grads, Layout.PACKED, *needs)
+        scored = differentiate(hats, recorder, do, grads, Layout.PACKED, *needs, given)
         return denormalize_heads(call, grads, recorder), scored
     if kernels is dispatch.HOPPER:  # norms are made before, gradients taken through them
         made = normalize_heads(call, recorder, has_statistics=True)
@@ -120,5 +175,7 @@ def _differentiate(
         arguments = gradient_arguments(call) | raws | made
     else:
         arguments = gradient_arguments(call)
+    if given is not None:
+        arguments = launch_rows(call, recorder, do, given, arguments)
     launch_backward = kernels.backward().launch_backward
     return launch_backward(call, recorder, do, grads, arguments, Layout.PACKED), []

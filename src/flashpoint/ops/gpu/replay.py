@@ -52,6 +52,11 @@ class Role(StrEnum):
     K_STATISTICS = "k_statistics"
     PARTS = "parts"
     WORDS = "words"
+    SUMS = "sums"
+    DSUMS = "dsums"
+    FACTORS = "factors"
+    OFFSETS = "offsets"
+    PART_SUMS = "part_sums"
 
 
 # parts of [B, L, parts, H, D] that are arguments of their own
@@ -101,7 +106,8 @@ class Recorder:
         compiled = run_once(kernel, num_programs, arguments)
         if not self.is_repeatable:
             return
-        if arguments.get("normalizers") is not None:  # computed from values that change
+        counted = arguments.get("normalizers") is not None and "normalizers" not in roles
+        if counted:  # computed from values that change
             self.is_repeatable = False
             return
         values = [arguments[name] for name in kernel.arg_names]

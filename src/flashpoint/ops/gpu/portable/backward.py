@@ -1,7 +1,11 @@
-"""Backward on the GPU. With w_ij = m_ij h(s_ij), f_i = gain * n_i ** -alpha, dw_ij = do_i . v_j:
+"""Backward on the GPU. With w_ij = m_ij h(s_ij), f_i = gain * n_i ** -alpha:
 
-    ds_ij = m_ij dw_ij h'(s_ij)            dv_j = sum_i f_i w_ij do_i
-    dq_i = scale * f_i sum_j ds_ij k_j     dk_j = scale * sum_i f_i ds_ij q_i
+    dw_ij = f_i do_i . v_j                 ds_ij = m_ij dw_ij h'(s_ij)
+    dq_i = scale * sum_j ds_ij k_j         dk_j = scale * sum_i ds_ij q_i
+    dv_j = sum_i f_i w_ij do_i
+
+Where rows' sums z_i have gradients or divide, f_i and an offset e_i of dw_ij come from a pass over
+rows before (``backward_rows.py``). Where there is none, f_i is taken out of the sum for dq.
 
 Two kernels, each with the scores made again: one goes over keys for a block of queries (dq), one
 over queries for a block of keys (dk, dv). Sums are in registers, so nothing is added in memory.
@@ -44,7 +48,7 @@ def _launch_dkdv(
         programs = num_blocks * call.k.shape[1] * call.num_samples
         everything = call.inputs(tiles, do) | arguments | own
         kernel = backward_dkdv_kernel
-        recorder.launch(kernel, programs, only(kernel, everything) | tiles, call.roles)
+        recorder.launch(kernel, programs, only(kernel, everything) | tiles, call.backward_roles)
 
     launch(recorder, autotuned("dkdv", call, launch) or dkdv_tiles(call))
 
@@ -58,6 +62,6 @@ def _launch_dq(
         everything |= {"dq": dq, "ONE_RANGE": call.hides_nothing}
         programs = num_blocks * call.q_heads * call.num_samples
         kernel = backward_dq_kernel
-        recorder.launch(kernel, programs, only(kernel, everything) | tiles, call.roles)
+        recorder.launch(kernel, programs, only(kernel, everything) | tiles, call.backward_roles)
 
     launch(recorder, autotuned("dq", call, launch) or dq_tiles(call))

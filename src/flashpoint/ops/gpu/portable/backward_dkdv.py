@@ -3,8 +3,9 @@
 import triton
 import triton.language as tl
 
-from flashpoint.ops.gpu.normalizer import normalizer_of
+from flashpoint.ops.gpu.normalizer import load_of_rows, normalizer_of
 from flashpoint.ops.gpu.portable.blocks import (
+    HEADS_LAST,
     add_product,
     clear_between,
     finish_scores,
@@ -21,7 +22,7 @@ from flashpoint.ops.gpu.portable.blocks import (
 @triton.jit
 def add_dkdv(
     dk, dv, k, v, i_begin, i_end,
-    q, do, bias, mask, normalizers,
+    q, do, bias, mask, normalizers, offsets,
     q_strides, do_strides, bias_strides, mask_strides, normalizer_strides,
     b, batch, h, j0, q_start, num_queries, num_keys, existing,
     left, right, scale, bias_number, gain, alpha, shrink, shrink_ds,
@@ -29,7 +30,7 @@ def add_dkdv(
     D: tl.constexpr, DV: tl.constexpr,
     HAS_SCALE: tl.constexpr, HAS_BIAS_NUMBER: tl.constexpr, MASK: tl.constexpr,
     NORMALIZER: tl.constexpr, POWER: tl.constexpr,
-    SHRINKS: tl.constexpr, MASKED: tl.constexpr, IS_VARLEN: tl.constexpr,
+    SHRINKS: tl.constexpr, WIDE: tl.constexpr, MASKED: tl.constexpr, IS_VARLEN: tl.constexpr,
     TMA: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
 ):
@@ -53,6 +54,15 @@ def add_dkdv(
             HAS_SCALE, HAS_BIAS_NUMBER,
         )
         w = WEIGH(s)
+        if NORMALIZER != "constant":
+            factor = normalizer_of(
+                rows, gain, alpha, normalizers, normalizer_strides, b, h, shift, num_queries,
+                existing, num_keys, left, right, NORMALIZER, POWER,
+            )[None, :]
+            w *= factor
+            dw *= factor
+        if offsets is not None:
+            dw += load_of_rows(offsets, normalizer_strides, b, h, rows, num_queries)[None, :]
         if MASK == "float":
             m = load_scored(mask, mask_strides, b, h, queries, keys, num_queries, num_keys)
             w *= m.to(tl.float32)
@@ -65,32 +75,25 @@ def add_dkdv(
             seen = in_window(queries, keys, shift, existing, left, right)
             seen &= queries < num_queries
             w, ds = tl.where(seen, w, 0.0), tl.where(seen, ds, 0.0)
-        if NORMALIZER != "constant":
-            factor = normalizer_of(
-                rows, gain, alpha, normalizers, normalizer_strides, b, h, shift, num_queries,
-                existing, num_keys, left, right, NORMALIZER, POWER,
-            )[None, :]
-            w *= factor
-            ds *= factor
         if SHRINKS:
             w *= shrink
             ds *= shrink_ds
-        dv = add_product(dv, w.to(do_tile.dtype), do_tile)
-        dk = add_product(dk, ds.to(q_tile.dtype), q_tile)
+        dv = add_product(dv, w, do_tile, WIDE)
+        dk = add_product(dk, ds, q_tile, WIDE)
     return dk, dv
 
 
 @triton.jit
 def backward_dkdv_kernel(
     q, k, v, do, dk, dv,                           # pointers; the first four descriptors where TMA
-    bias, mask, normalizers, lengths, cu_q, cu_k,  # pointers or None
+    bias, mask, normalizers, offsets, lengths, cu_q, cu_k,  # pointers or None
     q_strides, k_strides, v_strides, do_strides, bias_strides, mask_strides, normalizer_strides,
     Hq, Lq, Lk, Tk, left, right, scale, bias_number, gain, alpha, shrink, shrink_ds,
     WEIGH: tl.constexpr, GRADIENT: tl.constexpr, IS_BUILTIN: tl.constexpr,
     GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     HAS_SCALE: tl.constexpr, HAS_BIAS_NUMBER: tl.constexpr, MASK: tl.constexpr,
     NORMALIZER: tl.constexpr, POWER: tl.constexpr,
-    SHRINKS: tl.constexpr, ENDS_EARLY: tl.constexpr, ONE_RANGE: tl.constexpr,
+    SHRINKS: tl.constexpr, WIDE: tl.constexpr, ENDS_EARLY: tl.constexpr, ONE_RANGE: tl.constexpr,
     TMA: tl.constexpr, LAYOUT: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
 ):
@@ -112,11 +115,11 @@ def backward_dkdv_kernel(
     if IS_VARLEN:
         clear_between(
             dk, b, kv_head, block, num_blocks, cu_k, k_start, num_keys, Tk, num_heads,
-            D, BLOCK_N, BLOCK_D,
+            D, BLOCK_N, BLOCK_D, HEADS_LAST,
         )
         clear_between(
             dv, b, kv_head, block, num_blocks, cu_k, k_start, num_keys, Tk, num_heads,
-            DV, BLOCK_N, BLOCK_DV,
+            DV, BLOCK_N, BLOCK_DV, HEADS_LAST,
         )
     if j0 >= num_keys:
         return
@@ -149,31 +152,31 @@ def backward_dkdv_kernel(
         if right is not None:
             dk_acc, dv_acc = add_dkdv(
                 dk_acc, dv_acc, k_tile, v_tile, begin, tl.minimum(full_begin, stop),
-                q, do, bias, mask, normalizers,
+                q, do, bias, mask, normalizers, offsets,
                 q_strides, do_strides, bias_strides, mask_strides, normalizer_strides,
                 b, batch, h, j0, q_start, num_queries, num_keys, existing,
                 left, right, scale, bias_number, gain, alpha, shrink, shrink_ds,
                 WEIGH, GRADIENT, IS_BUILTIN, D, DV, HAS_SCALE, HAS_BIAS_NUMBER, MASK, NORMALIZER,
-                POWER, SHRINKS, True, IS_VARLEN, TMA, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV,
+                POWER, SHRINKS, WIDE, True, IS_VARLEN, TMA, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV,
             )
         dk_acc, dv_acc = add_dkdv(
             dk_acc, dv_acc, k_tile, v_tile, full_begin, full_end,
-            q, do, bias, mask, normalizers,
+            q, do, bias, mask, normalizers, offsets,
             q_strides, do_strides, bias_strides, mask_strides, normalizer_strides,
             b, batch, h, j0, q_start, num_queries, num_keys, existing,
             left, right, scale, bias_number, gain, alpha, shrink, shrink_ds,
             WEIGH, GRADIENT, IS_BUILTIN, D, DV, HAS_SCALE, HAS_BIAS_NUMBER, MASK, NORMALIZER,
-            POWER, SHRINKS, False, IS_VARLEN, TMA, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV,
+            POWER, SHRINKS, WIDE, False, IS_VARLEN, TMA, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV,
         )
         if not ONE_RANGE:
             dk_acc, dv_acc = add_dkdv(
                 dk_acc, dv_acc, k_tile, v_tile, full_end, stop,
-                q, do, bias, mask, normalizers,
+                q, do, bias, mask, normalizers, offsets,
                 q_strides, do_strides, bias_strides, mask_strides, normalizer_strides,
                 b, batch, h, j0, q_start, num_queries, num_keys, existing,
                 left, right, scale, bias_number, gain, alpha, shrink, shrink_ds,
                 WEIGH, GRADIENT, IS_BUILTIN, D, DV, HAS_SCALE, HAS_BIAS_NUMBER, MASK, NORMALIZER,
-                POWER, SHRINKS, True, IS_VARLEN, TMA, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV,
+                POWER, SHRINKS, WIDE, True, IS_VARLEN, TMA, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV,
             )
     factor = gain if NORMALIZER == "constant" else 1.0
     dk_acc *= scale * factor / shrink_ds if SHRINKS else scale * factor

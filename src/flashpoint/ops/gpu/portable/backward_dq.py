@@ -3,8 +3,9 @@
 import triton
 import triton.language as tl
 
-from flashpoint.ops.gpu.normalizer import normalizer_of
+from flashpoint.ops.gpu.normalizer import load_of_rows, normalizer_of
 from flashpoint.ops.gpu.portable.blocks import (
+    HEADS_LAST,
     add_product,
     clear_between,
     finish_scores,
@@ -20,16 +21,20 @@ from flashpoint.ops.gpu.portable.blocks import (
 
 @triton.jit
 def add_dq(
-    dq, q, do, j_begin, j_end,
+    dq, q, do, factor, offset, j_begin, j_end,
     k, v, bias, mask, k_strides, v_strides, bias_strides, mask_strides,
     b, batch, h, kv_head, i0, k_start, num_queries, num_keys, existing,
     left, right, scale, bias_number, shrink_ds,
     GRADIENT: tl.constexpr, IS_BUILTIN: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     HAS_SCALE: tl.constexpr, HAS_BIAS_NUMBER: tl.constexpr, MASK: tl.constexpr,
-    SHRINKS: tl.constexpr, MASKED: tl.constexpr, ENDS_EARLY: tl.constexpr, TMA: tl.constexpr,
+    SHRINKS: tl.constexpr, WIDE: tl.constexpr, HAS_OFFSETS: tl.constexpr,
+    MASKED: tl.constexpr, ENDS_EARLY: tl.constexpr, TMA: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
 ):
-    """Add ds @ k of keys [j_begin, j_end) to dq: [BLOCK_M, BLOCK_D]."""
+    """Add ds @ k of keys [j_begin, j_end) to dq: [BLOCK_M, BLOCK_D].
+
+    HAS_OFFSETS: of dw * factor + offset; else the factor comes behind the sum.
+    """
     queries = i0 + tl.arange(0, BLOCK_M)[:, None]
     clean: tl.constexpr = ENDS_EARLY and MASKED
     for j0 in tl.range(j_begin, j_end, BLOCK_N):
@@ -45,6 +50,8 @@ def add_dq(
             s, queries, keys, bias, bias_strides, b, h, num_queries, num_keys, scale, bias_number,
             HAS_SCALE, HAS_BIAS_NUMBER,
         )
+        if HAS_OFFSETS:
+            dw = dw * factor[:, None] + offset[:, None]
         if MASK == "float":
             m = load_scored(mask, mask_strides, b, h, queries, keys, num_queries, num_keys)
             dw *= m.to(tl.float32)
@@ -57,21 +64,21 @@ def add_dq(
             ds = tl.where(in_window(queries, keys, shift, existing, left, right), ds, 0.0)
         if SHRINKS:
             ds *= shrink_ds
-        dq = add_product(dq, ds.to(k_tile.dtype), k_tile)
+        dq = add_product(dq, ds, k_tile, WIDE)
     return dq
 
 
 @triton.jit
 def backward_dq_kernel(
     q, k, v, do, dq,                               # pointers; all but dq descriptors where TMA
-    bias, mask, normalizers, lengths, cu_q, cu_k,  # pointers or None
+    bias, mask, normalizers, offsets, lengths, cu_q, cu_k,  # pointers or None
     q_strides, k_strides, v_strides, do_strides, bias_strides, mask_strides, normalizer_strides,
     Hq, Lq, Lk, Tq, left, right, scale, bias_number, gain, alpha, shrink_ds,
     GRADIENT: tl.constexpr, IS_BUILTIN: tl.constexpr,
     GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     HAS_SCALE: tl.constexpr, HAS_BIAS_NUMBER: tl.constexpr, MASK: tl.constexpr,
     NORMALIZER: tl.constexpr, POWER: tl.constexpr,
-    SHRINKS: tl.constexpr, ENDS_EARLY: tl.constexpr, ONE_RANGE: tl.constexpr,
+    SHRINKS: tl.constexpr, WIDE: tl.constexpr, ENDS_EARLY: tl.constexpr, ONE_RANGE: tl.constexpr,
     TMA: tl.constexpr, LAYOUT: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
 ):
@@ -87,13 +94,23 @@ def backward_dq_kernel(
     i0 = block * BLOCK_M
     if cu_q is not None:
         clear_between(
-            dq, b, h, block, num_blocks, cu_q, q_start, num_queries, Tq, Hq, D, BLOCK_M, BLOCK_D
+            dq, b, h, block, num_blocks, cu_q, q_start, num_queries, Tq, Hq, D, BLOCK_M, BLOCK_D,
+            HEADS_LAST,
         )
     if i0 >= num_queries:
         return
     shift, row, end = num_keys - num_queries, q_start + i0, q_start + num_queries
     q_tile = load_rows(q, q_strides, batch, h, row, end, D, BLOCK_M, BLOCK_D, TMA, False)
     do_tile = load_rows(do, do_strides, batch, h, row, end, DV, BLOCK_M, BLOCK_DV, TMA, False)
+    HAS_OFFSETS: tl.constexpr = offsets is not None
+    rows = i0 + tl.arange(0, BLOCK_M)
+    factor = normalizer_of(
+        rows, gain, alpha, normalizers, normalizer_strides, b, h, shift,
+        num_queries, existing, num_keys, left, right, NORMALIZER, POWER,
+    )
+    offset = factor
+    if HAS_OFFSETS:
+        offset = load_of_rows(offsets, normalizer_strides, b, h, rows, num_queries)
     acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     i1 = tl.minimum(i0 + BLOCK_M, num_queries)
     begin, full_begin, full_end, stop = keys_of_block(
@@ -103,33 +120,33 @@ def backward_dq_kernel(
         full_end = stop
     if left is not None:
         acc = add_dq(
-            acc, q_tile, do_tile, begin, tl.minimum(full_begin, stop),
+            acc, q_tile, do_tile, factor, offset, begin, tl.minimum(full_begin, stop),
             k, v, bias, mask, k_strides, v_strides, bias_strides, mask_strides,
             b, batch, h, h // GROUP, i0, k_start, num_queries, num_keys, existing,
             left, right, scale, bias_number, shrink_ds, GRADIENT, IS_BUILTIN,
-            D, DV, HAS_SCALE, HAS_BIAS_NUMBER, MASK, SHRINKS, True, ENDS_EARLY, TMA,
-            BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV,
+            D, DV, HAS_SCALE, HAS_BIAS_NUMBER, MASK, SHRINKS, WIDE, HAS_OFFSETS, True,
+            ENDS_EARLY, TMA, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV,
         )
     acc = add_dq(
-        acc, q_tile, do_tile, full_begin, full_end,
+        acc, q_tile, do_tile, factor, offset, full_begin, full_end,
         k, v, bias, mask, k_strides, v_strides, bias_strides, mask_strides,
         b, batch, h, h // GROUP, i0, k_start, num_queries, num_keys, existing,
         left, right, scale, bias_number, shrink_ds, GRADIENT, IS_BUILTIN,
-        D, DV, HAS_SCALE, HAS_BIAS_NUMBER, MASK, SHRINKS, False, ENDS_EARLY, TMA,
-        BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV,
+        D, DV, HAS_SCALE, HAS_BIAS_NUMBER, MASK, SHRINKS, WIDE, HAS_OFFSETS, False,
+        ENDS_EARLY, TMA, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV,
     )
     if not ONE_RANGE:
         acc = add_dq(
-            acc, q_tile, do_tile, full_end, stop,
+            acc, q_tile, do_tile, factor, offset, full_end, stop,
             k, v, bias, mask, k_strides, v_strides, bias_strides, mask_strides,
             b, batch, h, h // GROUP, i0, k_start, num_queries, num_keys, existing,
             left, right, scale, bias_number, shrink_ds, GRADIENT, IS_BUILTIN,
-            D, DV, HAS_SCALE, HAS_BIAS_NUMBER, MASK, SHRINKS, True, ENDS_EARLY, TMA,
-            BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV,
+            D, DV, HAS_SCALE, HAS_BIAS_NUMBER, MASK, SHRINKS, WIDE, HAS_OFFSETS, True,
+            ENDS_EARLY, TMA, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV,
         )
-    factor = scale * normalizer_of(
-        i0 + tl.arange(0, BLOCK_M), gain, alpha, normalizers, normalizer_strides, b, h, shift,
-        num_queries, existing, num_keys, left, right, NORMALIZER, POWER,
-    )
-    acc *= (factor / shrink_ds if SHRINKS else factor)[:, None]
+    if HAS_OFFSETS:
+        acc *= scale
+    else:
+        factor *= scale
+        acc *= (factor / shrink_ds if SHRINKS else factor)[:, None]
     store_rows(dq, acc, batch, h, row, end, Hq, Lq, D, BLOCK_M, BLOCK_D, LAYOUT)

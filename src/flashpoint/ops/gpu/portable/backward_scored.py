@@ -1,4 +1,4 @@
-"""Gradients of a bias or a float mask: dbias_ij = f_i ds_ij, dmask_ij = f_i dw_ij h(s_ij).
+"""Gradients of a bias or a float mask: dbias_ij = ds_ij, dmask_ij = dw_ij h(s_ij).
 
 A program sums one block of it over everything that broadcasts there, so that no two add to the
 same place. Where that leaves little to do side by side (a number, one per head, one per key), each
@@ -14,7 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from flashpoint.ops.gpu.call import Call
-from flashpoint.ops.gpu.normalizer import normalizer_of
+from flashpoint.ops.gpu.normalizer import load_of_rows, normalizer_of
 from flashpoint.ops.gpu.portable.blocks import (
     finish_scores,
     gradient_of_scores,
@@ -30,7 +30,7 @@ from flashpoint.ops.gpu.tiles.table import scored_tiles
 
 @triton.jit
 def gradient_tile(
-    q, k, v, do, bias, mask, normalizers,
+    q, k, v, do, bias, mask, normalizers, offsets,
     q_strides, k_strides, v_strides, do_strides, bias_strides, mask_strides, normalizer_strides,
     b, batch, h, kv_head, i0, j0, q_start, k_start, num_queries, num_keys, existing,
     left, right, scale, bias_number, gain, alpha,
@@ -57,6 +57,13 @@ def gradient_tile(
         HAS_SCALE, HAS_BIAS_NUMBER,
     )
     shift = num_keys - num_queries
+    factor = normalizer_of(
+        rows, gain, alpha, normalizers, normalizer_strides, b, h, shift, num_queries, existing,
+        num_keys, left, right, NORMALIZER, POWER,
+    )
+    dw *= factor[:, None]
+    if offsets is not None:
+        dw += load_of_rows(offsets, normalizer_strides, b, h, rows, num_queries)[:, None]
     seen = in_window(queries, keys, shift, existing, left, right) & (queries < num_queries)
     if MASK != "none":
         m = load_scored(mask, mask_strides, b, h, queries, keys, num_queries, num_keys)
@@ -65,17 +72,13 @@ def gradient_tile(
         elif IS_BIAS:
             dw *= m.to(tl.float32)
     tile = gradient_of_scores(s, dw, GRADIENT, IS_BUILTIN) if IS_BIAS else dw * WEIGH(s)
-    factor = normalizer_of(
-        rows, gain, alpha, normalizers, normalizer_strides, b, h, shift, num_queries, existing,
-        num_keys, left, right, NORMALIZER, POWER,
-    )
-    return tl.where(seen, tile * factor[:, None], 0.0)
+    return tl.where(seen, tile, 0.0)
 
 
 @triton.jit
 def backward_scored_kernel(
     q, k, v, do, grad,
-    bias, mask, normalizers, lengths, cu_q, cu_k,
+    bias, mask, normalizers, offsets, lengths, cu_q, cu_k,
     q_strides, k_strides, v_strides, do_strides, bias_strides, mask_strides, normalizer_strides,
     B, Hq, Lq, Lk, left, right, scale, bias_number, gain, alpha,
     grad_B, grad_H, grad_Lq, grad_Lk,              # the sums' sizes, 1 where they broadcast
@@ -114,8 +117,9 @@ def backward_scored_kernel(
                 j_end = end if ALL_KEYS else tl.minimum(end, j_own + BLOCK_N)
                 for j0 in range(j_begin, j_end, BLOCK_N):
                     acc += gradient_tile(
-                        q, k, v, do, bias, mask, normalizers, q_strides, k_strides, v_strides,
-                        do_strides, bias_strides, mask_strides, normalizer_strides,
+                        q, k, v, do, bias, mask, normalizers, offsets,
+                        q_strides, k_strides, v_strides, do_strides, bias_strides, mask_strides,
+                        normalizer_strides,
                         b, batch, h, h // GROUP, i0, j0, q_start, k_start, num_queries, num_keys,
                         existing, left, right, scale, bias_number, gain, alpha,
                         WEIGH, GRADIENT, IS_BUILTIN, IS_BIAS, D, DV, HAS_SCALE, HAS_BIAS_NUMBER,
@@ -161,5 +165,5 @@ def launch_scored(
     own |= {"ALL_QUERIES": all_queries, "ALL_KEYS": all_keys}
     arguments = call.inputs(tiles, do) | arguments | own | sizes
     kernel = backward_scored_kernel
-    recorder.launch(kernel, programs, only(kernel, arguments) | tiles, call.roles)
+    recorder.launch(kernel, programs, only(kernel, arguments) | tiles, call.backward_roles)
     return sums.sum_to_size(x.shape).to(x.dtype)

@@ -18,6 +18,7 @@ class Layout(IntEnum):
     PACKED = 3  # a part of [B, L, 3, H, D]
 
 
+LARGEST_TF32 = tl.constexpr(3.4e38)  # what rounding takes no further than the largest number
 HEADS_FIRST = tl.constexpr(int(Layout.HEADS_FIRST))
 HEADS_LAST = tl.constexpr(int(Layout.HEADS_LAST))
 
@@ -90,9 +91,11 @@ def store_rows(
 @triton.jit
 def clear_between(
     x, b, h, block, num_blocks, cu, start, num, T, H,
-    D: tl.constexpr, ROWS: tl.constexpr, BLOCK_D: tl.constexpr,
+    D: tl.constexpr, ROWS: tl.constexpr, BLOCK_D: tl.constexpr, LAYOUT: tl.constexpr,
 ):
-    """Zeros for rows of [T, H, D] that no sequence has: behind sequence b, and before the first.
+    """Zeros for rows that no sequence has: behind sequence b, and before the first.
+
+    x is [T, H, D], or [H, T, D] where its layout is heads first.
 
     The sequence begins at ``start`` and has ``num`` rows. The programs of one head share the work,
     and mostly there is none.
@@ -102,11 +105,11 @@ def clear_between(
     if b == 0:
         before = tl.minimum(start, T)
         for row in tl.range(block * ROWS, before, step):
-            store_rows(x, nothing, 0, h, row, before, H, T, D, ROWS, BLOCK_D, HEADS_LAST)
+            store_rows(x, nothing, 0, h, row, before, H, T, D, ROWS, BLOCK_D, LAYOUT)
     is_last = b == tl.num_programs(0) // (num_blocks * H) - 1
     end = tl.where(is_last, T, tl.minimum(tl.load(cu + b + 1).to(tl.int32), T))
     for row in tl.range(start + tl.maximum(num, 0) + block * ROWS, end, step):
-        store_rows(x, nothing, 0, h, row, end, H, T, D, ROWS, BLOCK_D, HEADS_LAST)
+        store_rows(x, nothing, 0, h, row, end, H, T, D, ROWS, BLOCK_D, LAYOUT)
 
 
 @triton.jit
@@ -186,9 +189,33 @@ def gradient_of_scores(s, dw, GRADIENT: tl.constexpr, IS_BUILTIN: tl.constexpr):
 
 
 @triton.jit
-def add_product(total, a, b):
-    """total + a @ b. In fp32 the product is summed by itself: one long chain rounds too often."""
-    if a.dtype == tl.float32:
+def to_tf32(x):
+    """To the nearest number of TF32, to which products cut otherwise; Inf and NaN stay."""
+    bits = x.to(tl.int32, bitcast=True)
+    rounded = ((bits + 0x1000) & -0x2000).to(tl.float32, bitcast=True)
+    return tl.where(tl.abs(x) < LARGEST_TF32, rounded, x)
+
+
+@triton.jit
+def product(a, b, WIDE: tl.constexpr):
+    """a @ b, where a is in fp32 and rounded as ``add_product`` does it."""
+    if WIDE:
+        return tl.dot(to_tf32(a), b.to(tl.float32), input_precision="tf32")
+    else:
+        return tl.dot(a.to(b.dtype), b, input_precision="ieee")
+
+
+@triton.jit
+def add_product(total, a, b, WIDE: tl.constexpr):
+    """total + a @ b, for weights or gradients a in fp32.
+
+    They are rounded to b's dtype; WIDE: to fp16's digits, but with the range of fp32. In fp32 the
+    product is summed by itself: one long chain rounds too often.
+    """
+    if WIDE:
+        return tl.dot(to_tf32(a), b.to(tl.float32), total, input_precision="tf32")
+    a = a.to(b.dtype)
+    if b.dtype == tl.float32:
         product = tl.dot(a, b, input_precision="ieee")
         total = tl.fma(product, tl.full(product.shape, 1.0, tl.float32), total)  # a sum is fused
     else:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from flashpoint.ops.gpu.call import Call
 from flashpoint.ops.gpu.device import HOPPER_FAMILY, gpu_of
-from flashpoint.ops.gpu.normalizer import normalizer_of
+from flashpoint.ops.gpu.normalizer import normalizer_of, over_sum
 from flashpoint.ops.gpu.portable.blocks import (
     Layout,
     add_product,
@@ -31,16 +31,20 @@ from flashpoint.ops.implementations import INTERPRETED
 
 @triton.jit
 def decode_kernel(
-    q, k, v, parts,                                # parts [splits, B, Hq, Lq, Dv] in fp32
+    q, k, v, parts, part_sums,                     # parts [splits, B, Hq, Lq, Dv] in fp32
     bias, mask, lengths,                           # pointers or None
     q_strides, k_strides, v_strides, bias_strides, mask_strides,
     B, Hq, Lq, Lk, left, right, scale, bias_number, shrink, num_splits,
     WEIGH: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     HAS_SCALE: tl.constexpr, HAS_BIAS_NUMBER: tl.constexpr, MASK: tl.constexpr,
-    SHRINKS: tl.constexpr, ENDS_EARLY: tl.constexpr, TMA: tl.constexpr, CHAINED: tl.constexpr,
+    SHRINKS: tl.constexpr, WIDE: tl.constexpr,
+    ENDS_EARLY: tl.constexpr, TMA: tl.constexpr, CHAINED: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
 ):
-    """parts[split] = sum of h(scale * q_i . k_j + b_ij) v_j over the split's keys j."""
+    """parts[split] = sum of h(scale * q_i . k_j + b_ij) v_j over the split's keys j.
+
+    part_sums [splits, B, Hq, Lq], or None: the same of h alone.
+    """
     if CHAINED:  # the next kernel may be made ready; it waits for our end by itself
         tl.extra.cuda.gdc_launch_dependents()
     num_heads = Hq // GROUP
@@ -64,7 +68,7 @@ def decode_kernel(
     at = q + tl.cast(b, tl.int64) * q_strides[0] + h.to(tl.int64) * q_strides[1]
     at += queries.to(tl.int64) * q_strides[2] + d.to(tl.int64) * q_strides[3]
     q_tile = tl.load(at, mask=ok & (d < D), other=0.0)
-    acc = tl.zeros([BLOCK_M, BLOCK_DV], tl.float32)
+    acc, total = tl.zeros([BLOCK_M, BLOCK_DV], tl.float32), tl.zeros([BLOCK_M], tl.float32)
     for j0 in tl.range(j_begin, j_end, BLOCK_N):
         k_tile = load_rows(k, k_strides, b, kv_head, j0, existing, D, BLOCK_N, BLOCK_D, TMA, False)
         s = tl.dot(q_tile, k_tile.T, input_precision="ieee")  # [BLOCK_M, BLOCK_N]
@@ -77,25 +81,29 @@ def decode_kernel(
         if MASK != "none":
             m = load_scored(mask, mask_strides, b, h, queries, keys, Lq, Lk)
             w = tl.where(m != 0, w, 0.0) if MASK == "bool" else w * m.to(tl.float32)
+        if part_sums is not None:
+            total += tl.sum(w, 1)
         if SHRINKS:
             w *= shrink
         v_tile = load_rows(
             v, v_strides, b, kv_head, j0, existing, DV, BLOCK_N, BLOCK_DV, TMA, ENDS_EARLY
         )
-        acc = add_product(acc, w.to(v_tile.dtype), v_tile)
+        acc = add_product(acc, w, v_tile, WIDE)
     dv = tl.arange(0, BLOCK_DV)[None, :]
-    at = parts + (((tl.cast(split, tl.int64) * B + b) * Hq + h) * Lq + queries) * DV
-    tl.store(at + dv, acc, mask=ok & (dv < DV))
+    at = ((tl.cast(split, tl.int64) * B + b) * Hq + h) * Lq + queries
+    tl.store(parts + at * DV + dv, acc, mask=ok & (dv < DV))
+    if part_sums is not None:
+        tl.store(part_sums + at, total[:, None], mask=ok)
 
 
 @triton.jit
 def combine_kernel(
-    parts, o, normalizers, lengths, normalizer_strides, B, Hq, Lq, Lk, left, right,
-    gain, alpha, shrink, num_splits,
-    NORMALIZER: tl.constexpr, POWER: tl.constexpr, DV: tl.constexpr, SPLITS: tl.constexpr,
-    BLOCK_DV: tl.constexpr, CHAINED: tl.constexpr,
+    parts, o, part_sums, sums, normalizers, lengths, normalizer_strides,
+    B, Hq, Lq, Lk, left, right, gain, alpha, shrink, moved, num_splits,
+    NORMALIZER: tl.constexpr, POWER: tl.constexpr, BY_SUM: tl.constexpr,
+    DV: tl.constexpr, SPLITS: tl.constexpr, BLOCK_DV: tl.constexpr, CHAINED: tl.constexpr,
 ):
-    """o_i = gain * n_i ** -alpha * sum of its parts, for one query."""
+    """o_i = gain * n_i ** -alpha * sum of its parts, for one query; or as ``forward`` divides."""
     pid = tl.program_id(0)
     i = pid % Lq
     h = pid // Lq % Hq
@@ -110,25 +118,39 @@ def combine_kernel(
         i + tl.zeros([1], tl.int32), gain, alpha, normalizers, normalizer_strides, b, h, Lk - Lq,
         Lq, existing, Lk, left, right, NORMALIZER, POWER,
     )
+    if sums is not None:
+        pieces = tl.arange(0, SPLITS)
+        at = part_sums + tl.cast(pieces, tl.int64) * (B * Hq * Lq) + pid
+        weight = tl.sum(tl.load(at, mask=pieces < num_splits, other=0.0), 0)
+        tl.store(sums + pid, weight * moved)
+        if BY_SUM:
+            factor = over_sum(weight, factor)
     total = tl.sum(part, 0) * (factor / shrink)
     column = tl.arange(0, BLOCK_DV)
     at = o + tl.cast(pid, tl.int64) * DV + column
     tl.store(at, total.to(o.dtype.element_ty), mask=column < DV)
 
 
-def launch(call: Call, recorder: Recorder, o: Tensor, layout: Layout) -> None:
+def launch(
+    call: Call, recorder: Recorder, o: Tensor, layout: Layout, sums: Tensor | None = None
+) -> None:
     """Write the result to o, heads first: with heads last there are as many queries as keys."""
     assert layout is Layout.HEADS_FIRST
     chained = not INTERPRETED and gpu_of(o.device).family >= HOPPER_FAMILY
-    arguments = call.arguments() | {"o": o, "B": call.num_samples, "CHAINED": chained}
+    arguments = call.arguments() | {"o": o, "sums": sums, "B": call.num_samples}
+    arguments |= {"CHAINED": chained}
     programs = call.k.shape[1] * call.num_samples
     rows = o.shape[0] * o.shape[1] * o.shape[2]
 
     def launch_tiles(recorder: Recorder, tiles: dict[str, Any]) -> None:
         splits = tiles["num_splits"]
         parts = recorder.empty(Role.PARTS, (splits, *o.shape), torch.float32)
+        part_sums = None
+        if sums is not None:
+            part_sums = recorder.empty(Role.PART_SUMS, (splits, *sums.shape), torch.float32)
         shared = arguments | {
-            "parts": parts, "num_splits": splits, "SPLITS": triton.next_power_of_2(splits),
+            "parts": parts, "part_sums": part_sums,
+            "num_splits": splits, "SPLITS": triton.next_power_of_2(splits),
         }
         everything = call.inputs(tiles) | shared | tiles | {"q": call.q}
         options = {name: tiles[name] for name in ("num_warps", "num_stages")}

@@ -7,8 +7,10 @@ import triton.language as tl
 from torch import Tensor
 
 from flashpoint.ops.gpu.call import Call
-from flashpoint.ops.gpu.normalizer import normalizer_of
+from flashpoint.ops.gpu.normalizer import normalizer_of, over_sum
 from flashpoint.ops.gpu.portable.blocks import (
+    HEADS_FIRST,
+    HEADS_LAST,
     Layout,
     add_product,
     clear_between,
@@ -27,16 +29,20 @@ from flashpoint.ops.gpu.tiles.table import forward_tiles
 
 @triton.jit
 def attend_keys(
-    o, q, j_begin, j_end,
+    o, sums, q, j_begin, j_end,
     k, v, bias, mask, k_strides, v_strides, bias_strides, mask_strides,
     b, batch, h, kv_head, i0, k_start, num_queries, num_keys, existing,
     left, right, scale, bias_number, shrink,
     WEIGH: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     HAS_SCALE: tl.constexpr, HAS_BIAS_NUMBER: tl.constexpr, MASK: tl.constexpr,
-    SHRINKS: tl.constexpr, MASKED: tl.constexpr, ENDS_EARLY: tl.constexpr, TMA: tl.constexpr,
+    SHRINKS: tl.constexpr, WIDE: tl.constexpr, SUMS: tl.constexpr,
+    MASKED: tl.constexpr, ENDS_EARLY: tl.constexpr, TMA: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
 ):
-    """Add h(q @ k.T) @ v of keys [j_begin, j_end) to o: [BLOCK_M, BLOCK_DV]."""
+    """Add h(q @ k.T) @ v of keys [j_begin, j_end) to o: [BLOCK_M, BLOCK_DV].
+
+    SUMS: and h(q @ k.T) to sums: [BLOCK_M].
+    """
     queries = i0 + tl.arange(0, BLOCK_M)[:, None]
     for j0 in tl.range(j_begin, j_end, BLOCK_N):
         row, end = k_start + j0, k_start + existing
@@ -54,35 +60,39 @@ def attend_keys(
         if MASKED:
             shift = num_keys - num_queries
             w = tl.where(in_window(queries, keys, shift, existing, left, right), w, 0.0)
+        if SUMS:
+            sums += tl.sum(w, 1)
         if SHRINKS:
             w *= shrink
         v_tile = load_rows(
             v, v_strides, batch, kv_head, row, end, DV, BLOCK_N, BLOCK_DV, TMA,
             ENDS_EARLY and MASKED,
         )
-        o = add_product(o, w.to(v_tile.dtype), v_tile)
-    return o
+        o = add_product(o, w, v_tile, WIDE)
+    return o, sums
 
 
 @triton.jit
 def forward_kernel(
-    q, k, v, o,                                    # pointers; q, k, v descriptors where TMA
+    q, k, v, o, sums,                              # q, k, v descriptors where TMA; sums or None
     bias, mask, normalizers, lengths, cu_q, cu_k,  # pointers or None
     q_strides, k_strides, v_strides, bias_strides, mask_strides, normalizer_strides,
     Hq, Lq, Lk, Tq, left, right,                   # varlen: the longest sequence's L, all Tq
-    scale, bias_number, gain, alpha, shrink,
+    scale, bias_number, gain, alpha, shrink, moved,
     WEIGH: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     HAS_SCALE: tl.constexpr, HAS_BIAS_NUMBER: tl.constexpr, MASK: tl.constexpr,
-    NORMALIZER: tl.constexpr, POWER: tl.constexpr,
-    SHRINKS: tl.constexpr, ENDS_EARLY: tl.constexpr, ONE_RANGE: tl.constexpr,
+    NORMALIZER: tl.constexpr, POWER: tl.constexpr, BY_SUM: tl.constexpr,
+    SHRINKS: tl.constexpr, WIDE: tl.constexpr, ENDS_EARLY: tl.constexpr, ONE_RANGE: tl.constexpr,
     TMA: tl.constexpr, LAYOUT: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
 ):
-    """o_i = gain * n_i ** -alpha * sum_j m_ij h(scale * q_i . k_j + b_ij) v_j.
+    """o_i = gain * n_i ** -alpha * sum_j m_ij h(scale * q_i . k_j + b_ij) v_j, and sums.
 
-    No running maximum, no rescaling: key blocks add up. Key blocks that no query of the program
-    sees are left out, those that all see are not masked.
+    BY_SUM: the weights' sum and gain * n_i ** -alpha divide. Of the sums, ``moved`` is the scale's
+    share. No running maximum, no rescaling: key blocks add up. Key blocks that no query of the
+    program sees are left out, those that all see are not masked.
     """
+    SUMS: tl.constexpr = sums is not None
     num_blocks = tl.cdiv(Lq, BLOCK_M)
     pid = tl.program_id(0)
     block = num_blocks - 1 - pid % num_blocks  # causal: those with the most keys first
@@ -94,13 +104,19 @@ def forward_kernel(
     i0 = block * BLOCK_M
     if cu_q is not None:
         clear_between(
-            o, b, h, block, num_blocks, cu_q, q_start, num_queries, Tq, Hq, DV, BLOCK_M, BLOCK_DV
+            o, b, h, block, num_blocks, cu_q, q_start, num_queries, Tq, Hq, DV, BLOCK_M, BLOCK_DV,
+            HEADS_LAST,
         )
+        if SUMS:
+            clear_between(
+                sums, b, h, block, num_blocks, cu_q, q_start, num_queries, Tq, Hq, 1, BLOCK_M, 1,
+                HEADS_FIRST,
+            )
     if i0 >= num_queries:
         return
     shift, row, end = num_keys - num_queries, q_start + i0, q_start + num_queries
     q_tile = load_rows(q, q_strides, batch, h, row, end, D, BLOCK_M, BLOCK_D, TMA, False)
-    acc = tl.zeros([BLOCK_M, BLOCK_DV], tl.float32)
+    acc, total = tl.zeros([BLOCK_M, BLOCK_DV], tl.float32), tl.zeros([BLOCK_M], tl.float32)
     i1 = tl.minimum(i0 + BLOCK_M, num_queries)
     begin, full_begin, full_end, stop = keys_of_block(
         i0, i1, shift, existing, left, right, BLOCK_N
@@ -108,42 +124,52 @@ def forward_kernel(
     if ONE_RANGE:  # nothing to hide: keys behind the last are zeros, and so is what they add
         full_end = stop
     if left is not None:
-        acc = attend_keys(
-            acc, q_tile, begin, tl.minimum(full_begin, stop),
+        acc, total = attend_keys(
+            acc, total, q_tile, begin, tl.minimum(full_begin, stop),
             k, v, bias, mask, k_strides, v_strides, bias_strides, mask_strides,
             b, batch, h, h // GROUP, i0, k_start, num_queries, num_keys, existing,
             left, right, scale, bias_number, shrink,
-            WEIGH, D, DV, HAS_SCALE, HAS_BIAS_NUMBER, MASK, SHRINKS, True, ENDS_EARLY, TMA,
-            BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV,
+            WEIGH, D, DV, HAS_SCALE, HAS_BIAS_NUMBER, MASK, SHRINKS, WIDE, SUMS, True,
+            ENDS_EARLY, TMA, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV,
         )
-    acc = attend_keys(
-        acc, q_tile, full_begin, full_end,
+    acc, total = attend_keys(
+        acc, total, q_tile, full_begin, full_end,
         k, v, bias, mask, k_strides, v_strides, bias_strides, mask_strides,
         b, batch, h, h // GROUP, i0, k_start, num_queries, num_keys, existing,
         left, right, scale, bias_number, shrink,
-        WEIGH, D, DV, HAS_SCALE, HAS_BIAS_NUMBER, MASK, SHRINKS, False, ENDS_EARLY, TMA,
-        BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV,
+        WEIGH, D, DV, HAS_SCALE, HAS_BIAS_NUMBER, MASK, SHRINKS, WIDE, SUMS, False, ENDS_EARLY,
+        TMA, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV,
     )
     if not ONE_RANGE:
-        acc = attend_keys(
-            acc, q_tile, full_end, stop,
+        acc, total = attend_keys(
+            acc, total, q_tile, full_end, stop,
             k, v, bias, mask, k_strides, v_strides, bias_strides, mask_strides,
             b, batch, h, h // GROUP, i0, k_start, num_queries, num_keys, existing,
             left, right, scale, bias_number, shrink,
-            WEIGH, D, DV, HAS_SCALE, HAS_BIAS_NUMBER, MASK, SHRINKS, True, ENDS_EARLY, TMA,
-            BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV,
+            WEIGH, D, DV, HAS_SCALE, HAS_BIAS_NUMBER, MASK, SHRINKS, WIDE, SUMS, True,
+            ENDS_EARLY, TMA, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV,
         )
     factor = normalizer_of(
         i0 + tl.arange(0, BLOCK_M), gain, alpha, normalizers, normalizer_strides, b, h, shift,
         num_queries, existing, num_keys, left, right, NORMALIZER, POWER,
     )
+    if BY_SUM:
+        factor = over_sum(total, factor)
     acc *= (factor / shrink if SHRINKS else factor)[:, None]
+    if SUMS:
+        T = Tq if cu_q is not None else Lq
+        store_rows(
+            sums, (total * moved)[:, None], batch, h, row, end, Hq, T, 1, BLOCK_M, 1, HEADS_FIRST
+        )
     store_rows(o, acc, batch, h, row, end, Hq, Lq, DV, BLOCK_M, BLOCK_DV, LAYOUT)
 
 
-def launch(call: Call, recorder: Recorder, o: Tensor, layout: Layout) -> None:
-    """Write the result to o by the kernel that serves every call."""
-    own = {"o": o, "ONE_RANGE": call.hides_nothing, "LAYOUT": int(layout)}
+def launch(
+    call: Call, recorder: Recorder, o: Tensor, layout: Layout, sums: Tensor | None = None
+) -> None:
+    """Write the result to o, and the rows' sums, by the kernel that serves every call."""
+    one_range = call.hides_nothing and (sums is None or call.ends_in_zeros)
+    own = {"o": o, "sums": sums, "ONE_RANGE": one_range, "LAYOUT": int(layout)}
     arguments = call.arguments() | own
 
     def launch_tiles(recorder: Recorder, tiles: dict[str, Any]) -> None:

@@ -14,11 +14,14 @@ from torch import Tensor
 
 from flashpoint.ops.gpu.call import Call
 from flashpoint.ops.gpu.device import gpu_of
+from flashpoint.ops.gpu.normalizer import over_sum
 from flashpoint.ops.gpu.portable.blocks import (
+    HEADS_FIRST,
     Layout,
     finish_scores,
     gradient_of_scores,
     load_rows,
+    product,
     store_rows,
 )
 from flashpoint.ops.gpu.portable.qk_norm import normalize, normalize_gradient
@@ -62,15 +65,19 @@ def score(
 
 @triton.jit
 def whole_kernel(
-    q, k, v, o, q_gain, k_gain,                    # pointers; the gains may be None
+    q, k, v, o, sums, q_gain, k_gain,              # pointers; sums and gains may be None
     q_strides, k_strides, v_strides, H, L, num_heads,  # num_heads: of all samples
-    q_eps, k_eps, scale, bias_number, gain, shrink,
+    q_eps, k_eps, scale, bias_number, gain, shrink, moved,
     WEIGH: tl.constexpr, Q_NORM: tl.constexpr, K_NORM: tl.constexpr, D: tl.constexpr,
-    HAS_SCALE: tl.constexpr, HAS_BIAS_NUMBER: tl.constexpr, SHRINKS: tl.constexpr,
+    HAS_SCALE: tl.constexpr, HAS_BIAS_NUMBER: tl.constexpr,
+    SHRINKS: tl.constexpr, WIDE: tl.constexpr, BY_SUM: tl.constexpr,
     ALIKE: tl.constexpr, LAYOUT: tl.constexpr,
     ROWS: tl.constexpr, BLOCK_D: tl.constexpr, PREFETCH: tl.constexpr,
 ):
-    """o_i = gain * n ** -alpha * sum_j h(scale * q-hat_i . k-hat_j + b) v_j of whole heads."""
+    """o_i = gain * n ** -alpha * sum_j h(scale * q-hat_i . k-hat_j + b) v_j of whole heads.
+
+    BY_SUM: divided as ``forward`` does it.
+    """
     first, step = tl.program_id(0), tl.num_programs(0)
     for head in tl.range(first, num_heads, step, num_stages=PREFETCH):
         b, h = head // H, head % H
@@ -81,8 +88,14 @@ def whole_kernel(
         w = WEIGH(score(q_hat, k_hat, scale, bias_number, HAS_SCALE, HAS_BIAS_NUMBER))
         if SHRINKS:
             w *= shrink
-        o_tile = tl.dot(w.to(v_tile.dtype), v_tile, input_precision="ieee")
-        o_tile *= gain / shrink if SHRINKS else gain
+        o_tile = product(w, v_tile, WIDE)
+        if sums is not None:  # of keys behind the last v is zero, but perhaps not the weight
+            total = tl.sum(tl.where(tl.arange(0, ROWS)[None, :] < L, w, 0.0), 1)
+            store_rows(sums, (total * moved)[:, None], b, h, 0, L, H, L, 1, ROWS, 1, HEADS_FIRST)
+        if BY_SUM:
+            o_tile *= over_sum(total, gain)[:, None]
+        else:
+            o_tile *= gain / shrink if SHRINKS else gain
         store_rows(o, o_tile, b, h, 0, L, H, L, D, ROWS, BLOCK_D, LAYOUT)
 
 
@@ -110,12 +123,12 @@ def store_share(dgain, share, D: tl.constexpr):
 @triton.jit
 def whole_backward_kernel(
     q, k, v, do, dq, dk, dv,                       # pointers
-    q_gain, k_gain, dq_gain, dk_gain,              # pointers or None
+    q_gain, k_gain, dq_gain, dk_gain, normalizers, offsets,  # pointers or None
     q_strides, k_strides, v_strides, do_strides, H, L, num_heads,  # num_heads: of all samples
     q_eps, k_eps, scale, bias_number, gain, shrink, shrink_ds,
     WEIGH: tl.constexpr, GRADIENT: tl.constexpr, IS_BUILTIN: tl.constexpr, Q_NORM: tl.constexpr,
     K_NORM: tl.constexpr, D: tl.constexpr, HAS_SCALE: tl.constexpr,
-    HAS_BIAS_NUMBER: tl.constexpr, SHRINKS: tl.constexpr,
+    HAS_BIAS_NUMBER: tl.constexpr, SHRINKS: tl.constexpr, WIDE: tl.constexpr,
     ALIKE: tl.constexpr, LAYOUT: tl.constexpr,
     ROWS: tl.constexpr, BLOCK_D: tl.constexpr, PREFETCH: tl.constexpr,
 ):
@@ -131,16 +144,26 @@ def whole_backward_kernel(
         do_tile = load_rows(do, do_strides, b, h, 0, L, D, ROWS, BLOCK_D, False, False)
         s = score(k_hat, q_hat, scale, bias_number, HAS_SCALE, HAS_BIAS_NUMBER)
         dw = tl.dot(v_tile, do_tile.T, input_precision="ieee")  # [keys, queries], as s
-        w, ds = WEIGH(s), gradient_of_scores(s, dw, GRADIENT, IS_BUILTIN)
+        w = WEIGH(s)
+        factor = gain
+        if offsets is not None:
+            rows = tl.arange(0, ROWS)
+            at = tl.cast(head, tl.int64) * L + rows
+            own = tl.load(normalizers + at, mask=rows < L, other=0.0)[None, :]
+            w *= own
+            dw = dw * own + tl.load(offsets + at, mask=rows < L, other=0.0)[None, :]
+            factor = 1.0
+        ds = gradient_of_scores(s, dw, GRADIENT, IS_BUILTIN)
         if SHRINKS:
             w, ds = w * shrink, ds * shrink_ds
-        tail = scale * gain / shrink_ds if SHRINKS else scale * gain
-        dv_tile = tl.dot(w.to(do_tile.dtype), do_tile, input_precision="ieee")
-        dv_tile *= gain / shrink if SHRINKS else gain
+        tail = scale * factor / shrink_ds if SHRINKS else scale * factor
+        dv_tile = product(w, do_tile, WIDE)
+        dv_tile *= factor / shrink if SHRINKS else factor
         store_rows(dv, dv_tile, b, h, 0, L, H, L, D, ROWS, BLOCK_D, LAYOUT)
-        ds = ds.to(q_tile.dtype)
-        dk_hat = tl.dot(ds, q_hat, input_precision="ieee") * tail
-        dq_hat = tl.dot(ds.T, k_hat, input_precision="ieee") * tail
+        if not WIDE:
+            ds = ds.to(q_tile.dtype)
+        dk_hat = product(ds, q_hat, WIDE) * tail
+        dq_hat = product(ds.T, k_hat, WIDE) * tail
         k_share += take_back(
             dk_hat, k_tile, dk, k_gain, k_eps, b, h, L, H, K_NORM, D, LAYOUT, ROWS, BLOCK_D
         )
@@ -151,10 +174,12 @@ def whole_backward_kernel(
     store_share(dk_gain, k_share, D)
 
 
-def launch(call: Call, recorder: Recorder, o: Tensor, layout: Layout) -> None:
-    """Write the result to o."""
+def launch(
+    call: Call, recorder: Recorder, o: Tensor, layout: Layout, sums: Tensor | None = None
+) -> None:
+    """Write the result to o, and the rows' sums."""
     programs, tiles = _tiles(call, *(FORWARD if call.qk_norm.is_none else NORMED_FORWARD))
-    everything = call.arguments() | _inputs(call) | {"o": o, "LAYOUT": int(layout)}
+    everything = call.arguments() | _inputs(call) | {"o": o, "sums": sums, "LAYOUT": int(layout)}
     recorder.launch(whole_kernel, programs, only(whole_kernel, everything) | tiles, call.roles)
 
 
@@ -176,7 +201,7 @@ def launch_backward(
     everything |= dict.fromkeys(gains) | shares
     everything |= dict(zip(("dq", "dk", "dv"), grads, strict=True))
     kernel = whole_backward_kernel
-    recorder.launch(kernel, programs, only(kernel, everything) | tiles, call.roles)
+    recorder.launch(kernel, programs, only(kernel, everything) | tiles, call.backward_roles)
     return shares
 
 

@@ -1,0 +1,106 @@
+"""What a query's sum of weights z_i brings to backward: a factor f_i, and an offset e_i of dw_ij.
+
+    dw_ij = f_i do_i . v_j + e_i
+    f_i = gain * n_i ** -alpha             e_i = dz_i                          normalize="length"
+    f_i = 1 / (z_i + floor * n_i)          e_i = dz_i - f_i do_i . o_i         normalize="sum"
+
+Both are taken times ``moved`` where the scale stands behind h: they meet weights that lack it.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from flashpoint.ops.gpu.call import Call, block_of
+from flashpoint.ops.gpu.normalizer import broadcast_strides, normalizer_of, over_sum
+from flashpoint.ops.gpu.portable.blocks import HEADS_FIRST, Layout, sequence
+from flashpoint.ops.gpu.replay import Recorder, Role, only
+
+ROWS = 64
+
+
+class SumGradients(NamedTuple):
+    """What backward gets beside do where a call has sums.
+
+    Attributes:
+        dsums: the gradient of the sums, [B, H, L] or [H, T], or None.
+        o, sums: the results of forward where these divide, or None.
+        layout: how heads lie in o.
+    """
+
+    dsums: Tensor | None
+    o: Tensor | None
+    sums: Tensor | None
+    layout: Layout
+
+
+@triton.jit
+def rows_kernel(
+    factors, offsets,                              # [B, H, Lq], written
+    do, o, sums, dsums,                            # pointers; all but do may be None
+    normalizers, lengths, cu_q, cu_k,              # pointers or None
+    do_strides, normalizer_strides,
+    Hq, Lq, Lk, Tq, left, right, gain, alpha, moved,
+    NORMALIZER: tl.constexpr, POWER: tl.constexpr, BY_SUM: tl.constexpr, O_LAYOUT: tl.constexpr,
+    DV: tl.constexpr, BLOCK_DV: tl.constexpr, BLOCK_M: tl.constexpr,
+):
+    """f_i and e_i of a block of queries."""
+    num_blocks = tl.cdiv(Lq, BLOCK_M)
+    pid = tl.program_id(0)
+    rows = pid % num_blocks * BLOCK_M + tl.arange(0, BLOCK_M)
+    h = pid // num_blocks % Hq
+    b = pid // num_blocks // Hq
+    batch, q_start, _, num_queries, num_keys, existing = sequence(b, lengths, cu_q, cu_k, Lq, Lk)
+    shift = num_keys - num_queries
+    factor = normalizer_of(
+        rows, gain, alpha, normalizers, normalizer_strides, b, h, shift, num_queries, existing,
+        num_keys, left, right, NORMALIZER, POWER,
+    )
+    T = Tq if cu_q is not None else Lq
+    exists = rows < num_queries
+    token = (q_start + rows).to(tl.int64)
+    head = tl.cast(batch, tl.int64) * Hq + h
+    offset = tl.zeros([BLOCK_M], tl.float32)
+    if dsums is not None:
+        offset = moved * tl.load(dsums + head * T + token, mask=exists, other=0.0)
+    if BY_SUM:
+        factor = over_sum(tl.load(sums + head * T + token, mask=exists, other=0.0) / moved, factor)
+        d = tl.arange(0, BLOCK_DV)
+        ok = exists[:, None] & (d < DV)[None, :]
+        at = do + tl.cast(batch, tl.int64) * do_strides[0] + tl.cast(h, tl.int64) * do_strides[1]
+        at += token[:, None] * do_strides[2] + d.to(tl.int64)[None, :] * do_strides[3]
+        do_tile = tl.load(at, mask=ok, other=0.0).to(tl.float32)
+        if O_LAYOUT == HEADS_FIRST:
+            first = head * T + token
+        else:
+            first = (tl.cast(batch, tl.int64) * T + token) * Hq + h
+        o_tile = tl.load(o + first[:, None] * DV + d[None, :], mask=ok, other=0.0).to(tl.float32)
+        offset -= factor * tl.sum(do_tile * o_tile, 1)
+    at = (tl.cast(b, tl.int64) * Hq + h) * Lq + rows
+    tl.store(factors + at, tl.where(exists, factor, 0.0), mask=rows < Lq)
+    tl.store(offsets + at, offset, mask=rows < Lq)
+
+
+def launch_rows(
+    call: Call, recorder: Recorder, do: Tensor, given: SumGradients, arguments: dict[str, Any]
+) -> dict[str, Any]:
+    """The arguments of backward's kernels with f_i and e_i among them."""
+    shape = (call.num_samples, call.q_heads, call.num_queries)
+    factors = recorder.empty(Role.FACTORS, shape, torch.float32)
+    offsets = recorder.empty(Role.OFFSETS, shape, torch.float32)
+    blocks = triton.cdiv(call.num_queries, ROWS)
+    own = {
+        "factors": factors, "offsets": offsets, "do": do, "do_strides": do.stride(),
+        "o": given.o, "sums": given.sums, "dsums": given.dsums, "O_LAYOUT": int(given.layout),
+        "BLOCK_M": ROWS, "BLOCK_DV": block_of(call.v.shape[3]),
+    }
+    programs = blocks * call.q_heads * call.num_samples
+    recorder.launch(rows_kernel, programs, only(rows_kernel, arguments | own))
+    return arguments | {
+        "normalizers": factors, "offsets": offsets,
+        "normalizer_strides": broadcast_strides(factors), "NORMALIZER": "given",
+    }
+
