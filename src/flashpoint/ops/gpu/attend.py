@@ -289,10 +289,11 @@ def differentiate(
             grad.zero_()
         return [torch.zeros_like(x) for x, need in needs if need and x is not None]
     arguments = gradient_arguments(call)
+    kernels = dispatch.choose(call, do)
     if given is not None:
-        arguments = launch_rows(call, recorder, do, given, arguments)
-    kernels = dispatch.choose(call, do).backward()
-    kernels.launch_backward(call, recorder, do, grads, arguments, layout)
+        scales_do = kernels is dispatch.HOPPER
+        do, arguments = launch_rows(call, recorder, do, given, arguments, scales_do=scales_do)
+    kernels.backward().launch_backward(call, recorder, do, grads, arguments, layout)
     return [
         launch_scored(call, recorder, do, arguments, is_bias=is_bias)
         for (_, need), is_bias in zip(needs, (True, False), strict=True)

@@ -165,10 +165,10 @@ class Call(NamedTuple):
         rows = {"q_rows": q, "k_rows": k, "v_rows": Role.V, "do_rows": Role.DO}
         return {"q": q, "k": k, "q_raw": Role.Q, "k_raw": Role.K} | rows
 
-    @property
-    def backward_roles(self) -> dict[str, Role]:
+    def backward_roles(self, do: Role = Role.DO) -> dict[str, Role]:
         """The same in backward, whose factors of rows are made on the way where there are sums."""
-        return self.roles | ({"normalizers": Role.FACTORS} if self.has_sums else {})
+        roles = self.roles | {"do": do, "do_rows": do}
+        return roles | ({"normalizers": Role.FACTORS} if self.has_sums else {})
 
     def of_hats(self, hats: dict[Role, Tensor]) -> "Call":
         """The same of q-hat, k-hat or both, [B, L, H, D], with no norm left to come for these."""

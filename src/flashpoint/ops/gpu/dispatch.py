@@ -121,20 +121,21 @@ def _why_not_hopper(call: Call, do: Tensor | None) -> str | None:
     if not serves(call.q.device):
         return _why_no_hopper(call.q.device)
     builtin = is_builtin(terms.activation)
-    # behind the last key are zeros, where a user's h may be infinite; causal calls hide them
-    ends = builtin or terms.right == 0 or call.num_keys % HOPPER_KEYS == 0
+    # behind the last key are zeros, where a user's h may be infinite, and any but a power of relu
+    # has weights that count in a sum; causal calls hide them
+    harmless = builtin and (call.ends_in_zeros or not call.has_sums or do is not None)
+    ends = harmless or terms.right == 0 or call.num_keys % HOPPER_KEYS == 0
     dims = {block_of(call.q.shape[3]), block_of(call.v.shape[3])}
     shortest = call.num_queries if do is None else min(call.num_queries, call.num_keys)
     which = "Lq" if shortest == call.num_queries else "Lk"
     return _why_not_plain(call) or _why_not_half(call) or _first(
         (shortest < HOPPER_ROWS, f"{which}={shortest} is under {HOPPER_ROWS} tokens"),
         (terms.left is not None or terms.right not in (None, 0), "it has a window"),
-        (not ends, f"Lk={call.num_keys} is no multiple of {HOPPER_KEYS} for a user's activation"),
+        (not ends, f"Lk={call.num_keys} is no multiple of {HOPPER_KEYS} for this activation"),
         (not (len(dims) == 1 and dims <= {*HOPPER_DIMS}), _describe_dims(call)),
         (not call.is_regular, "rows of q, k or v do not lie on whole 16 bytes"),
         (do is not None and not builtin, "its activation is not built in"),
         (do is not None and not is_regular(do), "rows of do do not lie on whole 16 bytes"),
-        (call.has_sums, "it has rows' sums"),
         (call.is_wide, "its weights may leave float16's range"),
     )
 

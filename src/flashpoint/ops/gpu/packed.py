@@ -176,6 +176,7 @@ def _differentiate(
     else:
         arguments = gradient_arguments(call)
     if given is not None:
-        arguments = launch_rows(call, recorder, do, given, arguments)
+        scales_do = kernels is dispatch.HOPPER
+        do, arguments = launch_rows(call, recorder, do, given, arguments, scales_do=scales_do)
     launch_backward = kernels.backward().launch_backward
     return launch_backward(call, recorder, do, grads, arguments, Layout.PACKED), []

@@ -56,6 +56,7 @@ class Role(StrEnum):
     DSUMS = "dsums"
     FACTORS = "factors"
     OFFSETS = "offsets"
+    G = "g"
     PART_SUMS = "part_sums"
 
 

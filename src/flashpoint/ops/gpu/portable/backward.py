@@ -48,7 +48,7 @@ def _launch_dkdv(
         programs = num_blocks * call.k.shape[1] * call.num_samples
         everything = call.inputs(tiles, do) | arguments | own
         kernel = backward_dkdv_kernel
-        recorder.launch(kernel, programs, only(kernel, everything) | tiles, call.backward_roles)
+        recorder.launch(kernel, programs, only(kernel, everything) | tiles, call.backward_roles())
 
     launch(recorder, autotuned("dkdv", call, launch) or dkdv_tiles(call))
 
@@ -62,6 +62,6 @@ def _launch_dq(
         everything |= {"dq": dq, "ONE_RANGE": call.hides_nothing}
         programs = num_blocks * call.q_heads * call.num_samples
         kernel = backward_dq_kernel
-        recorder.launch(kernel, programs, only(kernel, everything) | tiles, call.backward_roles)
+        recorder.launch(kernel, programs, only(kernel, everything) | tiles, call.backward_roles())
 
     launch(recorder, autotuned("dq", call, launch) or dq_tiles(call))

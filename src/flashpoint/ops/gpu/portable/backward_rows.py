@@ -40,14 +40,14 @@ class SumGradients(NamedTuple):
 @triton.jit
 def rows_kernel(
     factors, offsets,                              # [B, H, Lq], written
-    do, o, sums, dsums,                            # pointers; all but do may be None
+    do, g, o, sums, dsums,                         # pointers; all but do may be None
     normalizers, lengths, cu_q, cu_k,              # pointers or None
     do_strides, normalizer_strides,
     Hq, Lq, Lk, Tq, left, right, gain, alpha, moved,
     NORMALIZER: tl.constexpr, POWER: tl.constexpr, BY_SUM: tl.constexpr, O_LAYOUT: tl.constexpr,
     DV: tl.constexpr, BLOCK_DV: tl.constexpr, BLOCK_M: tl.constexpr,
 ):
-    """f_i and e_i of a block of queries."""
+    """f_i and e_i of a block of queries; g [B, H, Lq, DV]: f_i do_i, where it is wanted."""
     num_blocks = tl.cdiv(Lq, BLOCK_M)
     pid = tl.program_id(0)
     rows = pid % num_blocks * BLOCK_M + tl.arange(0, BLOCK_M)
@@ -66,12 +66,12 @@ def rows_kernel(
     offset = tl.zeros([BLOCK_M], tl.float32)
     if dsums is not None:
         offset = moved * tl.load(dsums + head * T + token, mask=exists, other=0.0)
+    d = tl.arange(0, BLOCK_DV)
+    ok = exists[:, None] & (d < DV)[None, :]
+    at = do + tl.cast(batch, tl.int64) * do_strides[0] + tl.cast(h, tl.int64) * do_strides[1]
+    at += token[:, None] * do_strides[2] + d.to(tl.int64)[None, :] * do_strides[3]
     if BY_SUM:
         factor = over_sum(tl.load(sums + head * T + token, mask=exists, other=0.0) / moved, factor)
-        d = tl.arange(0, BLOCK_DV)
-        ok = exists[:, None] & (d < DV)[None, :]
-        at = do + tl.cast(batch, tl.int64) * do_strides[0] + tl.cast(h, tl.int64) * do_strides[1]
-        at += token[:, None] * do_strides[2] + d.to(tl.int64)[None, :] * do_strides[3]
         do_tile = tl.load(at, mask=ok, other=0.0).to(tl.float32)
         if O_LAYOUT == HEADS_FIRST:
             first = head * T + token
@@ -79,28 +79,42 @@ def rows_kernel(
             first = (tl.cast(batch, tl.int64) * T + token) * Hq + h
         o_tile = tl.load(o + first[:, None] * DV + d[None, :], mask=ok, other=0.0).to(tl.float32)
         offset -= factor * tl.sum(do_tile * o_tile, 1)
+    if g is not None:
+        do_tile = tl.load(at, mask=ok, other=0.0).to(tl.float32) * factor[:, None]
+        to = g + (head * T + token)[:, None] * DV + d[None, :]
+        tl.store(to, do_tile.to(g.dtype.element_ty), mask=ok)
     at = (tl.cast(b, tl.int64) * Hq + h) * Lq + rows
-    tl.store(factors + at, tl.where(exists, factor, 0.0), mask=rows < Lq)
+    if factors is not None:
+        tl.store(factors + at, tl.where(exists, factor, 0.0), mask=rows < Lq)
     tl.store(offsets + at, offset, mask=rows < Lq)
 
 
 def launch_rows(
-    call: Call, recorder: Recorder, do: Tensor, given: SumGradients, arguments: dict[str, Any]
-) -> dict[str, Any]:
-    """The arguments of backward's kernels with f_i and e_i among them."""
+    call: Call, recorder: Recorder, do: Tensor, given: SumGradients, arguments: dict[str, Any],
+    *, scales_do: bool,
+) -> tuple[Tensor, dict[str, Any]]:
+    """do and the arguments of backward's kernels, with e_i among them.
+
+    ``scales_do``: do is f_i do_i, rounded; else f_i are among the arguments, too.
+    """
     shape = (call.num_samples, call.q_heads, call.num_queries)
-    factors = recorder.empty(Role.FACTORS, shape, torch.float32)
+    made = {"factors": None, "g": None}
+    if scales_do:
+        made["g"] = recorder.empty(Role.G, (*shape, call.v.shape[3]), do.dtype)
+    else:
+        made["factors"] = recorder.empty(Role.FACTORS, shape, torch.float32)
     offsets = recorder.empty(Role.OFFSETS, shape, torch.float32)
-    blocks = triton.cdiv(call.num_queries, ROWS)
-    own = {
-        "factors": factors, "offsets": offsets, "do": do, "do_strides": do.stride(),
+    own = made | {
+        "offsets": offsets, "do": do, "do_strides": do.stride(),
         "o": given.o, "sums": given.sums, "dsums": given.dsums, "O_LAYOUT": int(given.layout),
         "BLOCK_M": ROWS, "BLOCK_DV": block_of(call.v.shape[3]),
     }
-    programs = blocks * call.q_heads * call.num_samples
+    programs = triton.cdiv(call.num_queries, ROWS) * call.q_heads * call.num_samples
     recorder.launch(rows_kernel, programs, only(rows_kernel, arguments | own))
-    return arguments | {
-        "normalizers": factors, "offsets": offsets,
-        "normalizer_strides": broadcast_strides(factors), "NORMALIZER": "given",
+    arguments = arguments | {"offsets": offsets}
+    if made["g"] is not None:
+        return made["g"], arguments
+    return do, arguments | {
+        "normalizers": made["factors"], "normalizer_strides": broadcast_strides(made["factors"]),
+        "NORMALIZER": "given",
     }
-

@@ -165,5 +165,5 @@ def launch_scored(
     own |= {"ALL_QUERIES": all_queries, "ALL_KEYS": all_keys}
     arguments = call.inputs(tiles, do) | arguments | own | sizes
     kernel = backward_scored_kernel
-    recorder.launch(kernel, programs, only(kernel, arguments) | tiles, call.backward_roles)
+    recorder.launch(kernel, programs, only(kernel, arguments) | tiles, call.backward_roles())
     return sums.sum_to_size(x.shape).to(x.dtype)

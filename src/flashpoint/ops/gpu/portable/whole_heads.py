@@ -201,7 +201,7 @@ def launch_backward(
     everything |= dict.fromkeys(gains) | shares
     everything |= dict(zip(("dq", "dk", "dv"), grads, strict=True))
     kernel = whole_backward_kernel
-    recorder.launch(kernel, programs, only(kernel, everything) | tiles, call.backward_roles)
+    recorder.launch(kernel, programs, only(kernel, everything) | tiles, call.backward_roles())
     return shares
 
 

@@ -33,7 +33,10 @@ class Numbers:
 
 @aggregate
 class Options:
-    """What is compiled in. LAUNCH: the sides of this launch, "keys", "queries" or "both"."""
+    """What is compiled in. LAUNCH: the sides of this launch, "keys", "queries" or "both".
+
+    DEGREE: of a power of relu, 0 of other activations.
+    """
 
     WEIGH: base_value
     GRADIENT: base_value
@@ -44,6 +47,7 @@ class Options:
     CAUSAL: base_value
     LAUNCH: base_value
     SIGNED: base_value
+    DEGREE: base_value
     D: base_value
     PIECE: base_value
     LAST_PIECE: base_value
@@ -99,13 +103,14 @@ class Columns:
 
 @aggregate
 class Program:
-    """All of it; ``words`` points to the signs, or is None."""
+    """All of it; ``words`` points to the signs, ``offsets`` to those of dW, or they are None."""
 
     keys: base_value
     queries: base_value
     rows: base_value
     columns: base_value
     words: base_value
+    offsets: base_value
     sizes: base_value
     numbers: base_value
     options: base_value

@@ -15,7 +15,7 @@ from flashpoint.ops.gpu.hopper.backward.signs import (
     spread_signs,
     store_signs,
 )
-from flashpoint.ops.gpu.hopper.backward.weights import differentiate, weigh
+from flashpoint.ops.gpu.hopper.backward.weights import add_offsets, differentiate, weigh
 
 
 @gluon.jit
@@ -27,7 +27,7 @@ def start_transposed(left, right, LAYOUT: gl.constexpr):
 
 @gluon.jit
 def take_columns(
-    c, d, d_full, parity, first, rows, da, db, words, limits, program,
+    c, d, d_full, parity, first, rows, da, db, words, offsets, limits, program,
     SIDE: gl.constexpr, MASKED: gl.constexpr, S_LAYOUT: gl.constexpr, W_LAYOUT: gl.constexpr,
 ):
     """Columns from ``first`` on: S, dW | W, dS | da, db. The other warpgroup fills the gaps."""
@@ -42,6 +42,7 @@ def take_columns(
         at = words + first // c.shape[0] * count_block_words(program.sizes.num_rows)
         signs = store_signs(signs, at)
     dweights = warpgroup_mma_wait(0, deps=[dweights])
+    dweights = add_offsets(dweights, offsets, first, program, SIDE)
     dscores = differentiate(dweights, signs, limits, first, program, SIDE, MASKED, DTYPE)
     dscores = gl.convert_layout(dscores, W_LAYOUT, assert_trivial=True)
     da = warpgroup_mma(dscores, c, da, is_async=True)
@@ -54,7 +55,7 @@ def take_columns(
 
 @gluon.jit
 def take_block(
-    block, number, rows, da, db, words, limits, program,
+    block, number, rows, da, db, words, offsets, limits, program,
     SIDE: gl.constexpr, MASKED: gl.constexpr, W_LAYOUT: gl.constexpr,
     PIECE: gl.constexpr, LAST_PIECE: gl.constexpr,
 ):
@@ -71,13 +72,13 @@ def take_block(
     mbarrier.wait(columns.c_full.index(stage), parity)
     da, db = take_columns(
         c.slice(0, PIECE), d.slice(0, PIECE), columns.d_full.index(stage), parity, first,
-        rows, da, db, words, limits, program, SIDE, MASKED,
+        rows, da, db, words, offsets, limits, program, SIDE, MASKED,
         gl.NVMMADistributedLayout([3, 0], [4, 1], [16, PIECE, 16]), W_LAYOUT,
     )
     if LAST_PIECE > 0:
         da, db = take_columns(
             c.slice(PIECE, LAST_PIECE), d.slice(PIECE, LAST_PIECE), columns.d_full.index(stage),
-            parity, first + PIECE, rows, da, db, words, limits, program, SIDE, MASKED,
+            parity, first + PIECE, rows, da, db, words, offsets, limits, program, SIDE, MASKED,
             gl.NVMMADistributedLayout([3, 0], [4, 1], [16, LAST_PIECE, 16]), W_LAYOUT,
         )
     mbarrier.arrive(columns.empty.index(stage), count=1)
@@ -97,7 +98,7 @@ def skip_blocks(first, last, columns):
 
 @gluon.jit
 def take_head(
-    tile_blocks, own_blocks, number, rows, da, db, words, limits, has_rows, program,
+    tile_blocks, own_blocks, number, rows, da, db, words, offsets, limits, has_rows, program,
     SIDE: gl.constexpr, W_LAYOUT: gl.constexpr,
 ):
     """All column blocks of one head; number: that of the tile's first block.
@@ -119,14 +120,14 @@ def take_head(
         for step in range(masked):
             block = first + step if SIDE == "keys" else last - 1 - step
             da, db = take_block(
-                block, number + skipped + step, rows, da, db, words, limits, program,
+                block, number + skipped + step, rows, da, db, words, offsets, limits, program,
                 SIDE, True, W_LAYOUT, BLOCK, 0,
             )
         start = skipped + masked
     else:
         if PIECE > 0 and SIDE == "queries":
             da, db = take_block(
-                tile_last - 1, number, rows, da, db, words, limits, program,
+                tile_last - 1, number, rows, da, db, words, offsets, limits, program,
                 SIDE, False, W_LAYOUT, PIECE, LAST_PIECE,
             )
             start = 1
@@ -138,12 +139,12 @@ def take_head(
     for step in range(start, end):
         block = tile_first + step if SIDE == "keys" else tile_last - 1 - step
         da, db = take_block(
-            block, number + step, rows, da, db, words, limits, program,
+            block, number + step, rows, da, db, words, offsets, limits, program,
             SIDE, False, W_LAYOUT, BLOCK, 0,
         )
     if PIECE > 0 and SIDE == "keys":
         da, db = take_block(
-            tile_last - 1, number + end, rows, da, db, words, limits, program,
+            tile_last - 1, number + end, rows, da, db, words, offsets, limits, program,
             SIDE, False, W_LAYOUT, PIECE, LAST_PIECE,
         )
     return da, db

@@ -77,6 +77,24 @@ def store_share(row, tail, norm, D: gl.constexpr, CONSUMER: gl.constexpr):
 
 
 @gluon.jit
+def find_offsets(
+    batch, head, first_row, program,
+    SIDE: gl.constexpr, ROWS: gl.constexpr, LAYOUT: gl.constexpr,
+):
+    """Those of the queries in rows, or a pointer to those of the first head in columns; or 0."""
+    sizes = program.sizes
+    if program.offsets is None:
+        return 0.0
+    elif SIDE == "keys":
+        heads = batch.to(gl.int64) * sizes.H + head
+        return program.offsets + heads * sizes.group * sizes.num_columns
+    else:
+        row = first_row + gl.arange(0, ROWS, gl.SliceLayout(1, LAYOUT))
+        at = program.offsets + (batch.to(gl.int64) * sizes.H + head) * sizes.num_rows + row
+        return gl.load(at, mask=row < sizes.num_rows, other=0.0)
+
+
+@gluon.jit
 def take_tile(turn, tile, number, side, program, CONSUMER: gl.constexpr):
     """This warpgroup's rows of one tile; gives the next block's number."""
     sizes, numbers, options = program.sizes, program.numbers, program.options
@@ -118,6 +136,7 @@ def take_tile(turn, tile, number, side, program, CONSUMER: gl.constexpr):
     known = enter_norm(batch, head, first_row, sizes, side.norm, ROWS, D_LAYOUT)
     da = gl.full([ROWS, BLOCK_D], 0.0, gl.float32, D_LAYOUT)
     db = gl.full([ROWS, BLOCK_D], 0.0, gl.float32, D_LAYOUT)
+    offsets = find_offsets(batch, head, first_row, program, SIDE, ROWS, S_LAYOUT)
     words = program.words
     if options.SIGNED:
         words = find_words(words, place, first_row, sizes, SIDE)
@@ -130,11 +149,13 @@ def take_tile(turn, tile, number, side, program, CONSUMER: gl.constexpr):
             )
         else:
             da, db = take_head(
-                tile_blocks, own_blocks, number, rows, da, db, words, limits,
+                tile_blocks, own_blocks, number, rows, da, db, words, offsets, limits,
                 first_row < num_rows, program, SIDE, W_LAYOUT,
             )
             if options.SIGNED:
                 words += count_head_words(num_columns, num_rows)
+        if program.offsets is not None and SIDE == "keys":
+            offsets += num_columns
         number += tile_blocks[1] - tile_blocks[0]
 
     at = [batch, head, first_row, 0]

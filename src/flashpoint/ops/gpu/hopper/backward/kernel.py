@@ -46,6 +46,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared
 
+from flashpoint.ops.gpu.activations import DEGREES
 from flashpoint.ops.gpu.call import Call, block_of
 from flashpoint.ops.gpu.hopper.backward.arguments import (
     Columns,
@@ -87,7 +88,7 @@ def work(program, WARPGROUP: gl.constexpr):
 def hopper_backward_kernel(
     q, k, v, do, q_rows, k_rows, v_rows, do_rows,  # descriptors of columns and of rows, and of
     dq, dk, dv, q_raw, k_raw,                      # rows again; those of other sides None
-    words,                                         # pointer to signs; None if not SIGNED
+    words, offsets,                                # pointers to signs and to e_i, or None
     q_gain, k_gain, dq_gain, dk_gain, q_statistics, k_statistics,  # pointers or None
     first_head, num_heads, H, group, row_tiles, num_rows, num_columns,  # heads are the rows'
     scale, bias_number, alpha, lift_w, lift_ds, tail_w, tail_ds,
@@ -95,7 +96,7 @@ def hopper_backward_kernel(
     LIFTS: gl.constexpr, POWER: gl.constexpr, CAUSAL: gl.constexpr, SIDE: gl.constexpr,
     SIGNED: gl.constexpr, Q_NORM: gl.constexpr, K_NORM: gl.constexpr, D: gl.constexpr,
     NUM_CONSUMERS: gl.constexpr, STAGES: gl.constexpr, CONSUMER_REGISTERS: gl.constexpr,
-    PIECE: gl.constexpr, LAST_PIECE: gl.constexpr,
+    PIECE: gl.constexpr, LAST_PIECE: gl.constexpr, DEGREE: gl.constexpr,
 ):
     """dq, or dk and dv, or all: sums of lift_ds dS and lift_w W times tails; any grid.
 
@@ -146,7 +147,7 @@ def hopper_backward_kernel(
         columns=Columns(
             c_buffers=c_buffers, d_buffers=d_buffers, c_full=c_full, d_full=d_full, empty=empty
         ),
-        words=words,
+        words=words, offsets=offsets,
         sizes=Sizes(
             first_head=first_head, num_heads=num_heads, H=H, group=group, row_tiles=row_tiles,
             num_rows=num_rows, num_columns=num_columns,
@@ -157,8 +158,8 @@ def hopper_backward_kernel(
         ),
         options=Options(
             WEIGH=WEIGH, GRADIENT=GRADIENT, FINISHES=FINISHES, IS_RELU=IS_RELU, LIFTS=LIFTS,
-            POWER=POWER, CAUSAL=CAUSAL, LAUNCH=SIDE, SIGNED=SIGNED, D=D, PIECE=PIECE,
-            LAST_PIECE=LAST_PIECE,
+            POWER=POWER, CAUSAL=CAUSAL, LAUNCH=SIDE, SIGNED=SIGNED, DEGREE=DEGREE, D=D,
+            PIECE=PIECE, LAST_PIECE=LAST_PIECE,
         ),
     )
     gl.warp_specialize(
@@ -188,8 +189,9 @@ SIGNED_CONFIGS = {
     ("queries", 128, False): (128, 2),
     ("queries", 128, True): (128, 2),
 }
-# the same, by BLOCK_D, of both sides in one launch: relu, as many queries as keys, all seen
-BOTH_CONFIGS = {64: (128, 2)}
+# the same, by BLOCK_D and whether h is relu, of both sides in one launch: relu or a power of it,
+# as many queries as keys, all seen
+BOTH_CONFIGS = {(64, True): (128, 2), (64, False): (64, 4)}
 BOTH_ROWS = 1024  # queries and keys up to which a head's should stay in the cache; timed up to 784
 SIGNED_ROWS = {False: 1, True: 2048}  # queries and keys from which on they pay, by causality
 TENSORS = (  # of the kernel, None where a side has no such
@@ -211,9 +213,13 @@ def launch_backward(
     statistics, and q and k before them as "q_raw" and "k_raw".
     """
     gain, scale = arguments["gain"], arguments["scale"]
+    degree = DEGREES.get(call.terms.activation, 0)
+    slope = scale * max(degree, 1)
+    if call.has_sums:  # do is times its factors already
+        gain, arguments = 1.0, arguments | {"POWER": "none", "alpha": None}
 
     def with_lifts(lift_w: float, lift_ds: float) -> dict[str, Any]:
-        tails = {"tail_w": gain / lift_w, "tail_ds": scale * gain / lift_ds}
+        tails = {"tail_w": gain / lift_w, "tail_ds": slope * gain / lift_ds, "DEGREE": degree}
         return arguments | tails | {"lift_w": lift_w, "lift_ds": lift_ds}
 
     of_queries = of_keys = with_lifts(arguments["shrink"], arguments["shrink_ds"])
@@ -242,9 +248,9 @@ def launch_backward(
 def joins_sides(call: Call) -> bool:
     """True where one launch makes dq, dk and dv, the tiles of a head one behind the other."""
     terms, size = call.terms, call.num_queries
-    is_plain = terms.activation == "relu" and terms.right is None and call.group == 1
+    is_plain = terms.activation in DEGREES and terms.right is None and call.group == 1
     fits = call.num_keys == size <= BOTH_ROWS
-    return is_plain and fits and block_of(call.q.shape[3]) in BOTH_CONFIGS
+    return is_plain and fits and (block_of(call.q.shape[3]), True) in BOTH_CONFIGS
 
 
 def count_signed_heads(call: Call, processors: int) -> int:
@@ -254,7 +260,7 @@ def count_signed_heads(call: Call, processors: int) -> int:
     pays = ("queries", block_of(call.q.shape[3]), causal) in SIGNED_CONFIGS
     pays = pays and min(sizes) >= SIGNED_ROWS[causal]
     most = MOST_WORDS // (call.group * count_words(*sizes))
-    if call.terms.activation != "relu" or not (pays and most):
+    if call.terms.activation != "relu" or call.has_sums or not (pays and most):
         return 0
     heads = call.num_samples * call.k.shape[1]
     return split_heads(heads, most, call.group, *sizes, processors)
@@ -283,7 +289,7 @@ def _launch_side(
     is_relu = call.terms.activation == "relu"
     dim = call.q.shape[3]
     if side == "both":
-        block, stages = BOTH_CONFIGS[block_of(dim)]
+        block, stages = BOTH_CONFIGS[block_of(dim), is_relu]
     else:  # others than relu need more registers: they take the smaller of two blocks
         configs = SIGNED_CONFIGS if signed else CONFIGS
         block, stages = configs[side, block_of(dim), causal or not is_relu]
@@ -313,7 +319,7 @@ def _launch_side(
             "NUM_CONSUMERS": NUM_CONSUMERS, "STAGES": stages,
             "PIECE": piece, "LAST_PIECE": last_piece,
             "CONSUMER_REGISTERS": REGISTERS[NUM_CONSUMERS], "num_warps": 4,
-        }, call.roles)
+        }, call.backward_roles(Role.G if call.has_sums else Role.DO))
     return shares
 
 

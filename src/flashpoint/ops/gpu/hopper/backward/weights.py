@@ -6,6 +6,7 @@ A tile of scores is [ROWS, BLOCK]; which of the two are keys is said by SIDE, as
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
+from flashpoint.ops.gpu.activations import power_of, relu
 from flashpoint.ops.gpu.hopper.backward.signs import gate_by_signs
 from flashpoint.ops.gpu.hopper.tiles import clip
 from flashpoint.ops.gpu.normalizer import over_power_roughly
@@ -105,6 +106,24 @@ def gate(dweights, weights):
 
 
 @gluon.jit
+def add_offsets(dweights, offsets, first, program, SIDE: gl.constexpr):
+    """dW with its queries' offsets, if there are any, added.
+
+    offsets: [ROWS] of queries; where these are columns, a pointer to those of their head.
+    """
+    if program.offsets is None:
+        return dweights
+    elif SIDE == "keys":
+        layout: gl.constexpr = gl.SliceLayout(0, dweights.type.layout)
+        columns = first + gl.arange(0, dweights.shape[1], layout)
+        inside = columns < program.sizes.num_columns
+        return dweights + gl.load(offsets + columns, mask=inside, other=0.0)[None, :]
+    else:
+        layout: gl.constexpr = gl.SliceLayout(1, dweights.type.layout)
+        return dweights + gl.convert_layout(offsets, layout, assert_trivial=True)[:, None]
+
+
+@gluon.jit
 def weigh(
     scores, limits, first, program,
     SIDE: gl.constexpr, MASKED: gl.constexpr, DTYPE: gl.constexpr,
@@ -114,7 +133,14 @@ def weigh(
     WEIGH: gl.constexpr = options.WEIGH
     if options.FINISHES:
         scores = scores * numbers.scale + numbers.bias_number
-    if options.IS_RELU:
+    if options.DEGREE > 1:  # h and h' of what is hidden are 0
+        scores = relu(scores)
+        if MASKED:
+            scores = hide(scores, limits, first, SIDE)
+        signs = scores
+        weights = power_of(scores, options.DEGREE)
+        weights = lift(weights, first, numbers.lift_w, program, SIDE, MASKED).to(DTYPE)
+    elif options.IS_RELU:
         if MASKED:
             scores = hide(scores, limits, first, SIDE)
         if SIDE == "queries":
@@ -139,11 +165,17 @@ def differentiate(
     dweights, signs, limits, first, program,
     SIDE: gl.constexpr, MASKED: gl.constexpr, DTYPE: gl.constexpr,
 ):
-    """dS as DTYPE; signs: where SIGNED, those of ``signs.py``."""
+    """dS as DTYPE; signs: where SIGNED, those of ``signs.py``.
+
+    Of a power of relu it lacks the factor DEGREE, which comes with the tail.
+    """
     numbers, options = program.numbers, program.options
     GRADIENT: gl.constexpr = options.GRADIENT
     SIGNED: gl.constexpr = options.SIGNED
-    if options.IS_RELU:
+    if options.DEGREE > 1:
+        dscores = dweights * power_of(signs, options.DEGREE - 1)
+        dscores = lift(dscores, first, numbers.lift_ds, program, SIDE, MASKED).to(DTYPE)
+    elif options.IS_RELU:
         dscores = lift(dweights, first, numbers.lift_ds, program, SIDE, MASKED)
         dscores = gate_by_signs(dscores, signs, SIDE, DTYPE) if SIGNED else gate(dscores, signs)
     else:

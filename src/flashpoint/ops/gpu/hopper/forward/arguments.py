@@ -36,11 +36,12 @@ class Numbers:
     scale: base_value
     bias_number: base_value
     shrink: base_value
+    moved: base_value
 
 
 @aggregate
 class Options:
-    """What is compiled in."""
+    """What is compiled in. DEGREE: of relu or a power of it, 0 of other activations."""
 
     WEIGH: base_value
     HAS_SCALE: base_value
@@ -52,24 +53,28 @@ class Options:
     Q_NORM: base_value
     K_NORM: base_value
     ROOTS_LAST: base_value
+    DEGREE: base_value
     D: base_value
     PIECE: base_value
     SCHEDULE: base_value
     Q_IN_REGISTERS: base_value
+    HAS_SUMS: base_value
+    BY_SUM: base_value
 
 
 @aggregate
 class Program:
     """All that a program's warps share: descriptors, shared memory, numbers.
 
-    ``o_buffers`` are those that outputs leave by, ``k_ready`` the barriers of normalized keys,
-    ``turns`` those of schedule "turns".
+    ``sums`` points to rows' sums of weights, or is None; ``o_buffers`` are those that outputs
+    leave by, ``k_ready`` the barriers of normalized keys, ``turns`` those of schedule "turns".
     """
 
     q: base_value
     k: base_value
     v: base_value
     o: base_value
+    sums: base_value
     queries: base_value
     keys: base_value
     values: base_value

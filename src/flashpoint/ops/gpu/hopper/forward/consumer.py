@@ -21,8 +21,9 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
+from flashpoint.ops.gpu.activations import power_of
 from flashpoint.ops.gpu.hopper.forward.producer import count_blocks
-from flashpoint.ops.gpu.hopper.forward.weights import round_weights, weigh
+from flashpoint.ops.gpu.hopper.forward.weights import add_sums, round_weights, weigh
 from flashpoint.ops.gpu.hopper.qk_norm import (
     center,
     normalize_buffer,
@@ -37,7 +38,7 @@ from flashpoint.ops.gpu.hopper.tiles import (
     store_async,
     take_turn,
 )
-from flashpoint.ops.gpu.normalizer import over_power
+from flashpoint.ops.gpu.normalizer import over_power, over_sum
 
 
 @gluon.jit
@@ -92,7 +93,7 @@ def issue_outputs(weights, values, block, acc):
 
 @gluon.jit
 def add_block(
-    now, step, q, weights, acc, limits, program,
+    now, step, q, weights, acc, sums, limits, program,
     MASKED: gl.constexpr, SCHEDULE: gl.constexpr, KEYS: gl.constexpr, CONSUMER: gl.constexpr,
 ):
     """Block number ``now``, a tile's step-th: takes W of the one before, gives W of its KEYS.
@@ -124,6 +125,7 @@ def add_block(
         acc, scores = warpgroup_mma_wait(0, deps=[acc, scores])
     mbarrier.arrive(keys.empty.index(now % STAGES), count=1)
     next_weights = weigh(scores, limits, step, program.numbers, options, MASKED)
+    sums = add_sums(sums, next_weights, options)
     if SCHEDULE != "turns":
         next_weights = round_weights(next_weights, FORM, DTYPE, W_LAYOUT)
     else:  # this wait returns at once; without its branch, ptxas moves h behind the next one
@@ -134,21 +136,21 @@ def add_block(
         next_weights = round_weights(next_weights, FORM, DTYPE, W_LAYOUT)
     if SCHEDULE != "serial":
         mbarrier.arrive(values.empty.index((now - 1) % STAGES), count=1)
-    return next_weights, acc
+    return next_weights, acc, sums
 
 
 @gluon.jit
 def add_blocks(
-    first, last, block, q, weights, acc, limits, program,
+    first, last, block, q, weights, acc, sums, limits, program,
     MASKED: gl.constexpr, CONSUMER: gl.constexpr,
 ):
     """Steps first <= step < last, step 0 being that of number ``block``; O lags behind."""
     for step in range(first, last):
-        weights, acc = add_block(
-            block + step, step, q, weights, acc, limits, program,
+        weights, acc, sums = add_block(
+            block + step, step, q, weights, acc, sums, limits, program,
             MASKED, program.options.SCHEDULE, program.keys.buffers.shape[3], CONSUMER,
         )
-    return weights, acc
+    return weights, acc, sums
 
 
 @gluon.jit
@@ -168,18 +170,36 @@ def give_back(first, last, program, CONSUMER: gl.constexpr):
 
 
 @gluon.jit
-def finish_outputs(
-    acc, factor, limits, alpha, POWER: gl.constexpr, ROOTS_LAST: gl.constexpr
-):
-    """O times the factor, of each row if ROOTS_LAST, over a power of how many keys it sees."""
+def finish_outputs(acc, factor, sums, limits, alpha, options):
+    """O times the factor, of each row if ROOTS_LAST, over a power of how many keys it sees.
+
+    BY_SUM: O over the rows' sums, to which that factor is added.
+    """
+    POWER: gl.constexpr = options.POWER
     if POWER != "none":
         seen = gl.maximum(limits, 1).to(gl.float32)
         layout: gl.constexpr = gl.SliceLayout(1, acc.type.layout)
         seen = gl.convert_layout(seen, layout, assert_trivial=True)
         factor = over_power(factor, seen, alpha, POWER)
-    if POWER != "none" or ROOTS_LAST:
+    if options.BY_SUM:
+        factor = over_sum(sums, factor)
+    if POWER != "none" or options.ROOTS_LAST or options.BY_SUM:
         factor = factor[:, None]
     return acc * factor
+
+
+@gluon.jit
+def finish_sums(sums, moved, place, first_row, program, LAYOUT: gl.constexpr):
+    """Rows' sums of what all threads have, [ROWS] along LAYOUT, stored times what they lack.
+
+    place: of the head among all samples'.
+    """
+    total = gl.convert_layout(gl.sum(sums, 1), LAYOUT, assert_trivial=True)
+    if program.options.HAS_SUMS:
+        rows = first_row + gl.arange(0, sums.shape[0], LAYOUT)
+        at = program.sums + place.to(gl.int64) * program.sizes.Lq + rows
+        gl.store(at, total * moved, mask=rows < program.sizes.Lq)
+    return total
 
 
 @gluon.jit
@@ -203,6 +223,7 @@ def consume(program, CONSUMER: gl.constexpr):
     S_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_KEYS, 16])
     O_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_D, 16])
     W_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, O_LAYOUT, 2)
+    Z_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 8, 16])
     q_buffer = queries.buffers.index(CONSUMER).reshape([ROWS, BLOCK_D])
     o_buffer = program.o_buffers.index(CONSUMER)
     block = 0
@@ -236,27 +257,31 @@ def consume(program, CONSUMER: gl.constexpr):
         scores = issue_scores(q, keys, block, BLOCK_KEYS)
         pass_turn(turns, SCHEDULE, CONSUMER)
         factor = numbers.gain / numbers.shrink if options.SHRINKS else numbers.gain
+        moved = numbers.moved
         if options.ROOTS_LAST:
-            roots = root_of(centered, norms.q_eps, options.D)
+            roots = power_of(root_of(centered, norms.q_eps, options.D), options.DEGREE)
             roots = gl.convert_layout(roots, gl.SliceLayout(1, O_LAYOUT), assert_trivial=True)
-            factor = factor * roots
+            factor = factor / roots if options.BY_SUM else factor * roots
+            moved = moved * roots
         scores = warpgroup_mma_wait(0, deps=[scores])
         mbarrier.arrive(keys.empty.index(block % STAGES), count=1)
         weights = weigh(scores, limits, 0, numbers, options, CAUSAL)
+        sums = gl.full([ROWS, 8], 0.0, gl.float32, Z_LAYOUT)
+        sums = add_sums(sums, weights, options)
         weights = round_weights(weights, options.FORM, DTYPE, W_LAYOUT)
         acc = gl.full([ROWS, BLOCK_D], 0.0, gl.float32, O_LAYOUT)
-        weights, acc = add_blocks(
-            1, whole_blocks, block, q, weights, acc, limits, program, False, CONSUMER
+        weights, acc, sums = add_blocks(
+            1, whole_blocks, block, q, weights, acc, sums, limits, program, False, CONSUMER
         )
         if CAUSAL:
-            weights, acc = add_blocks(
-                gl.maximum(whole_blocks, 1), own_blocks, block, q, weights, acc, limits, program,
-                True, CONSUMER,
+            weights, acc, sums = add_blocks(
+                gl.maximum(whole_blocks, 1), own_blocks, block, q, weights, acc, sums, limits,
+                program, True, CONSUMER,
             )
         last = block + own_blocks - 1
         if PIECE > 0:
-            weights, acc = add_block(
-                last, own_blocks - 1, q, weights, acc, limits, program,
+            weights, acc, sums = add_block(
+                last, own_blocks - 1, q, weights, acc, sums, limits, program,
                 False, "turns" if SCHEDULE == "turns" else "overlap", PIECE, CONSUMER,
             )
         if not options.Q_IN_REGISTERS:
@@ -267,9 +292,10 @@ def consume(program, CONSUMER: gl.constexpr):
         give_back(last + 1, block + tile_blocks, program, CONSUMER)
         block += tile_blocks
 
-        acc = finish_outputs(
-            acc, factor, limits, numbers.alpha, options.POWER, options.ROOTS_LAST
+        total = finish_sums(
+            sums, moved, batch_head, first_row, program, gl.SliceLayout(1, O_LAYOUT)
         )
+        acc = finish_outputs(acc, factor, total, limits, numbers.alpha, options)
         tma.store_wait(0)  # the last tile's store has read o_buffer
         o_buffer.reshape([ROWS, BLOCK_D]).store(acc.to(DTYPE))
         fence_async_shared()

@@ -12,7 +12,8 @@ stands in the producer's order behind blocks that need only those released slots
 number in place of t. By schedule "turns" there is one more set (``consumer.py``).
 
 relu(r s) = r relu(s): r of a query's norm then multiplies its row of O instead (ROOTS_LAST), and
-is computed while the first product runs. The gain of q goes with K's, where K has a norm.
+is computed while the first product runs; likewise r ** p of relu ** p. The gain of q goes with
+K's, where K has a norm.
 """
 
 from typing import NamedTuple
@@ -24,6 +25,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier
 
+from flashpoint.ops.gpu.activations import DEGREES
 from flashpoint.ops.gpu.call import Call, block_of
 from flashpoint.ops.gpu.hopper.forward.arguments import Norms, Numbers, Options, Program, Sizes
 from flashpoint.ops.gpu.hopper.forward.consumer import consume
@@ -65,7 +67,8 @@ def for_consumers(program):
     if program.options.ROOTS_LAST and program.options.K_NORM != "none":
         norms = Norms(q_gain=None, k_gain=norms.k_gain, q_eps=norms.q_eps, k_eps=norms.k_eps)
     return Program(
-        q=program.q, k=program.k, v=program.v, o=program.o, queries=program.queries,
+        q=program.q, k=program.k, v=program.v, o=program.o, sums=program.sums,
+        queries=program.queries,
         keys=Ring(buffers=keys.buffers, full=program.k_ready, empty=keys.empty),
         values=program.values, o_buffers=program.o_buffers, k_ready=program.k_ready,
         turns=program.turns, sizes=program.sizes, norms=norms, numbers=program.numbers,
@@ -76,16 +79,19 @@ def for_consumers(program):
 @gluon.jit(do_not_specialize=["B", "Hq", "group", "row_tiles", "Lq", "Lk"])
 def hopper_forward_kernel(
     q, k, v, o,                                    # descriptors, blocks [1, 1, rows, BLOCK_D]
-    q_gain, k_gain,                                # pointers or None
-    B, Hq, group, row_tiles, Lq, Lk, q_eps, k_eps, gain, alpha, scale, bias_number, shrink,
+    sums, q_gain, k_gain,                          # pointers or None
+    B, Hq, group, row_tiles, Lq, Lk, q_eps, k_eps, gain, alpha, scale, bias_number, shrink, moved,
     WEIGH: gl.constexpr, HAS_SCALE: gl.constexpr, HAS_BIAS_NUMBER: gl.constexpr,
     SHRINKS: gl.constexpr, FORM: gl.constexpr, CAUSAL: gl.constexpr, POWER: gl.constexpr,
     NUM_CONSUMERS: gl.constexpr, STAGES: gl.constexpr, SCHEDULE: gl.constexpr,
     Q_IN_REGISTERS: gl.constexpr, CONSUMER_REGISTERS: gl.constexpr,
     Q_NORM: gl.constexpr, K_NORM: gl.constexpr, ROOTS_LAST: gl.constexpr, D: gl.constexpr,
-    PIECE: gl.constexpr,
+    PIECE: gl.constexpr, BY_SUM: gl.constexpr, DEGREE: gl.constexpr,
 ):
-    """o_i = gain * n_i ** -alpha * sum_j h(scale * q_i . k_j + b) v_j; for any grid."""
+    """o_i = gain * n_i ** -alpha * sum_j h(scale * q_i . k_j + b) v_j, and sums; for any grid.
+
+    BY_SUM: divided as the portable kernel does it.
+    """
     q_buffers, o_buffers = make_buffers(q, NUM_CONSUMERS), make_buffers(o, NUM_CONSUMERS)
     k_buffers, v_buffers = make_buffers(k, STAGES), make_buffers(v, STAGES)
     q_full, q_empty = make_barriers(NUM_CONSUMERS, 1), make_barriers(NUM_CONSUMERS, 1)
@@ -101,7 +107,7 @@ def hopper_forward_kernel(
     fence_async_shared()
 
     program = Program(
-        q=q, k=k, v=v, o=o,
+        q=q, k=k, v=v, o=o, sums=sums,
         queries=Ring(buffers=q_buffers, full=q_full, empty=q_empty),
         keys=Ring(buffers=k_buffers, full=k_full, empty=k_empty),
         values=Ring(buffers=v_buffers, full=v_full, empty=v_empty),
@@ -109,13 +115,14 @@ def hopper_forward_kernel(
         sizes=Sizes(B=B, H=Hq, group=group, row_tiles=row_tiles, Lq=Lq, Lk=Lk),
         norms=Norms(q_gain=q_gain, k_gain=k_gain, q_eps=q_eps, k_eps=k_eps),
         numbers=Numbers(
-            gain=gain, alpha=alpha, scale=scale, bias_number=bias_number, shrink=shrink
+            gain=gain, alpha=alpha, scale=scale, bias_number=bias_number, shrink=shrink,
+            moved=moved,
         ),
         options=Options(
             WEIGH=WEIGH, HAS_SCALE=HAS_SCALE, HAS_BIAS_NUMBER=HAS_BIAS_NUMBER, SHRINKS=SHRINKS,
             FORM=FORM, CAUSAL=CAUSAL, POWER=POWER, Q_NORM=Q_NORM, K_NORM=K_NORM,
-            ROOTS_LAST=ROOTS_LAST, D=D, PIECE=PIECE, SCHEDULE=SCHEDULE,
-            Q_IN_REGISTERS=Q_IN_REGISTERS,
+            ROOTS_LAST=ROOTS_LAST, DEGREE=DEGREE, D=D, PIECE=PIECE, SCHEDULE=SCHEDULE,
+            Q_IN_REGISTERS=Q_IN_REGISTERS, HAS_SUMS=sums is not None, BY_SUM=BY_SUM,
         ),
     )
     NORMALIZERS: gl.constexpr = 1 if K_NORM != "none" else 0
@@ -176,8 +183,10 @@ def piece_of(num_keys: int, block: int) -> int:
     return piece if rest and piece < block and num_keys > 2 * block else 0
 
 
-def launch(call: Call, recorder: Recorder, o: Tensor, layout: Layout) -> None:
-    """Write the result to o."""
+def launch(
+    call: Call, recorder: Recorder, o: Tensor, layout: Layout, sums: Tensor | None = None
+) -> None:
+    """Write the result to o, and the rows' sums."""
     o = o if layout is Layout.HEADS_FIRST else o.transpose(1, 2)
     causal = call.terms.right is not None
     activation = call.terms.activation
@@ -192,7 +201,7 @@ def launch(call: Call, recorder: Recorder, o: Tensor, layout: Layout) -> None:
     arguments = only(hopper_forward_kernel, call.arguments())
     arguments |= form_of(activation, arguments)
     roots_last = (
-        norms["q"] != "none" and config.q_in_registers and activation == "relu"
+        norms["q"] != "none" and config.q_in_registers and activation in DEGREES
         and not causal and call.terms.bias == 0.0 and call.q.dtype in ROOTS_LAST
     )
     registers = (REGISTERS if norms["k"] == "none" else REGISTERS_NORMED)[config.consumers]
@@ -200,10 +209,10 @@ def launch(call: Call, recorder: Recorder, o: Tensor, layout: Layout) -> None:
         "q": describe(call.q, config.rows),
         "k": describe(call.k, config.block_keys),
         "v": describe(call.v, config.block_keys),
-        "o": describe(o, config.rows),
+        "o": describe(o, config.rows), "sums": sums,
         "B": call.num_samples, "group": call.group, "row_tiles": row_tiles,
         "CAUSAL": causal, "PIECE": 0 if causal else piece_of(call.num_keys, config.block_keys),
-        "ROOTS_LAST": roots_last, "NUM_CONSUMERS": config.consumers, "STAGES": config.stages,
-        "SCHEDULE": config.schedule, "Q_IN_REGISTERS": config.q_in_registers,
+        "ROOTS_LAST": roots_last, "DEGREE": DEGREES.get(activation, 0),
+        "NUM_CONSUMERS": config.consumers, "STAGES": config.stages, "SCHEDULE": config.schedule, "Q_IN_REGISTERS": config.q_in_registers,
         "CONSUMER_REGISTERS": registers, "num_warps": 4,
     }, call.roles)

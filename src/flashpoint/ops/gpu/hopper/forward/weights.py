@@ -8,6 +8,7 @@ import triton.language as tl
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
+from flashpoint.ops.gpu.activations import relu
 from flashpoint.ops.gpu.hopper.tiles import clip
 
 FARTHEST = gl.constexpr(-1e30)  # a score whose sigmoid and silu are 0
@@ -125,6 +126,21 @@ def weigh(scores, limits, step, numbers, options, MASKED: gl.constexpr):
     if options.SHRINKS:
         weights *= numbers.shrink
     return weights
+
+
+@gluon.jit
+def add_sums(sums, weights, options):
+    """Add weights [ROWS, KEYS] to sums [ROWS, 8]: each thread those that it has.
+
+    A product's layout gives a thread two of every eight neighbours, so that nothing is exchanged
+    before the end.
+    """
+    if options.HAS_SUMS:
+        if options.FORM == "relu":
+            weights = relu(weights)
+        parts = gl.sum(weights.reshape([weights.shape[0], weights.shape[1] // 8, 8]), 1)
+        sums += gl.convert_layout(parts, sums.type.layout, assert_trivial=True)
+    return sums
 
 
 @gluon.jit
