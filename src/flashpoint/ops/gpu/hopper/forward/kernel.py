@@ -213,6 +213,7 @@ def launch(
         "B": call.num_samples, "group": call.group, "row_tiles": row_tiles,
         "CAUSAL": causal, "PIECE": 0 if causal else piece_of(call.num_keys, config.block_keys),
         "ROOTS_LAST": roots_last, "DEGREE": DEGREES.get(activation, 0),
-        "NUM_CONSUMERS": config.consumers, "STAGES": config.stages, "SCHEDULE": config.schedule, "Q_IN_REGISTERS": config.q_in_registers,
+        "NUM_CONSUMERS": config.consumers, "STAGES": config.stages,
+        "SCHEDULE": config.schedule, "Q_IN_REGISTERS": config.q_in_registers,
         "CONSUMER_REGISTERS": registers, "num_warps": 4,
     }, call.roles)
