@@ -20,6 +20,7 @@ from flashpoint.ops.gpu.portable.blocks import HEADS_FIRST, Layout, sequence
 from flashpoint.ops.gpu.replay import Recorder, Role, only
 
 ROWS = 64
+PLACES = 128  # of numbers of rows: whole blocks of every kernel
 
 
 class SumGradients(NamedTuple):
@@ -39,16 +40,19 @@ class SumGradients(NamedTuple):
 
 @triton.jit
 def rows_kernel(
-    factors, offsets,                              # [B, H, Lq], written
+    factors, offsets,                              # [B, H, places], written, zeros behind Lq
     do, g, o, sums, dsums,                         # pointers; all but do may be None
     normalizers, lengths, cu_q, cu_k,              # pointers or None
     do_strides, normalizer_strides,
-    Hq, Lq, Lk, Tq, left, right, gain, alpha, moved,
+    Hq, Lq, Lk, Tq, places, left, right, gain, alpha, moved,
     NORMALIZER: tl.constexpr, POWER: tl.constexpr, BY_SUM: tl.constexpr, O_LAYOUT: tl.constexpr,
     DV: tl.constexpr, BLOCK_DV: tl.constexpr, BLOCK_M: tl.constexpr,
 ):
-    """f_i and e_i of a block of queries; g [B, H, Lq, DV]: f_i do_i, where it is wanted."""
-    num_blocks = tl.cdiv(Lq, BLOCK_M)
+    """f_i and e_i of a block of queries; g [B, H, Lq, DV]: f_i do_i, where it is wanted.
+
+    What is rounded for g is rounded for e_i, too: dw_ij = g_i . (v_j - o_i) may cancel.
+    """
+    num_blocks = tl.cdiv(places, BLOCK_M)
     pid = tl.program_id(0)
     rows = pid % num_blocks * BLOCK_M + tl.arange(0, BLOCK_M)
     h = pid // num_blocks % Hq
@@ -72,21 +76,23 @@ def rows_kernel(
     at += token[:, None] * do_strides[2] + d.to(tl.int64)[None, :] * do_strides[3]
     if BY_SUM:
         factor = over_sum(tl.load(sums + head * T + token, mask=exists, other=0.0) / moved, factor)
-        do_tile = tl.load(at, mask=ok, other=0.0).to(tl.float32)
-        if O_LAYOUT == HEADS_FIRST:
+    factor = tl.where(exists, factor, 0.0)
+    if BY_SUM or g is not None:
+        tile = tl.load(at, mask=ok, other=0.0).to(tl.float32) * factor[:, None]
+        if g is not None:
+            rounded = tile.to(g.dtype.element_ty)
+            tl.store(g + (head * T + token)[:, None] * DV + d[None, :], rounded, mask=ok)
+            tile = rounded.to(tl.float32)
+        if BY_SUM:
             first = head * T + token
-        else:
-            first = (tl.cast(batch, tl.int64) * T + token) * Hq + h
-        o_tile = tl.load(o + first[:, None] * DV + d[None, :], mask=ok, other=0.0).to(tl.float32)
-        offset -= factor * tl.sum(do_tile * o_tile, 1)
-    if g is not None:
-        do_tile = tl.load(at, mask=ok, other=0.0).to(tl.float32) * factor[:, None]
-        to = g + (head * T + token)[:, None] * DV + d[None, :]
-        tl.store(to, do_tile.to(g.dtype.element_ty), mask=ok)
-    at = (tl.cast(b, tl.int64) * Hq + h) * Lq + rows
+            if O_LAYOUT != HEADS_FIRST:
+                first = (tl.cast(batch, tl.int64) * T + token) * Hq + h
+            o_tile = tl.load(o + first[:, None] * DV + d[None, :], mask=ok, other=0.0)
+            offset -= tl.sum(tile * o_tile.to(tl.float32), 1)
+    at = (tl.cast(b, tl.int64) * Hq + h) * places + rows
     if factors is not None:
-        tl.store(factors + at, tl.where(exists, factor, 0.0), mask=rows < Lq)
-    tl.store(offsets + at, offset, mask=rows < Lq)
+        tl.store(factors + at, factor, mask=rows < places)
+    tl.store(offsets + at, offset, mask=rows < places)
 
 
 def launch_rows(
@@ -97,19 +103,21 @@ def launch_rows(
 
     ``scales_do``: do is f_i do_i, rounded; else f_i are among the arguments, too.
     """
-    shape = (call.num_samples, call.q_heads, call.num_queries)
+    heads = (call.num_samples, call.q_heads)
+    places = triton.cdiv(call.num_queries, PLACES) * PLACES
     made = {"factors": None, "g": None}
     if scales_do:
-        made["g"] = recorder.empty(Role.G, (*shape, call.v.shape[3]), do.dtype)
+        shape = (*heads, call.num_queries, call.v.shape[3])
+        made["g"] = recorder.empty(Role.G, shape, do.dtype)
     else:
-        made["factors"] = recorder.empty(Role.FACTORS, shape, torch.float32)
-    offsets = recorder.empty(Role.OFFSETS, shape, torch.float32)
+        made["factors"] = recorder.empty(Role.FACTORS, (*heads, places), torch.float32)
+    offsets = recorder.empty(Role.OFFSETS, (*heads, places), torch.float32)
     own = made | {
-        "offsets": offsets, "do": do, "do_strides": do.stride(),
+        "offsets": offsets, "places": places, "do": do, "do_strides": do.stride(),
         "o": given.o, "sums": given.sums, "dsums": given.dsums, "O_LAYOUT": int(given.layout),
         "BLOCK_M": ROWS, "BLOCK_DV": block_of(call.v.shape[3]),
     }
-    programs = triton.cdiv(call.num_queries, ROWS) * call.q_heads * call.num_samples
+    programs = triton.cdiv(places, ROWS) * call.q_heads * call.num_samples
     recorder.launch(rows_kernel, programs, only(rows_kernel, arguments | own))
     arguments = arguments | {"offsets": offsets}
     if made["g"] is not None:

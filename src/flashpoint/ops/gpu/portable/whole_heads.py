@@ -14,7 +14,7 @@ from torch import Tensor
 
 from flashpoint.ops.gpu.call import Call
 from flashpoint.ops.gpu.device import gpu_of
-from flashpoint.ops.gpu.normalizer import over_sum
+from flashpoint.ops.gpu.normalizer import load_of_rows, over_sum
 from flashpoint.ops.gpu.portable.blocks import (
     HEADS_FIRST,
     Layout,
@@ -124,7 +124,8 @@ def store_share(dgain, share, D: tl.constexpr):
 def whole_backward_kernel(
     q, k, v, do, dq, dk, dv,                       # pointers
     q_gain, k_gain, dq_gain, dk_gain, normalizers, offsets,  # pointers or None
-    q_strides, k_strides, v_strides, do_strides, H, L, num_heads,  # num_heads: of all samples
+    q_strides, k_strides, v_strides, do_strides, normalizer_strides,
+    H, L, num_heads,                               # num_heads: of all samples
     q_eps, k_eps, scale, bias_number, gain, shrink, shrink_ds,
     WEIGH: tl.constexpr, GRADIENT: tl.constexpr, IS_BUILTIN: tl.constexpr, Q_NORM: tl.constexpr,
     K_NORM: tl.constexpr, D: tl.constexpr, HAS_SCALE: tl.constexpr,
@@ -148,10 +149,9 @@ def whole_backward_kernel(
         factor = gain
         if offsets is not None:
             rows = tl.arange(0, ROWS)
-            at = tl.cast(head, tl.int64) * L + rows
-            own = tl.load(normalizers + at, mask=rows < L, other=0.0)[None, :]
+            own = load_of_rows(normalizers, normalizer_strides, b, h, rows, L)[None, :]
             w *= own
-            dw = dw * own + tl.load(offsets + at, mask=rows < L, other=0.0)[None, :]
+            dw = dw * own + load_of_rows(offsets, normalizer_strides, b, h, rows, L)[None, :]
             factor = 1.0
         ds = gradient_of_scores(s, dw, GRADIENT, IS_BUILTIN)
         if SHRINKS:

@@ -14,7 +14,9 @@ from flashpoint.ops.gpu.hopper.backward.weights import find_blocks
 from flashpoint.ops.gpu.hopper.qk_norm import add_pairs, normalize_gradient
 from flashpoint.ops.gpu.hopper.tiles import count_turns, store_async
 from flashpoint.ops.gpu.normalizer import over_power
+from flashpoint.ops.gpu.portable import backward_rows
 
+PLACES = gl.constexpr(backward_rows.PLACES)
 # of threads that clear and add up what ``add_pairs`` has gathered
 SHARE_LAYOUT = gl.constexpr(gl.BlockedLayout([1, 4], [2, 16], [4, 1], [1, 0]))
 
@@ -77,6 +79,12 @@ def store_share(row, tail, norm, D: gl.constexpr, CONSUMER: gl.constexpr):
 
 
 @gluon.jit
+def count_places(queries):
+    """Numbers of a head's queries, with those behind the last: whole blocks."""
+    return (queries + PLACES - 1) // PLACES * PLACES
+
+
+@gluon.jit
 def find_offsets(
     batch, head, first_row, program,
     SIDE: gl.constexpr, ROWS: gl.constexpr, LAYOUT: gl.constexpr,
@@ -86,11 +94,12 @@ def find_offsets(
     if program.offsets is None:
         return 0.0
     elif SIDE == "keys":
-        heads = batch.to(gl.int64) * sizes.H + head
-        return program.offsets + heads * sizes.group * sizes.num_columns
+        heads = (batch.to(gl.int64) * sizes.H + head) * sizes.group
+        return program.offsets + heads * count_places(sizes.num_columns)
     else:
+        heads = batch.to(gl.int64) * sizes.H + head
         row = first_row + gl.arange(0, ROWS, gl.SliceLayout(1, LAYOUT))
-        at = program.offsets + (batch.to(gl.int64) * sizes.H + head) * sizes.num_rows + row
+        at = program.offsets + heads * count_places(sizes.num_rows) + row
         return gl.load(at, mask=row < sizes.num_rows, other=0.0)
 
 
@@ -155,7 +164,7 @@ def take_tile(turn, tile, number, side, program, CONSUMER: gl.constexpr):
             if options.SIGNED:
                 words += count_head_words(num_columns, num_rows)
         if program.offsets is not None and SIDE == "keys":
-            offsets += num_columns
+            offsets += count_places(num_columns)
         number += tile_blocks[1] - tile_blocks[0]
 
     at = [batch, head, first_row, 0]

@@ -115,9 +115,8 @@ def add_offsets(dweights, offsets, first, program, SIDE: gl.constexpr):
         return dweights
     elif SIDE == "keys":
         layout: gl.constexpr = gl.SliceLayout(0, dweights.type.layout)
-        columns = first + gl.arange(0, dweights.shape[1], layout)
-        inside = columns < program.sizes.num_columns
-        return dweights + gl.load(offsets + columns, mask=inside, other=0.0)[None, :]
+        columns = gl.arange(0, dweights.shape[1], layout)
+        return dweights + gl.load(offsets + first + columns)[None, :]
     else:
         layout: gl.constexpr = gl.SliceLayout(1, dweights.type.layout)
         return dweights + gl.convert_layout(offsets, layout, assert_trivial=True)[:, None]
