@@ -95,15 +95,15 @@ def make_buffers(descriptor, NUM: gl.constexpr):
 
 @gluon.jit
 def take_turn(turns, block, SCHEDULE: gl.constexpr, CONSUMER: gl.constexpr):
-    """Wait until products of this block may start; only schedule "turns" has an order."""
-    if SCHEDULE == "turns":
+    """Wait until products of this block may start; only some schedules have an order."""
+    if SCHEDULE == "turns" or SCHEDULE == "relay":
         mbarrier.wait(turns.index(CONSUMER), block & 1)
 
 
 @gluon.jit
 def pass_turn(turns, SCHEDULE: gl.constexpr, CONSUMER: gl.constexpr):
     """Let the next warpgroup start its products."""
-    if SCHEDULE == "turns":
+    if SCHEDULE == "turns" or SCHEDULE == "relay":
         mbarrier.arrive(turns.index((CONSUMER + 1) % turns.shape[0]), count=1)
 
 

@@ -48,6 +48,7 @@ class Options:
     LAUNCH: base_value
     SIGNED: base_value
     DEGREE: base_value
+    SCHEDULE: base_value
     D: base_value
     PIECE: base_value
     LAST_PIECE: base_value
@@ -103,12 +104,16 @@ class Columns:
 
 @aggregate
 class Program:
-    """All of it; ``words`` points to the signs, ``offsets`` to those of dW, or they are None."""
+    """All of it; ``words`` points to the signs, ``offsets`` to those of dW, or they are None.
+
+    ``turns``: barriers of schedule "relay".
+    """
 
     keys: base_value
     queries: base_value
     rows: base_value
     columns: base_value
+    turns: base_value
     words: base_value
     offsets: base_value
     sizes: base_value

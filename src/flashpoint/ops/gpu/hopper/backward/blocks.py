@@ -15,7 +15,8 @@ from flashpoint.ops.gpu.hopper.backward.signs import (
     spread_signs,
     store_signs,
 )
-from flashpoint.ops.gpu.hopper.backward.weights import add_offsets, differentiate, weigh
+from flashpoint.ops.gpu.hopper.backward.weights import differentiate, fetch_offsets, weigh
+from flashpoint.ops.gpu.hopper.tiles import pass_turn, take_turn
 
 
 @gluon.jit
@@ -29,10 +30,15 @@ def start_transposed(left, right, LAYOUT: gl.constexpr):
 def take_columns(
     c, d, d_full, parity, first, rows, da, db, words, offsets, limits, program,
     SIDE: gl.constexpr, MASKED: gl.constexpr, S_LAYOUT: gl.constexpr, W_LAYOUT: gl.constexpr,
+    PASSES: gl.constexpr, CONSUMER: gl.constexpr,
 ):
-    """Columns from ``first`` on: S, dW | W, dS | da, db. The other warpgroup fills the gaps."""
+    """Columns from ``first`` on: S, dW | W, dS | da, db. The other warpgroup fills the gaps.
+
+    PASSES: by schedule "relay" the next one starts its products when S and dW are there.
+    """
     a, b = rows
     DTYPE: gl.constexpr = c.dtype
+    offset = fetch_offsets(offsets, first, program, c.shape[0], SIDE, S_LAYOUT)
     scores = start_transposed(a, c, S_LAYOUT)
     mbarrier.wait(d_full, parity)
     dweights = start_transposed(b, d, S_LAYOUT)
@@ -42,7 +48,10 @@ def take_columns(
         at = words + first // c.shape[0] * count_block_words(program.sizes.num_rows)
         signs = store_signs(signs, at)
     dweights = warpgroup_mma_wait(0, deps=[dweights])
-    dweights = add_offsets(dweights, offsets, first, program, SIDE)
+    if PASSES:
+        pass_turn(program.turns, program.options.SCHEDULE, CONSUMER)
+    if program.offsets is not None:
+        dweights += offset
     dscores = differentiate(dweights, signs, limits, first, program, SIDE, MASKED, DTYPE)
     dscores = gl.convert_layout(dscores, W_LAYOUT, assert_trivial=True)
     da = warpgroup_mma(dscores, c, da, is_async=True)
@@ -57,7 +66,7 @@ def take_columns(
 def take_block(
     block, number, rows, da, db, words, offsets, limits, program,
     SIDE: gl.constexpr, MASKED: gl.constexpr, W_LAYOUT: gl.constexpr,
-    PIECE: gl.constexpr, LAST_PIECE: gl.constexpr,
+    PIECE: gl.constexpr, LAST_PIECE: gl.constexpr, CONSUMER: gl.constexpr,
 ):
     """The first PIECE + LAST_PIECE columns of a block, so many at a time."""
     columns = program.columns
@@ -69,28 +78,35 @@ def take_block(
     first = block * BLOCK
     c = c_buffers.index(stage).reshape([BLOCK, c_buffers.shape[4]])
     d = d_buffers.index(stage).reshape([BLOCK, d_buffers.shape[4]])
+    take_turn(program.turns, number, program.options.SCHEDULE, CONSUMER)
     mbarrier.wait(columns.c_full.index(stage), parity)
     da, db = take_columns(
         c.slice(0, PIECE), d.slice(0, PIECE), columns.d_full.index(stage), parity, first,
         rows, da, db, words, offsets, limits, program, SIDE, MASKED,
         gl.NVMMADistributedLayout([3, 0], [4, 1], [16, PIECE, 16]), W_LAYOUT,
+        True, CONSUMER,
     )
     if LAST_PIECE > 0:
         da, db = take_columns(
             c.slice(PIECE, LAST_PIECE), d.slice(PIECE, LAST_PIECE), columns.d_full.index(stage),
             parity, first + PIECE, rows, da, db, words, offsets, limits, program, SIDE, MASKED,
             gl.NVMMADistributedLayout([3, 0], [4, 1], [16, LAST_PIECE, 16]), W_LAYOUT,
+            False, CONSUMER,
         )
     mbarrier.arrive(columns.empty.index(stage), count=1)
     return da, db
 
 
 @gluon.jit
-def skip_blocks(first, last, columns):
+def skip_blocks(first, last, program, CONSUMER: gl.constexpr):
     """Give back the blocks of these numbers: only other warpgroups meet them."""
+    columns = program.columns
     STAGES: gl.constexpr = columns.c_buffers.shape[0]
+    SCHEDULE: gl.constexpr = program.options.SCHEDULE
     for number in range(first, last):
         stage = number % STAGES
+        take_turn(program.turns, number, SCHEDULE, CONSUMER)
+        pass_turn(program.turns, SCHEDULE, CONSUMER)
         mbarrier.wait(columns.c_full.index(stage), number // STAGES & 1)
         mbarrier.wait(columns.d_full.index(stage), number // STAGES & 1)
         mbarrier.arrive(columns.empty.index(stage), count=1)
@@ -99,7 +115,7 @@ def skip_blocks(first, last, columns):
 @gluon.jit
 def take_head(
     tile_blocks, own_blocks, number, rows, da, db, words, offsets, limits, has_rows, program,
-    SIDE: gl.constexpr, W_LAYOUT: gl.constexpr,
+    SIDE: gl.constexpr, W_LAYOUT: gl.constexpr, CONSUMER: gl.constexpr,
 ):
     """All column blocks of one head; number: that of the tile's first block.
 
@@ -108,44 +124,43 @@ def take_head(
     """
     first, last, masked = own_blocks
     tile_first, tile_last, tile_masked = tile_blocks
-    columns = program.columns
-    BLOCK: gl.constexpr = columns.c_buffers.shape[3]
+    BLOCK: gl.constexpr = program.columns.c_buffers.shape[3]
     PIECE: gl.constexpr = program.options.PIECE
     LAST_PIECE: gl.constexpr = program.options.LAST_PIECE
     start = 0
     end = tile_last - tile_first
     if program.options.CAUSAL:
         skipped = first - tile_first if SIDE == "keys" else tile_last - last
-        skip_blocks(number, number + skipped, columns)
+        skip_blocks(number, number + skipped, program, CONSUMER)
         for step in range(masked):
             block = first + step if SIDE == "keys" else last - 1 - step
             da, db = take_block(
                 block, number + skipped + step, rows, da, db, words, offsets, limits, program,
-                SIDE, True, W_LAYOUT, BLOCK, 0,
+                SIDE, True, W_LAYOUT, BLOCK, 0, CONSUMER,
             )
         start = skipped + masked
     else:
         if PIECE > 0 and SIDE == "queries":
             da, db = take_block(
                 tile_last - 1, number, rows, da, db, words, offsets, limits, program,
-                SIDE, False, W_LAYOUT, PIECE, LAST_PIECE,
+                SIDE, False, W_LAYOUT, PIECE, LAST_PIECE, CONSUMER,
             )
             start = 1
         if PIECE > 0 and SIDE == "keys":
             end -= 1
         taken = gl.where(has_rows, start, end)
-        skip_blocks(number + start, number + taken, columns)
+        skip_blocks(number + start, number + taken, program, CONSUMER)
         start = taken
     for step in range(start, end):
         block = tile_first + step if SIDE == "keys" else tile_last - 1 - step
         da, db = take_block(
             block, number + step, rows, da, db, words, offsets, limits, program,
-            SIDE, False, W_LAYOUT, BLOCK, 0,
+            SIDE, False, W_LAYOUT, BLOCK, 0, CONSUMER,
         )
     if PIECE > 0 and SIDE == "keys":
         da, db = take_block(
             tile_last - 1, number + end, rows, da, db, words, offsets, limits, program,
-            SIDE, False, W_LAYOUT, PIECE, LAST_PIECE,
+            SIDE, False, W_LAYOUT, PIECE, LAST_PIECE, CONSUMER,
         )
     return da, db
 
@@ -182,7 +197,7 @@ def take_block_by_signs(
 @gluon.jit
 def take_head_by_signs(
     tile_blocks, own_blocks, number, a, da, words, end, program,
-    S_LAYOUT: gl.constexpr, W_LAYOUT: gl.constexpr,
+    S_LAYOUT: gl.constexpr, W_LAYOUT: gl.constexpr, CONSUMER: gl.constexpr,
 ):
     """All key blocks of one head, from the last one down; ``end``: that of the keys that a sees.
 
@@ -195,7 +210,7 @@ def take_head_by_signs(
     skipped = 0
     if CAUSAL:
         skipped = tile_last - last
-        skip_blocks(number, number + skipped, program.columns)
+        skip_blocks(number, number + skipped, program, CONSUMER)
     signs = load_signs(words, last - 1, end, BLOCK, CAUSAL)
     for step in range(last):
         da, signs = take_block_by_signs(

@@ -154,12 +154,12 @@ def take_tile(turn, tile, number, side, program, CONSUMER: gl.constexpr):
             end = gl.minimum(last_row + 1 + num_columns - num_rows, num_columns)
             da = take_head_by_signs(
                 tile_blocks, own_blocks, number, rows[0], da, words, end, program,
-                S_LAYOUT, W_LAYOUT,
+                S_LAYOUT, W_LAYOUT, CONSUMER,
             )
         else:
             da, db = take_head(
                 tile_blocks, own_blocks, number, rows, da, db, words, offsets, limits,
-                first_row < num_rows, program, SIDE, W_LAYOUT,
+                first_row < num_rows, program, SIDE, W_LAYOUT, CONSUMER,
             )
             if options.SIGNED:
                 words += count_head_words(num_columns, num_rows)

@@ -38,13 +38,13 @@ SIGNED queries have one loop. SIDE both has one per tile: a warpgroup with rows 
 more of columns for each, and one without rows meets neither.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier
 
 from flashpoint.ops.gpu.activations import DEGREES
 from flashpoint.ops.gpu.call import Call, block_of
@@ -96,7 +96,7 @@ def hopper_backward_kernel(
     LIFTS: gl.constexpr, POWER: gl.constexpr, CAUSAL: gl.constexpr, SIDE: gl.constexpr,
     SIGNED: gl.constexpr, Q_NORM: gl.constexpr, K_NORM: gl.constexpr, D: gl.constexpr,
     NUM_CONSUMERS: gl.constexpr, STAGES: gl.constexpr, CONSUMER_REGISTERS: gl.constexpr,
-    PIECE: gl.constexpr, LAST_PIECE: gl.constexpr, DEGREE: gl.constexpr,
+    PIECE: gl.constexpr, LAST_PIECE: gl.constexpr, DEGREE: gl.constexpr, SCHEDULE: gl.constexpr,
 ):
     """dq, or dk and dv, or all: sums of lift_ds dS and lift_w W times tails; any grid.
 
@@ -120,6 +120,10 @@ def hopper_backward_kernel(
     rows_full, rows_empty = make_barriers(NUM_SLOTS, 1), make_barriers(NUM_SLOTS, 1)
     c_full, d_full = make_barriers(STAGES, 1), make_barriers(STAGES, 1)
     empty = make_barriers(STAGES, NUM_CONSUMERS)
+    turns = empty
+    if SCHEDULE == "relay":
+        turns = make_barriers(NUM_CONSUMERS, 1)
+        mbarrier.arrive(turns.index(0), count=1)
     fence_async_shared()
 
     k_shares = x_buffers
@@ -147,7 +151,7 @@ def hopper_backward_kernel(
         columns=Columns(
             c_buffers=c_buffers, d_buffers=d_buffers, c_full=c_full, d_full=d_full, empty=empty
         ),
-        words=words, offsets=offsets,
+        turns=turns, words=words, offsets=offsets,
         sizes=Sizes(
             first_head=first_head, num_heads=num_heads, H=H, group=group, row_tiles=row_tiles,
             num_rows=num_rows, num_columns=num_columns,
@@ -159,6 +163,7 @@ def hopper_backward_kernel(
         options=Options(
             WEIGH=WEIGH, GRADIENT=GRADIENT, FINISHES=FINISHES, IS_RELU=IS_RELU, LIFTS=LIFTS,
             POWER=POWER, CAUSAL=CAUSAL, LAUNCH=SIDE, SIGNED=SIGNED, DEGREE=DEGREE, D=D,
+            SCHEDULE=SCHEDULE,
             PIECE=PIECE, LAST_PIECE=LAST_PIECE,
         ),
     )
@@ -169,29 +174,48 @@ def hopper_backward_kernel(
     )
 
 
-ROWS, NUM_CONSUMERS = 64, 2  # of a warpgroup, and how many of these
-# columns per step and length of their rings, by side, BLOCK_D and causality, measured on an H200:
-# docs/log.md
+ROWS = 64  # of a warpgroup
+
+
+class Config(NamedTuple):
+    """How the kernel divides its work.
+
+    Attributes:
+        block: columns per step.
+        stages: length of their rings.
+        consumers: warpgroups; a tile has ROWS * consumers rows.
+        schedule: "relay" has them start products in turn, "free" when they can.
+    """
+
+    block: int
+    stages: int
+    consumers: int = 2
+    schedule: str = "free"
+
+
+# by side, BLOCK_D and causality, measured on an H200: docs/log.md
 CONFIGS = {
-    ("keys", 64, False): (128, 2),
-    ("keys", 64, True): (64, 4),
-    ("keys", 128, False): (64, 2),
-    ("keys", 128, True): (64, 2),
-    ("queries", 64, False): (128, 2),
-    ("queries", 64, True): (128, 2),
-    ("queries", 128, False): (64, 2),
-    ("queries", 128, True): (64, 2),
+    ("keys", 64, False): Config(128, 2),
+    ("keys", 64, True): Config(64, 4),
+    ("keys", 128, False): Config(64, 2),
+    ("keys", 128, True): Config(64, 2),
+    ("queries", 64, False): Config(128, 2),
+    ("queries", 64, True): Config(128, 2),
+    ("queries", 128, False): Config(64, 2),
+    ("queries", 128, True): Config(64, 2),
 }
+# the same for powers of relu, by BLOCK_D, on both sides
+POWERS = {64: Config(64, 4, 3), 128: Config(64, 2, schedule="relay")}
 # the same where SIGNED, and by that where signs pay; blocks of 64 queries on the keys side
 SIGNED_CONFIGS = {
-    ("keys", 128, False): (64, 2),
-    ("keys", 128, True): (64, 2),
-    ("queries", 128, False): (128, 2),
-    ("queries", 128, True): (128, 2),
+    ("keys", 128, False): Config(64, 2),
+    ("keys", 128, True): Config(64, 2),
+    ("queries", 128, False): Config(128, 2),
+    ("queries", 128, True): Config(128, 2),
 }
-# the same, by BLOCK_D and whether h is relu, of both sides in one launch: relu or a power of it,
-# as many queries as keys, all seen
-BOTH_CONFIGS = {(64, True): (128, 2), (64, False): (64, 4)}
+# the same, by BLOCK_D and whether h is relu without sums, of both sides in one launch: relu or a
+# power of it, as many queries as keys, all seen
+BOTH_CONFIGS = {(64, True): Config(128, 2), (64, False): Config(64, 4)}
 BOTH_ROWS = 1024  # queries and keys up to which a head's should stay in the cache; timed up to 784
 SIGNED_ROWS = {False: 1, True: 2048}  # queries and keys from which on they pay, by causality
 TENSORS = (  # of the kernel, None where a side has no such
@@ -276,6 +300,18 @@ def pieces_of(columns: int, block: int) -> tuple[int, int]:
     return (piece, last) if piece < block else (0, 0)
 
 
+def _choose_config(side: str, call: Call, signed: bool, has_norm: bool) -> Config:
+    dim, is_relu = block_of(call.q.shape[3]), call.terms.activation == "relu"
+    causal = call.terms.right is not None
+    if side == "both":
+        return BOTH_CONFIGS[dim, is_relu and not call.has_sums]
+    # with a norm, what three warpgroups keep does not fit into shared memory
+    if call.terms.activation in DEGREES and not (is_relu or has_norm):
+        return POWERS[dim]
+    # others than relu need more registers: they take the smaller of two blocks
+    return (SIGNED_CONFIGS if signed else CONFIGS)[side, dim, causal or not is_relu]
+
+
 def _launch_side(
     side: str, heads: range, words: Tensor | None, processors: int,
     call: Call, recorder: Recorder, do: Tensor, grads: list[Tensor],
@@ -288,23 +324,21 @@ def _launch_side(
     causal, signed = call.terms.right is not None, words is not None
     is_relu = call.terms.activation == "relu"
     dim = call.q.shape[3]
-    if side == "both":
-        block, stages = BOTH_CONFIGS[block_of(dim), is_relu]
-    else:  # others than relu need more registers: they take the smaller of two blocks
-        configs = SIGNED_CONFIGS if signed else CONFIGS
-        block, stages = configs[side, block_of(dim), causal or not is_relu]
+    has_norm = any(arguments[f"{name.upper()}_NORM"] != "none" for name in NORMED[side])
+    config = _choose_config(side, call, signed, has_norm)
+    block, consumers = config.block, config.consumers
     of_queries = side == "queries"
     rows, columns = (call.q, call.k) if of_queries else (call.k, call.q)
     members = call.group if of_queries else 1
     is_whole = causal or signed
     piece, last_piece = (0, 0) if is_whole else pieces_of(columns.shape[2], block)
-    row_tiles = -(-rows.shape[2] // (ROWS * NUM_CONSUMERS))
+    row_tiles = -(-rows.shape[2] // (ROWS * consumers))
     programs = min(row_tiles * len(heads) * members, processors)
     tensors = _describe_side(side, signed, call, do, grads, arguments, block)
     shares: dict[Role, Tensor] = {}
     for name in NORMED[side]:
         if arguments[f"{name}_gain"] is not None:
-            role, shape = Role(f"d{name}_gain"), (programs * NUM_CONSUMERS, dim)
+            role, shape = Role(f"d{name}_gain"), (programs * consumers, dim)
             shares[role] = recorder.empty(role, shape, torch.float32)
     nothing = dict.fromkeys(TENSORS)
     recorder.launch(
@@ -316,9 +350,9 @@ def _launch_side(
             "FINISHES": arguments["HAS_SCALE"] or arguments["HAS_BIAS_NUMBER"],
             "IS_RELU": is_relu, "LIFTS": arguments["SHRINKS"],
             "CAUSAL": causal, "SIDE": side, "SIGNED": signed,
-            "NUM_CONSUMERS": NUM_CONSUMERS, "STAGES": stages,
+            "NUM_CONSUMERS": consumers, "STAGES": config.stages, "SCHEDULE": config.schedule,
             "PIECE": piece, "LAST_PIECE": last_piece,
-            "CONSUMER_REGISTERS": REGISTERS[NUM_CONSUMERS], "num_warps": 4,
+            "CONSUMER_REGISTERS": REGISTERS[consumers], "num_warps": 4,
         }, call.backward_roles(Role.G if call.has_sums else Role.DO))
     return shares
 

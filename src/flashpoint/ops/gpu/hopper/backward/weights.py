@@ -106,20 +106,21 @@ def gate(dweights, weights):
 
 
 @gluon.jit
-def add_offsets(dweights, offsets, first, program, SIDE: gl.constexpr):
-    """dW with its queries' offsets, if there are any, added.
+def fetch_offsets(
+    offsets, first, program, BLOCK: gl.constexpr, SIDE: gl.constexpr, LAYOUT: gl.constexpr
+):
+    """Those of a tile's queries, to add to dW; 0 where there are none.
 
     offsets: [ROWS] of queries; where these are columns, a pointer to those of their head.
     """
     if program.offsets is None:
-        return dweights
+        return 0.0
     elif SIDE == "keys":
-        layout: gl.constexpr = gl.SliceLayout(0, dweights.type.layout)
-        columns = gl.arange(0, dweights.shape[1], layout)
-        return dweights + gl.load(offsets + first + columns)[None, :]
+        columns = gl.arange(0, BLOCK, gl.SliceLayout(0, LAYOUT))
+        return gl.load(offsets + first + columns)[None, :]
     else:
-        layout: gl.constexpr = gl.SliceLayout(1, dweights.type.layout)
-        return dweights + gl.convert_layout(offsets, layout, assert_trivial=True)[:, None]
+        rows: gl.constexpr = gl.SliceLayout(1, LAYOUT)
+        return gl.convert_layout(offsets, rows, assert_trivial=True)[:, None]
 
 
 @gluon.jit

@@ -2,13 +2,13 @@
 
 Turns. Warpgroups that start products together wait for them together, then compute weights
 together, while the tensor cores idle. By schedule "turns", warpgroup w starts the products of
-block t in its turn (t, w), then passes it on: (0, 0), (0, 1), ..., (1, 0), (1, 1), ...; of blocks
-that it does not see it only passes the turn on. turns[w] has one arrival, the predecessor's, which
-ends phase t; one before all others stands in for that of (0, 0). A predecessor two turns ahead
-would have taken one behind w's: no waiter is two phases behind. No circle of waits: of all turns
-not yet passed on, take the first, (t, w). Nothing holds back w but Q, K_t and V up to V_{t-1},
-whose slots the others give back behind their turns up to t - 1, which they have had. Turns order
-work, no data.
+block t in its turn (t, w), then passes it on, by "relay" once S is there: (0, 0), (0, 1), ...,
+(1, 0), (1, 1), ...; of blocks that it does not see it only passes the turn on. turns[w] has one
+arrival, the predecessor's, which ends phase t; one before all others stands in for that of
+(0, 0). A predecessor two turns ahead would have taken one behind w's: no waiter is two phases
+behind. No circle of waits: of all turns not yet passed on, take the first, (t, w). Nothing holds
+back w but Q, K_t and V up to V_{t-1}, whose slots the others give back behind their turns up to
+t - 1, which they have had. Turns order work, no data.
 """
 
 from triton.experimental import gluon
@@ -103,13 +103,15 @@ def add_block(
         paired   S of this step and O of the last one are in flight together
         overlap  as paired, and W of this step is computed while O of the last one still runs
         turns    as overlap, and the warpgroups start their products in turn
+        relay    as turns, and the turn is passed on when S is there, not when it is started
     """
     keys, values, turns, options = program.keys, program.values, program.turns, program.options
     STAGES: gl.constexpr = keys.buffers.shape[0]
     FORM: gl.constexpr = options.FORM
     DTYPE: gl.constexpr = weights.dtype
     W_LAYOUT: gl.constexpr = weights.type.layout
-    OVERLAPS: gl.constexpr = SCHEDULE == "overlap" or SCHEDULE == "turns"
+    HAS_TURNS: gl.constexpr = SCHEDULE == "turns" or SCHEDULE == "relay"
+    OVERLAPS: gl.constexpr = SCHEDULE == "overlap" or HAS_TURNS
     if SCHEDULE == "serial":
         acc = issue_outputs(weights, values, now - 1, acc)
         acc = warpgroup_mma_wait(0, deps=[acc])
@@ -118,21 +120,24 @@ def add_block(
     scores = issue_scores(q, keys, now, KEYS)
     if SCHEDULE != "serial":
         acc = issue_outputs(weights, values, now - 1, acc)
-    pass_turn(turns, SCHEDULE, CONSUMER)
+    if SCHEDULE == "turns":
+        pass_turn(turns, SCHEDULE, CONSUMER)
     if OVERLAPS:
         scores = warpgroup_mma_wait(1, deps=[scores])
     else:
         acc, scores = warpgroup_mma_wait(0, deps=[acc, scores])
+    if SCHEDULE == "relay":
+        pass_turn(turns, SCHEDULE, CONSUMER)
     mbarrier.arrive(keys.empty.index(now % STAGES), count=1)
     next_weights = weigh(scores, limits, step, program.numbers, options, MASKED)
     sums = add_sums(sums, next_weights, options)
-    if SCHEDULE != "turns":
+    if not HAS_TURNS:
         next_weights = round_weights(next_weights, FORM, DTYPE, W_LAYOUT)
     else:  # this wait returns at once; without its branch, ptxas moves h behind the next one
         mbarrier.wait(values.full.index((now - 1) % STAGES), (now - 1) // STAGES & 1)
     if OVERLAPS:  # the product reads the registers of weights until here
         acc, weights, next_weights = warpgroup_mma_wait(0, deps=[acc, weights, next_weights])
-    if SCHEDULE == "turns":  # into those registers
+    if HAS_TURNS:  # into those registers
         next_weights = round_weights(next_weights, FORM, DTYPE, W_LAYOUT)
     if SCHEDULE != "serial":
         mbarrier.arrive(values.empty.index((now - 1) % STAGES), count=1)
@@ -214,6 +219,7 @@ def consume(program, CONSUMER: gl.constexpr):
     CAUSAL: gl.constexpr = options.CAUSAL
     PIECE: gl.constexpr = options.PIECE
     SCHEDULE: gl.constexpr = options.SCHEDULE
+    HAS_TURNS: gl.constexpr = SCHEDULE == "turns" or SCHEDULE == "relay"
     DTYPE: gl.constexpr = program.q.dtype
     STAGES: gl.constexpr = keys.buffers.shape[0]
     BLOCK_KEYS: gl.constexpr = program.k.block_shape[2]
@@ -255,7 +261,8 @@ def consume(program, CONSUMER: gl.constexpr):
         )
         take_turn(turns, block, SCHEDULE, CONSUMER)
         scores = issue_scores(q, keys, block, BLOCK_KEYS)
-        pass_turn(turns, SCHEDULE, CONSUMER)
+        if SCHEDULE != "relay":
+            pass_turn(turns, SCHEDULE, CONSUMER)
         factor = numbers.gain / numbers.shrink if options.SHRINKS else numbers.gain
         moved = numbers.moved
         if options.ROOTS_LAST:
@@ -264,6 +271,8 @@ def consume(program, CONSUMER: gl.constexpr):
             factor = factor / roots if options.BY_SUM else factor * roots
             moved = moved * roots
         scores = warpgroup_mma_wait(0, deps=[scores])
+        if SCHEDULE == "relay":
+            pass_turn(turns, SCHEDULE, CONSUMER)
         mbarrier.arrive(keys.empty.index(block % STAGES), count=1)
         weights = weigh(scores, limits, 0, numbers, options, CAUSAL)
         sums = gl.full([ROWS, 8], 0.0, gl.float32, Z_LAYOUT)
@@ -282,7 +291,7 @@ def consume(program, CONSUMER: gl.constexpr):
         if PIECE > 0:
             weights, acc, sums = add_block(
                 last, own_blocks - 1, q, weights, acc, sums, limits, program,
-                False, "turns" if SCHEDULE == "turns" else "overlap", PIECE, CONSUMER,
+                False, SCHEDULE if HAS_TURNS else "overlap", PIECE, CONSUMER,
             )
         if not options.Q_IN_REGISTERS:
             mbarrier.arrive(queries.empty.index(CONSUMER), count=1)

@@ -101,7 +101,7 @@ def hopper_forward_kernel(
     if K_NORM != "none":
         k_ready = make_barriers(STAGES, 1)
     turns = q_full
-    if SCHEDULE == "turns":
+    if SCHEDULE == "turns" or SCHEDULE == "relay":
         turns = make_barriers(NUM_CONSUMERS, 1)
         mbarrier.arrive(turns.index(0), count=1)
     fence_async_shared()
@@ -171,6 +171,13 @@ TURNS = {
     (128, True): Config(64, 64, 2, 4, "turns", True),
 }
 IN_TURNS = ("sigmoid", "silu")
+# for powers of relu, and where rows are summed
+SUMMED = {
+    (64, False): Config(64, 64, 4, 4, "overlap", False),
+    (64, True): Config(128, 64, 2, 3, "turns", True),
+    (128, False): Config(128, 64, 2, 2, "turns", False),
+    (128, True): Config(128, 64, 2, 2, "relay", False),
+}
 NORMED = Config(64, 128, 2, 4, "serial", True)  # where K has a norm
 ROOTS_LAST = (torch.bfloat16,)  # dtypes that hold weights of queries without their r
 SHORTEST_PIECE = 16  # keys of a last block that is cut
@@ -183,6 +190,16 @@ def piece_of(num_keys: int, block: int) -> int:
     return piece if rest and piece < block and num_keys > 2 * block else 0
 
 
+def _choose_configs(call: Call) -> dict[tuple[int, bool], Config]:
+    activation = call.terms.activation
+    if activation in IN_TURNS:
+        return TURNS
+    is_power = DEGREES.get(activation, 0) > 1
+    norms = call.qk_norm.kinds
+    # norms of q want it in registers: their r then comes last
+    return SUMMED if (is_power or call.has_sums) and norms["q"] == "none" else CONFIGS
+
+
 def launch(
     call: Call, recorder: Recorder, o: Tensor, layout: Layout, sums: Tensor | None = None
 ) -> None:
@@ -190,8 +207,7 @@ def launch(
     o = o if layout is Layout.HEADS_FIRST else o.transpose(1, 2)
     causal = call.terms.right is not None
     activation = call.terms.activation
-    configs = TURNS if activation in IN_TURNS else CONFIGS
-    config = configs[block_of(call.q.shape[3]), causal]
+    config = _choose_configs(call)[block_of(call.q.shape[3]), causal]
     norms = call.qk_norm.kinds
     if norms["k"] != "none":
         config = NORMED
