@@ -314,7 +314,10 @@ class _AttendBackward(torch.autograd.Function):
 
 
 def _backward_past_dispatcher(ctx: Any, grads: tuple[Any, ...]) -> tuple[Tensor | None, ...]:
-    if _is_autocast(kind := _kind(next(grad for grad in grads if grad is not None))):
+    given = [grad for grad in grads if grad is not None]
+    if not given:
+        return (None,) * (1 + ctx.operator.num_tensors + len(ctx.others))
+    if _is_autocast(kind := _kind(given[0])):
         with torch.autocast(kind, enabled=False):
             return _backward_past_dispatcher(ctx, grads)
     run = ctx.operator.run_backward
