@@ -19,6 +19,7 @@ from flashpoint.lab.selfcheck.values import (
     rounded,
     steepness,
 )
+from flashpoint.ops.spec import STEEP
 
 MORE_DRAWS = 14
 BEYOND_LUCK = 1000.0  # no chance makes a budget that small
@@ -152,7 +153,9 @@ def sums_of(case: Case) -> Sums:
     """How long the sums of a case are, by result."""
     group = case.Hq // max(case.Hkv, 1)
     chained = group * case.Lq + case.Lk + case.D + case.Dv
-    if case.normalize == "sum":  # of scores made again, which differ in their last digits
+    if case.normalize == "sum" or case.activation in STEEP:
+        # Few weights make up a row, so that their scores' own errors are left to chance, too; and
+        # scores made again in backward differ from those of the sums.
         chained += math.ceil(steepness(case) ** 2 * case.D)
     scores = case.B * case.Hq * case.Lq * case.Lk
     on_top: dict[str, int] = dict.fromkeys(("o", "sums", "dq", "dk", "dv", "dqkv"), chained)

@@ -7,8 +7,9 @@ products in fp32 or fp64, off by at most (D + 8) 2^-24 times the sum of the prod
 of q with a score so near to a kink are drawn again, until there is none. What is exact may stay
 on the kink: rows of zeros meet relu'(0) = 0 in all implementations.
 
-Where powers of relu are divided by their sum, so is a row whose largest score is that near to 0:
-of weights that are hardly there, nothing certain is known of their shares.
+Where powers of relu are divided by their sum, so is a row whose largest score is positive and less
+than usual: its weights are made again in backward, and the less is left of a score's products, the
+more its last digits say of the weights' shares.
 
 With norms in 16 bits this cannot be had: the normalised q and k are rounded to 16 bits, and one
 score in a hundred is that near. There the reference at the same dtype rounds them alike, and its
@@ -39,7 +40,6 @@ HUNDRED = 25.0  # standard deviation of scores of which the largest are about 10
 LARGEST_EXP = 12.0  # the same for exp, whose fp32 ends at a score of 88
 LARGEST_EXP_FP16 = 2.0  # where fp16 must hold sums of weights that nothing divides
 TRIES = 8  # of drawing rows of q again; then they are zeros
-CLEAR = 256.0  # bounds of rounding that a row's largest score is away from 0 where sums divide
 NORM_TERMS = 64  # roundings of a norm in fp32, in units of those of a product
 KINKS = {"relu": (0.0,), "relu6": (0.0, 6.0), "leaky": (0.0,), "r_log_r": (0.0,)}
 OWN = ("tanh", "leaky", "r_log_r", "square", "soft")
@@ -199,15 +199,20 @@ def _stretch(case: Case) -> float:
     if case.activation == "exp":
         must_hold = case.dtype == "fp16" and (case.normalize == "length" or case.return_sums)
         most = LARGEST_EXP_FP16 if must_hold else LARGEST_EXP
+        if case.D < 16:  # one product of normal numbers is often far from its usual size
+            most /= 3
         factor = min(factor, math.sqrt(most / spread))
     return factor
 
 
 def steepness(case: Case) -> float:
-    """By how much the usual weight's relative error is larger than its score's."""
+    """By how much the largest weights' relative errors are larger than their scores'.
+
+    Of exp by a score itself, and those of largest weight are about four times the usual.
+    """
     if case.activation in POWERS:
         return POWERS[case.activation]
-    return max(1.0, _stretch(case) ** 2 * _spread(case))
+    return max(1.0, 4 * _stretch(case) ** 2 * _spread(case))
 
 
 def _scored(given: Scored, generator: torch.Generator) -> Tensor:
@@ -339,8 +344,10 @@ def _near(case: Case, values: Values, kinks: Sequence[float], share: float) -> T
     is_near = (near & (sizes > 0)).any(-1)
     if case.normalize == "sum" and case.activation in POWERS and s.shape[-1]:
         heights = s.abs() if case.activation == "square" else s
-        highest, at = heights.where(sizes > 0, -math.inf).max(-1)
-        is_near |= highest.abs() <= CLEAR * bound.gather(-1, at[..., None])[..., 0]
+        highest, at = heights.where(sizes > 0, -math.inf).max(-1, keepdim=True)
+        usual = sizes.gather(-1, at) / math.sqrt(case.D)
+        is_low = (highest >= -bound.gather(-1, at)) & (highest <= usual / 2)
+        is_near |= is_low.squeeze(-1)
     return is_near
 
 
