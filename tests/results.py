@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,15 +11,19 @@ from torch import Tensor
 TOLERANCES = {torch.float64: 1e-12, torch.float32: 1e-5}
 
 
-def evaluate(call: Callable[..., Tensor], **tensors: Tensor) -> dict[str, Tensor]:
-    """The output of ``call(**tensors)`` and the gradient of each tensor, for a fixed random do."""
+def evaluate(call: Callable[..., Any], **tensors: Tensor) -> dict[str, Tensor]:
+    """The output of ``call(**tensors)`` and the gradient of each tensor, for a fixed random do.
+
+    A call may give the rows' sums, too: then they have a gradient besides.
+    """
     leaves = {name: t.detach().requires_grad_() for name, t in tensors.items()}
-    o = call(**leaves)
+    made = call(**leaves)
+    made = made if isinstance(made, tuple) else (made,)
     generator = torch.Generator().manual_seed(0)
-    do = torch.randn(o.shape, generator=generator, dtype=torch.float64).to(o)
-    grads = torch.autograd.grad(o, list(leaves.values()), do, materialize_grads=True)
+    given = [torch.randn(x.shape, generator=generator, dtype=torch.float64).to(x) for x in made]
+    grads = torch.autograd.grad(made, list(leaves.values()), given, materialize_grads=True)
     named = {f"d{name}": grad for name, grad in zip(leaves, grads, strict=True)}
-    return {"o": o.detach(), **named}
+    return dict(zip(("o", "sums"), (x.detach() for x in made), strict=False)) | named
 
 
 def assert_same(

@@ -15,17 +15,22 @@ def sigmoid(s: float) -> float:
 ACTIVATIONS: dict[str, Callable[[float], float]] = {
     "relu": lambda s: max(s, 0.0),
     "relu2": lambda s: max(s, 0.0) ** 2,
+    "relu3": lambda s: max(s, 0.0) ** 3,
+    "relu4": lambda s: max(s, 0.0) ** 4,
     "relu6": lambda s: min(max(s, 0.0), 6.0),
     "gelu": lambda s: s * math.erfc(-s / math.sqrt(2)) / 2,
     "silu": lambda s: s * sigmoid(s),
     "softplus": lambda s: max(s, 0.0) + math.log1p(math.exp(-abs(s))),
     "sigmoid": sigmoid,
+    "exp": math.exp,
     "identity": lambda s: s,
 }
 
 DERIVATIVES: dict[str, Callable[[float], float]] = {
     "relu": lambda s: float(s > 0),
     "relu2": lambda s: 2 * max(s, 0.0),
+    "relu3": lambda s: 3 * max(s, 0.0) ** 2,
+    "relu4": lambda s: 4 * max(s, 0.0) ** 3,
     "relu6": lambda s: float(0 < s < 6),
     "gelu": lambda s: (
         math.erfc(-s / math.sqrt(2)) / 2 + s * math.exp(-s * s / 2) / math.sqrt(2 * math.pi)
@@ -33,6 +38,7 @@ DERIVATIVES: dict[str, Callable[[float], float]] = {
     "silu": lambda s: sigmoid(s) * (1 + s * sigmoid(-s)),
     "softplus": sigmoid,
     "sigmoid": lambda s: sigmoid(s) * sigmoid(-s),
+    "exp": math.exp,
     "identity": lambda s: 1.0,
 }
 
@@ -43,7 +49,7 @@ def attention(
     v: Tensor,
     *,
     activation: str,
-    alpha: float,
+    alpha: float = 1.0,
     length: str | float,
     scale: float | None,
     bias: float | Tensor | None,
@@ -51,8 +57,15 @@ def attention(
     causal: bool,
     window: tuple[int | None, int | None] | None,
     key_lengths: Tensor | None,
-) -> Tensor:
-    """o_i = n_i^-alpha sum_j m_ij h(scale q_i . k_j + b_ij) v_j, for one i and j after another."""
+    normalize: str = "length",
+    floor: float = 1e-3,
+    return_sums: bool = True,
+) -> tuple[Tensor, Tensor]:
+    """o_i = n_i^-alpha sum_j w_ij v_j or sum_j w_ij v_j / (z_i + floor n_i), and z_i = sum_j w_ij.
+
+    w_ij = m_ij h(scale q_i . k_j + b_ij), for one i and j after another.
+    """
+    assert return_sums
     (B, Hq, Lq, D), (_, Hkv, Lk, Dv) = q.shape, v.shape
     left, right = window or (None, None)
     is_bool = mask is not None and mask.dtype == torch.bool
@@ -62,6 +75,7 @@ def attention(
     )
     scores = (q @ k.repeat_interleave(Hq // Hkv, 1).mT * (scale or D**-0.5)).tolist()
     o = torch.zeros(B, Hq, Lq, Dv, dtype=torch.float64)
+    sums = torch.zeros(B, Hq, Lq, dtype=torch.float64)
 
     def sees(b: int, h: int, i: int, j: int) -> bool:
         p = i + Lk - Lq
@@ -76,7 +90,13 @@ def attention(
     for b, h, i in torch.cartesian_prod(*map(torch.arange, (B, Hq, Lq))).tolist():
         seen = [j for j in range(Lk) if sees(b, h, i, j)]
         n = {"visible": len(seen), "keys": Lk}.get(length, length)
-        for j in seen:
-            weight = ACTIVATIONS[activation](scores[b][h][i][j] + added[b][h][i][j])
-            o[b, h, i] += n**-alpha * factor[b][h][i][j] * weight * v[b, h * Hkv // Hq, j]
-    return o
+        weights = {
+            j: factor[b][h][i][j] * ACTIVATIONS[activation](scores[b][h][i][j] + added[b][h][i][j])
+            for j in seen
+        }
+        sums[b, h, i] = z = math.fsum(weights.values())
+        divisor = z + floor * n if normalize == "sum" else n**alpha if n else 1.0
+        for j, weight in weights.items():
+            if weight:
+                o[b, h, i] += weight / divisor * v[b, h * Hkv // Hq, j]
+    return o, sums

@@ -4,7 +4,14 @@ import pytest
 import torch
 from implementations import IN_PYTHON, device_of
 
-from flashpoint import Activation, UnsupportedError, attention, attention_varlen
+from flashpoint import (
+    Activation,
+    HeadNorm,
+    UnsupportedError,
+    attention,
+    attention_qkvpacked,
+    attention_varlen,
+)
 from flashpoint.ops.spec import BUILTIN
 
 every_impl = pytest.mark.parametrize("impl", IN_PYTHON)  # finite differences want fp64
@@ -79,6 +86,51 @@ def test_gradients_of_a_users_activation_are_right(impl, derivative):
 def test_second_derivatives_of_the_reference_are_right(activation):
     def call(q, k, v, bias, mask):
         return attention(q, k, v, activation=activation, bias=bias, mask=mask, impl="reference")
+
+    assert torch.autograd.gradgradcheck(call, dense_leaves("reference"))
+
+
+DIVISIONS = [{"normalize": "sum"}, {"normalize": "sum", "floor": 0.0}, {"alpha": 0.5}]
+every_division = pytest.mark.parametrize("division", DIVISIONS, ids=["floor", "no floor", "given"])
+
+
+@every_impl
+@every_division
+@pytest.mark.parametrize("activation", ["relu", "relu4", "softplus", "exp"])
+def test_gradients_of_result_and_sums_are_right(impl, activation, division):
+    """Together, for every tensor; factors of a mask are of one sign where sums divide."""
+
+    def call(q, k, v, bias, mask):
+        options = {"bias": bias, "mask": mask.exp(), "causal": True} | division
+        return attention(q, k, v, activation=activation, **options, return_sums=True, impl=impl)
+
+    assert torch.autograd.gradcheck(call, dense_leaves(impl))
+
+
+@every_impl
+@every_division
+def test_gradients_of_varlen_and_packed_sums_are_right(impl, division):
+    q, k, v = (leaf(7, 2, 4, seed=seed, impl=impl) for seed in range(3))
+    ends = torch.tensor([0, 2, 6, 7], device=q.device)
+    options = {"activation": "softplus", "return_sums": True, "impl": impl} | division
+
+    def varlen(q, k, v):
+        return attention_varlen(q, k, v, ends, ends, 4, 4, **options)
+
+    def packed(qkv, q_gain):
+        return attention_qkvpacked(qkv, q_norm=HeadNorm("rms", q_gain), window=(1, 2), **options)
+
+    assert torch.autograd.gradcheck(varlen, (q, k, v))
+    qkv, gain = leaf(2, 4, 3, 2, 3, seed=0, impl=impl), leaf(3, seed=1, impl=impl)
+    assert torch.autograd.gradcheck(packed, (qkv, gain))
+
+
+@every_division
+@pytest.mark.parametrize("activation", ["relu4", "softplus", "exp"])
+def test_second_derivatives_of_result_and_sums_are_right(activation, division):
+    def call(q, k, v, bias, mask):
+        options = {"bias": bias, "mask": mask.exp(), "return_sums": True} | division
+        return attention(q, k, v, activation=activation, **options, impl="reference")
 
     assert torch.autograd.gradgradcheck(call, dense_leaves("reference"))
 

@@ -19,6 +19,7 @@ from flashpoint import (
     attention,
     attention_qkvpacked,
 )
+from flashpoint.ops.spec import Terms
 
 every_impl = pytest.mark.parametrize("impl", IMPLEMENTATIONS)
 every_fast = pytest.mark.parametrize("impl", FAST)
@@ -45,7 +46,7 @@ def attend_joined(qkv, q_gain, k_gain, **options):
 
 
 def terms(activation="relu", alpha=1.0, length="visible", left=None, right=None):
-    return (activation, alpha, length, 1.0, None, 0.0, left, right)
+    return Terms(activation, alpha, length, left=left, right=right)
 
 
 def normed(q_kind="layer", k_kind="rms", *given, **options):

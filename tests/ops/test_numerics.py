@@ -111,7 +111,8 @@ def test_option_matches_reference(impl, shape, dtype, name):
 @on_gpu(lambda activation: activation in ("relu2", "relu6"))
 def test_large_scores_match_reference(impl, activation, dtype):
     inputs = make_inputs(SHAPES["ragged"], seed=4)
-    inputs["q"] = inputs["q"] * 4  # scores of standard deviation 4, far beyond relu6's kink
+    # scores of standard deviation 4, far beyond relu6's kink; fp16 ends at exp of 11
+    inputs["q"] = inputs["q"] * (2 if activation == "exp" else 4)
     assert_exact(impl, dtype, inputs, activation=activation)
 
 

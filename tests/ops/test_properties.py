@@ -11,67 +11,31 @@ from unittest import mock
 import pytest
 import textbook
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from implementations import (
-    FAST,
-    HAS_GPU,
-    HAS_TRITON,
-    IMPLEMENTATIONS,
-    is_interpreted,
-    placed,
-    serves,
-    widest_dtype,
+from implementations import FAST, HAS_GPU, placed, serves, widest_dtype
+from random_calls import (
+    any_calls,
+    calls,
+    divided,
+    give,
+    law,
+    lengths,
+    numbers,
+    positions,
+    quick,
+    score_shape,
+    scored,
+    small_triton_tiles,
+    whole,
 )
 from results import TOLERANCES, assert_same, evaluate
 
 from flashpoint import attention, attention_varlen
 from flashpoint.ops.cpu import forward, tiling
-from flashpoint.ops.spec import BUILTIN
 
 # tiles of the interpreter are cut here, not by the fixture for all
 pytestmark = [] if HAS_GPU else [pytest.mark.usual_tiles]
-quick = settings(max_examples=40, derandomize=True, deadline=None, database=None)
-
-
-def law(implementations=None, num_examples=40, **strategies):
-    """A test over random calls, by default of all implementations but Triton's compiled kernels.
-
-    Every other call is another kernel for Triton, so that its examples are few.
-    """
-    if implementations is None:
-        implementations = ["reference", "cpu"] if HAS_GPU else IMPLEMENTATIONS
-
-    def decorate(test):
-        def check(impl):
-            @settings(quick, max_examples=num_examples // 20 if impl == "triton" else num_examples)
-            @given(**strategies)
-            def hold(**drawn):
-                test(impl, **drawn)
-
-            hold()
-
-        check.__name__ = test.__name__
-        return pytest.mark.parametrize("impl", implementations)(check)
-
-    return decorate
-
-
-LAYOUTS = (
-    lambda x: x,
-    lambda x: x.transpose(1, 2).contiguous().transpose(1, 2),
-    lambda x: x.mT.contiguous().mT,
-    lambda x: torch.stack([x, x], -1)[..., 1],
-)
-alphas = st.sampled_from([-0.5, 0.0, 0.5, 1.0, 1.7])
-windows = st.none() | st.tuples(*[st.none() | st.integers(0, 6)] * 2)
-numbers = {
-    "activation": st.sampled_from(BUILTIN),
-    "alpha": alphas,
-    "scale": st.sampled_from([None, 0.3, 2.0, -1.5]),
-}
-lengths = {"length": st.sampled_from(["visible", "keys", 7, 0.4])}
-positions = {"causal": st.booleans(), "window": windows}
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -86,94 +50,16 @@ def _small_tiles():
         yield
 
 
-def small_triton_tiles():
-    """Patches for tiles of 4 by 4 in Triton's interpreter; its compiler wants at least 16."""
-    if not (HAS_TRITON and is_interpreted("triton")):
-        return
-    from flashpoint.ops.gpu.portable import backward, backward_scored, forward
-
-    small = {"BLOCK_M": 4, "BLOCK_N": 4, "num_warps": 4, "num_stages": 1}
-    for module, name in (
-        (forward, "forward_tiles"),
-        (backward, "dkdv_tiles"),
-        (backward, "dq_tiles"),
-        (backward_scored, "scored_tiles"),
-    ):
-        yield mock.patch.object(module, name, side_effect=lambda *_: dict(small))
-
-
-@st.composite
-def problems(draw):
-    """q, k, v in fp64, with strides of any kind."""
-    B, Hkv, group, D, Dv = (draw(st.integers(1, most)) for most in (3, 2, 3, 4, 4))
-    Lq, Lk = draw(st.integers(0, 8)), draw(st.integers(0, 8))
-    sizes = {"q": (B, Hkv * group, Lq, D), "k": (B, Hkv, Lk, D), "v": (B, Hkv, Lk, Dv)}
-    generator = torch.Generator().manual_seed(draw(st.integers(0, 9999)))
-    return {
-        name: draw(st.sampled_from(LAYOUTS))(
-            torch.randn(size, generator=generator, dtype=torch.float64)
-        )
-        for name, size in sizes.items()
-    }
-
-
-def score_shape(tensors):
-    return (*tensors["q"].shape[:3], tensors["k"].shape[2])
-
-
-@st.composite
-def scored(draw, shape, dtype):
-    """A tensor that broadcasts to ``shape``: axes of size 1, or missing in front."""
-    sizes = [draw(st.sampled_from([1, size])) for size in shape][draw(st.integers(0, 4)) :]
-    generator = torch.Generator().manual_seed(draw(st.integers(0, 9999)))
-    x = torch.randn(sizes, generator=generator, dtype=torch.float64)
-    return x > -0.4 if dtype == torch.bool else x
-
-
-@st.composite
-def calls(draw, *option_strategies, masked=True):
-    """(tensors to differentiate, other options) of a call of ``attention``."""
-    tensors = draw(problems())
-    options = draw(st.fixed_dictionaries({k: s for d in option_strategies for k, s in d.items()}))
-    shape = score_shape(tensors)
-    bias = draw(st.sampled_from([None, 0.7, "tensor"]))
-    if bias == "tensor":
-        tensors["bias"] = draw(scored(shape, torch.float64))
-    else:
-        options["bias"] = bias
-    kind = draw(st.sampled_from([None, torch.bool, torch.float64])) if masked else None
-    if kind == torch.float64:
-        tensors["mask"] = draw(scored(shape, kind))
-    elif kind == torch.bool:
-        options["mask"] = draw(scored(shape, kind))
-    return tensors, options
-
-
-@st.composite
-def any_calls(draw):
-    tensors, options = draw(calls(numbers, lengths, positions))
-    if draw(st.booleans()):
-        (B, _, Lk, _) = tensors["k"].shape
-        found = draw(st.lists(st.integers(0, Lk), min_size=B, max_size=B))
-        options["key_lengths"] = torch.tensor(found, dtype=torch.int32)
-    return tensors, options
-
-
-def give(impl, tensors, options):
-    """Output and gradients of a call, back on the CPU."""
-    found = evaluate(
-        partial(attention, **placed(impl, options), impl=impl), **placed(impl, tensors)
-    )
-    return {name: t.cpu() for name, t in found.items()}
-
-
 @quick
 @given(any_calls())
 def test_reference_is_the_textbook_formula(call):
     tensors, options = call
+    options |= {"return_sums": True}
     absent = {"bias": None, "mask": None, "key_lengths": None}
     expected = textbook.attention(**absent | tensors | options)
-    assert_same({"o": attention(**tensors, **options, impl="reference")}, {"o": expected})
+    got = attention(**tensors, **options, impl="reference")
+    for name, value, known in zip(("o", "sums"), got, expected, strict=True):
+        assert_same({name: value}, {name: known})
 
 
 @law(FAST, 200, call=any_calls())
@@ -186,11 +72,13 @@ def test_every_option_agrees_with_the_reference(impl, call):
         got, expected = give(impl, tensors, options), give("reference", tensors, options)
         assert_same(got, expected)
         unrecorded = attention(**placed(impl, tensors | options), impl=impl)
-        assert torch.equal(unrecorded.cpu(), got["o"])
+        unrecorded = unrecorded if options["return_sums"] else (unrecorded,)
+        for value, name in zip(unrecorded, ("o", "sums"), strict=False):
+            assert torch.equal(value.cpu(), got[name])
 
 
 @law(
-    call=calls(numbers, {"length": st.sampled_from([1, 7, 0.4])}),
+    call=calls(numbers, {"length": st.sampled_from([1, 7, 0.4])}, sums=False),
     cuts=st.lists(st.integers(0, 8), max_size=3),
 )
 def test_shards_of_the_keys_add_up(impl, call, cuts):
@@ -206,9 +94,9 @@ def test_shards_of_the_keys_add_up(impl, call, cuts):
         ]
         return torch.stack(parts).sum(0)
 
-    whole = give(impl, tensors, options)
+    at_once = give(impl, tensors, options)
     summed = evaluate(partial(attend_shards, **placed(impl, options)), **placed(impl, tensors))
-    assert_same({name: t.cpu() for name, t in summed.items()}, whole)
+    assert_same({name: t.cpu() for name, t in summed.items()}, at_once)
 
 
 def keys_of(options, index):
@@ -257,7 +145,7 @@ def test_padding_changes_no_sample(impl, call, data):
             attention(q[b : b + 1], k[b : b + 1, :, :n], v[b : b + 1, :, :n], **options, impl=impl)
             for b, n in enumerate(exist)
         ]
-        return torch.cat(parts)
+        return whole(parts)
 
     alone = evaluate(attend_each, **placed(impl, tensors))
     alone = {name: t.cpu() for name, t in alone.items()}
@@ -278,11 +166,11 @@ def test_causal_is_a_loop_over_prefixes(impl, call):
             seen = max(i + k.shape[2] - q.shape[2] + 1, 0)
             row = q[:, :, i : i + 1]
             rows.append(attention(row, k[:, :, :seen], v[:, :, :seen], **options, impl=impl))
-        return torch.cat(rows, 2)
+        return whole(rows, 2)
 
     looped = evaluate(attend_prefixes, **placed(impl, tensors))
-    whole = give(impl, tensors, options | {"causal": True})
-    assert_same(whole, {name: t.cpu() for name, t in looped.items()})
+    at_once = give(impl, tensors, options | {"causal": True})
+    assert_same(at_once, {name: t.cpu() for name, t in looped.items()})
 
 
 @law(call=calls(numbers, lengths, positions, masked=False))
@@ -305,7 +193,7 @@ def test_window_is_a_mask(impl, call):
 @law(
     sizes=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=4),
     heads=st.tuples(st.integers(1, 2), st.integers(1, 3)),
-    options=st.fixed_dictionaries(numbers | lengths | positions),
+    options=st.fixed_dictionaries(numbers | lengths | positions).flatmap(divided),
 )
 def test_varlen_is_a_loop_over_sequences(impl, sizes, heads, options):
     ends = torch.tensor([(0, 0), *sizes]).cumsum(0)
@@ -322,8 +210,10 @@ def test_varlen_is_a_loop_over_sequences(impl, sizes, heads, options):
         rows = []
         for (q0, k0), (q1, k1) in pairwise(ends.tolist()):
             batch = [t.transpose(0, 1)[None] for t in (q[q0:q1], k[k0:k1], v[k0:k1])]
-            rows.append(attention(*batch, **options, impl=impl)[0].transpose(0, 1))
-        return torch.cat(rows)
+            made = attention(*batch, **options | {"return_sums": True}, impl=impl)
+            rows.append((made[0][0].transpose(0, 1), made[1][0]))
+        o, sums = whole(rows, 0, 1)
+        return (o, sums) if options["return_sums"] else o
 
     cu = dict(zip(("cu_seqlens_q", "cu_seqlens_k"), ends.T.contiguous(), strict=True))
     longest = [max(of_kind) for of_kind in zip(*sizes, strict=True)]
@@ -345,7 +235,7 @@ def test_grouped_heads_are_repeated_heads(impl, call):
     assert_same(give(impl, tensors, options), {name: t.cpu() for name, t in repeated.items()})
 
 
-@law(call=any_calls(), factor=st.sampled_from([-3.0, 0.0, 0.5]))
+@law(call=any_calls(sums=False), factor=st.sampled_from([-3.0, 0.0, 0.5]))
 def test_output_is_linear_in_the_values(impl, call, factor):
     tensors, options = call
     other = tensors["v"].flip(2)

@@ -1,18 +1,28 @@
 """Random cases are plain data, the same everywhere, and cover what they should."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from flashpoint.lab.selfcheck.case import Case, Scored
 from flashpoint.lab.selfcheck.draws import LIMITS, Scope, draw_case
 from flashpoint.lab.selfcheck.run import run_case
-from flashpoint.lab.selfcheck.values import KINDS, OWN, activation_of, draw, lay, layouts_of
+from flashpoint.lab.selfcheck.values import (
+    KINDS,
+    OWN,
+    activation_of,
+    draw,
+    is_nonnegative,
+    lay,
+    layouts_of,
+)
 from flashpoint.ops.spec import BUILTIN
 
 CPU = Scope("cpu", ("cpu", "reference"))
 LINE = (
-    "case 1: cpu attention fp64 B=1 H=2/1 L=7:758 D=80:128 activation=sigmoid length=keys "
-    "scale=-0.11180339887498948 mask=bool[1,1,7,1] values=one-sided "
+    "case 1: cpu attention fp64 B=1 H=8/1 L=7:758 D=80:128 activation=relu2 length=keys "
+    "scale=-0.11180339887498948 mask=bool[1,1,7,1] values=hundred "
     "layouts=swapped/turned/turned/offset/dense then dense/dense/dense/dense/dense"
 )
 SCOPES = [CPU, Scope("cpu", ("triton",)), Scope("cuda", ("triton", "reference"))]
@@ -57,6 +67,35 @@ def test_cases_cover_options(cases):
     assert seen["causal"] == {True, False}
     assert {0.0, 0.5, 1.0, 1.7, -0.5} <= seen["alpha"]
     assert {case.layouts[0][0] for case in cases} >= {"dense", "swapped", "padded", "offset"}
+
+
+def test_cases_cover_sums(cases):
+    divided = [case for case in cases if case.normalize == "sum"]
+    given = [case for case in cases if case.return_sums]
+    wanted = {name for name in (*BUILTIN, *OWN) if is_nonnegative(name)}
+    assert {"relu4", "exp", "square", "soft"} <= {case.activation for case in divided} == wanted
+    assert {case.floor for case in divided} >= {0.0, 1e-3, 0.5}
+    assert {case.alpha for case in divided} == {1.0}
+    for some in (divided, given):
+        assert {case.function for case in some} == {"attention", "varlen", "qkvpacked"}
+        assert {case.dtype for case in some} == {"fp64", "fp32", "fp16", "bf16"}
+    assert {(case.normalize, case.return_sums) for case in cases} == {
+        *((word, flag) for word in ("length", "sum") for flag in (False, True))
+    }
+
+
+@pytest.mark.parametrize("dtype", ["fp16", "bf16", "fp32"])
+def test_large_scores_reach_a_hundred(dtype):
+    """There relu4 is 1e8, far beyond fp16; exp stays within fp32."""
+    sizes = {"B": 1, "Hq": 1, "Hkv": 1, "Lq": 200, "Lk": 200, "D": 64, "Dv": 8}
+    case = Case(
+        seed=0, index=0, impl="cpu", function="attention", dtype=dtype, **sizes,
+        activation="relu4", normalize="sum", values="hundred",
+    )  # fmt: skip
+    for activation, least, most in (("relu4", 90, 200), ("exp", 40, 80)):
+        values = draw(replace(case, activation=activation), 0, torch.device("cpu"))
+        largest = (values["q"] @ values["k"].mT / 8).abs().max()
+        assert least < largest < most
 
 
 def test_cases_cover_sizes_and_tensors(cases):

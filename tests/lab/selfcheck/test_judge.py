@@ -46,3 +46,12 @@ def test_sums_get_the_root_of_their_length():
     assert Sums(group=4).factor("dk") == 2 * Sums(group=4).factor("dq") == 4.0
     assert Sums(on_top={"dq_gain": 9}).epsilon("dq_gain", torch.float32) == 4 * eps
     assert Sums(terms=100).epsilon("o", torch.float64) == 10 * torch.finfo(torch.float64).eps
+
+
+def test_what_cancels_gets_the_epsilon_of_its_parts():
+    """In q's dtype, as whose result one of the parts is kept, whatever the dtype of theirs."""
+    left = sample(2.0**-9, 0.0, exact=2.0**-20)
+    assert judge([left], Sums()).ratio > 1
+    parts = left._replace(parts={"o": torch.tensor([1.0])})
+    assert judge([parts], Sums()).ratio > 1
+    assert judge([parts], Sums(dtype=torch.bfloat16)).ratio <= 1

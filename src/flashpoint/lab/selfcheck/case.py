@@ -37,6 +37,8 @@ class Case:
         sequences: queries and keys of each packed sequence; None for other functions.
         norms: kinds of q's and k's norms, "qkvpacked" only. ``gain_dtype``: of their gains; None:
             they have none.
+        normalize, floor, return_sums: as for the functions. A call that gives the rows' sums has
+            a gradient for them, too.
         values: what is drawn, a key of ``values.KINDS``.
         layouts: of q (or qkv), k, v, do and tensors beside them, for the first call and for the
             second, which has the same shapes and other numbers: it may be a replay of the first.
@@ -56,6 +58,9 @@ class Case:
     Dv: int
     sequences: tuple[tuple[int, int], ...] | None = None
     activation: str = "relu"
+    normalize: Literal["length", "sum"] = "length"
+    floor: float = 1e-3
+    return_sums: bool = False
     alpha: float = 1.0
     length: str | float = "visible"
     scale: float | None = None

@@ -9,10 +9,10 @@ compiled in, too.
 import math
 import random
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from flashpoint.lab.selfcheck.case import Case, Function, Scored
-from flashpoint.lab.selfcheck.values import KINDS, OWN
+from flashpoint.lab.selfcheck.values import KINDS, OWN, is_nonnegative
 from flashpoint.ops.qk_norm import NORM_KINDS
 from flashpoint.ops.spec import BUILTIN
 
@@ -77,6 +77,8 @@ class Kind:
     D: int
     Dv: int
     activation: str
+    normalize: Literal["length", "sum"]
+    return_sums: bool
     alpha: float | None  # None: any
     length: str
     scale: str
@@ -114,6 +116,8 @@ def _draw_kind(rng: random.Random, scope: Scope) -> Kind:
     q_norm, k_norm = (rng.choice((None, *NORM_KINDS)) for _ in "qk")
     norms = (q_norm, k_norm) if function == "qkvpacked" else (None, None)
     is_bare = pattern == "bare"
+    activation = _activation(rng, impl)
+    divides = rng.random() < 0.5 and is_nonnegative(activation)
     return Kind(
         impl=impl,
         function=function,
@@ -122,8 +126,10 @@ def _draw_kind(rng: random.Random, scope: Scope) -> Kind:
         group=1 if function == "qkvpacked" else _group(rng, LIMITS[place].heads),
         D=D,
         Dv=D if function == "qkvpacked" else Dv,
-        activation=_activation(rng, impl),
-        alpha=rng.choice((1.0, 1.0, 0.0, 0.5, None)),
+        activation=activation,
+        normalize="sum" if divides else "length",
+        return_sums=rng.random() < 0.35,
+        alpha=1.0 if divides else rng.choice((1.0, 1.0, 0.0, 0.5, None)),
         length=rng.choice(("visible", "visible", "keys", "number")),
         scale=rng.choice(("usual", "usual", "positive", "other")),
         bias=rng.choice(("none", "number") if is_bare else ("none", "none", "number", "tensor")),
@@ -158,7 +164,7 @@ def _dim(rng: random.Random, pattern: str) -> int:
 
 
 def _activation(rng: random.Random, impl: str) -> str:
-    own = OWN if impl != "triton" or rng.random() < 0.1 else ("r_log_r",)
+    own = OWN if impl != "triton" or rng.random() < 0.1 else ("r_log_r", "soft")
     return rng.choice(BUILTIN) if rng.random() < 0.85 else rng.choice(own)
 
 
@@ -194,6 +200,7 @@ class _Draw:
         Hq = Hkv * kind.group
         shape = (B, Hq, Lq, Lk)
         alpha = rng.choice((1.7, -0.5, round(rng.uniform(-0.5, 2), 2)))
+        floor = rng.choice((0.0, 1e-3, 1e-3, 0.5, round(rng.uniform(0, 3), 2)))
         lengths: dict[str, str | float] = {"number": rng.choice((0.5, 1, 7, float(max(Lk, 1))))}
         bias: dict[str, float | Scored | None] = {
             "none": None,
@@ -216,6 +223,9 @@ class _Draw:
             Dv=kind.Dv,
             sequences=sequences,
             activation=kind.activation,
+            normalize=kind.normalize,
+            floor=floor if kind.normalize == "sum" else 1e-3,
+            return_sums=kind.return_sums,
             alpha=alpha if kind.alpha is None else kind.alpha,
             length=lengths.get(kind.length, kind.length),
             scale=self._scale(),
@@ -226,7 +236,7 @@ class _Draw:
             key_lengths=self._key_lengths(B, Lk),
             norms=kind.norms,
             gain_dtype=kind.gain_dtype,
-            values=rng.choices(KINDS, (10, 3, 2, 2, 2))[0],
+            values=rng.choices(KINDS, (10, 3, 2, 2, 2, 3))[0],
             layouts=kind.layouts,
         )
 
@@ -259,7 +269,7 @@ class _Draw:
             Lq = Lk if rng.random() < 0.4 else self._length(limit)
         if kind.pattern == "bare" and self.place == "cuda" and rng.random() < 0.6:
             Lq, Lk = Lq + HOPPER_LENGTH, Lk + HOPPER_LENGTH
-        square = math.isqrt(8 * limits.scores)
+        square = math.isqrt(8 * limits.scores // kind.group)
         if kind.function == "qkvpacked":
             Lq = Lk = min(Lk, square)
         Hkv = self._fitted(heads, 1, Lq, Lk)
@@ -292,8 +302,9 @@ class _Draw:
 
     def _scale(self) -> float | None:
         usual = self.kind.D**-0.5
-        # fp16 holds weights from 1e-4 to 65,504 in full
-        one, tiny = (3 * usual, 1e-2) if self.kind.dtype == "fp16" else (1.0, 1e-6)
+        # fp16 holds weights from 1e-4 to 65,504 in full; exp of a score leaves any range soon
+        is_narrow = self.kind.dtype == "fp16" or self.kind.activation == "exp"
+        one, tiny = (3 * usual, 1e-2) if is_narrow else (1.0, 1e-6)
         sorts = {
             "usual": (None,),
             "positive": (one, 3 * usual, 0.1 * usual),

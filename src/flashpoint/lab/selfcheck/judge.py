@@ -1,13 +1,15 @@
 """How exact is exact: the error that a result may have.
 
 The error of a result is at most twice that of the reference at the same dtype, plus one epsilon
-of the largest value, both against the reference in fp64. Long sums get the root of their length on
+of the largest value, both against the reference in fp64. Where a value is the difference of two,
+one of them counts too (``evaluate.py``). Long sums get the root of their length on
 top (``Sums``): implementations add in other orders than the reference.
 """
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import NamedTuple
 
 import torch
@@ -21,11 +23,13 @@ class Sample(NamedTuple):
     """One call's results three times: as computed, by the reference in fp64 and at the dtype.
 
     Where the dtype is fp64 itself, ``plain`` may be ``exact``: its error is not known.
+    ``parts``: of results that are what is left of two large numbers, one of these.
     """
 
     got: Results
     exact: Results
     plain: Results
+    parts: Results = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +45,8 @@ class Sums:
         on_top: terms of results by name that are sums in fp32, whose root comes on top in fp32's
             epsilons: where a sum ends in a few numbers, like a norm's gain, the reference's error
             is left to chance, and where it is added in another order, it may be smaller.
-        dtype: of q, k and v, in which a gain's gradient is rounded on its way.
+        dtype: of q, k and v, in which a gain's gradient is rounded on its way, and o_i where it
+            is a part of gradients.
     """
 
     group: float = 1.0
@@ -88,15 +93,18 @@ class Share(NamedTuple):
 
 def share_of(name: str, samples: Sequence[Sample], sums: Sums) -> Share:
     """The largest error of one result over all samples, and its budget."""
-    error = plain = size = 0.0
+    error = plain = size = part = 0.0
     dtype = samples[0].got[name].dtype
-    for got, exact, near in samples:
-        error = max(error, distance(got[name], exact[name]))
-        plain = max(plain, distance(near[name], exact[name]))
-        size = max(size, _largest(exact[name]))
+    for sample in samples:
+        exact = sample.exact[name]
+        error = max(error, distance(sample.got[name], exact))
+        plain = max(plain, distance(sample.plain[name], exact))
+        size = max(size, _largest(exact))
+        part = max(part, _largest(sample.parts[name]) if name in sample.parts else 0.0)
     # Under the smallest normal number the distance of neighbors no longer shrinks.
     size = max(size, torch.finfo(dtype).tiny)
     budget = sums.factor(name) * plain + sums.epsilon(name, dtype) * size
+    budget += sums.epsilon(name, sums.dtype or dtype) * part
     return Share(name, error, budget, plain)
 
 

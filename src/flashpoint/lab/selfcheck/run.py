@@ -8,16 +8,18 @@ from torch import Tensor
 
 from flashpoint.errors import FlashpointError
 from flashpoint.lab.selfcheck.case import DTYPES, Case, Scored
+from flashpoint.lab.selfcheck.evaluate import RESULTS, attend, evaluate, evaluate_parts
 from flashpoint.lab.selfcheck.judge import Sample, Share, Sums, judge
 from flashpoint.lab.selfcheck.values import (
     Values,
-    call_function,
     draw,
     dtype_of,
     lay,
     layouts_of,
-    options_of,
+    rounded,
+    steepness,
 )
+from flashpoint.ops.spec import STEEP
 
 MORE_DRAWS = 14
 BEYOND_LUCK = 1000.0  # no chance makes a budget that small
@@ -84,15 +86,17 @@ def _num_calls(case: Case, device: torch.device) -> int:
 def _sample(case: Case, call: int, device: torch.device) -> Sample:
     """A call by the implementation, by the reference in fp64 and by the reference at its dtype."""
     values = draw(case, call, device)
-    if case.dtype == "fp16":
-        _keep_in_range(case, values)
+    _fit(case, values)
     words = dict(zip(values, layouts_of(case, values, call), strict=True))
-    rounded = {name: x.to(dtype_of(case, name)) for name, x in values.items()}
-    laid = {name: lay(x, words[name]) for name, x in rounded.items()}
+    if "dsums" in values:  # one number may be repeated
+        values["dsums"] = lay(values["dsums"], words["dsums"])
+    narrow = {name: x.to(dtype_of(case, name)) for name, x in values.items()}
+    laid = {name: lay(x, words[name]) for name, x in narrow.items()}
     got, exact = evaluate(case, laid, case.impl), evaluate(case, values, "reference")
+    parts = evaluate_parts(case, values, exact)
     if case.dtype == "fp64":
-        return Sample(got, exact, _as_if_rounded(case, values, exact))
-    return Sample(got, exact, evaluate(case, rounded, "reference"))
+        return Sample(got, exact, _as_if_rounded(case, values, exact), parts)
+    return Sample(got, exact, evaluate(case, narrow, "reference"), parts)
 
 
 def _as_if_rounded(case: Case, values: Values, exact: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -107,37 +111,54 @@ def _as_if_rounded(case: Case, values: Values, exact: dict[str, Tensor]) -> dict
     return {name: torch.lerp(x, coarse[name].double(), ratio) for name, x in exact.items()}
 
 
-def _keep_in_range(case: Case, values: Values) -> None:
-    """Shrink v and do by powers of two until fp16 holds the results, which go with them."""
-    exact = evaluate(case, values, "reference")
-    largest = {name: x.abs().max().item() if x.numel() else 0.0 for name, x in exact.items()}
+def _fit(case: Case, values: Values) -> None:
+    """Make fp16 hold the results, and the sums' gradient as large as what do makes of weights.
+
+    Results go with v and with the gradients given, which shrink by powers of two.
+    """
+    is_half = case.dtype == "fp16"
     v = values["qkv"][:, :, 2] if "qkv" in values else values["v"]
-    v.mul_(_shrink(largest.pop("o")))
-    values["do"].mul_(_shrink(max(largest.values())))
+    if is_half:
+        v.copy_(rounded(v * _shrink(_largest(attend(case, values)[0])), torch.float16))
+    if "dsums" in values:
+        values["dsums"].mul_(_factors(case, values, v))
+    if is_half:
+        exact = evaluate(case, values, "reference")
+        shrink = _shrink(max(_largest(x) for name, x in exact.items() if name not in RESULTS))
+        for name in values.keys() & {"do", "dsums"}:
+            values[name].mul_(shrink)
+    for name in values.keys() & {"do", "dsums"}:
+        values[name].copy_(rounded(values[name], dtype_of(case, name)))
+
+
+def _factors(case: Case, values: Values, v: Tensor) -> float | Tensor:
+    """How large a weight's gradient is for a do of 1, row by row where these are divided."""
+    size = v.abs().mean().item() if v.numel() else 1.0
+    length = max(case.Lk, 1) if isinstance(case.length, str) else case.length
+    if case.normalize == "length":
+        return size * length**-case.alpha
+    divisor = attend(case, values)[1] + case.floor * length
+    return size / divisor.masked_fill(divisor == 0, 1)
+
+
+def _largest(x: Tensor) -> float:
+    return x.abs().max().item() if x.numel() else 0.0
 
 
 def _shrink(size: float) -> float:
     return 2.0 ** min(0, math.floor(math.log2(LARGEST_FP16 / size))) if size else 1.0
 
 
-def evaluate(case: Case, tensors: Values, impl: str) -> dict[str, Tensor]:
-    """The output o and the gradient of every floating tensor."""
-    tensors = {
-        name: x.detach().requires_grad_(x.is_floating_point()) for name, x in tensors.items()
-    }
-    do = tensors.pop("do").detach()
-    leaves = {name: x for name, x in tensors.items() if x.requires_grad}
-    o = call_function(case, tensors, options_of(case, do.device) | {"impl": impl})
-    grads = torch.autograd.grad(o, list(leaves.values()), do)
-    return {"o": o.detach()} | {f"d{n}": g for n, g in zip(leaves, grads, strict=True)}
-
-
 def sums_of(case: Case) -> Sums:
     """How long the sums of a case are, by result."""
     group = case.Hq // max(case.Hkv, 1)
     chained = group * case.Lq + case.Lk + case.D + case.Dv
+    if case.normalize == "sum" or case.activation in STEEP:
+        # Few weights make up a row, so that their scores' own errors are left to chance, too; and
+        # scores made again in backward differ from those of the sums.
+        chained += math.ceil(steepness(case) ** 2 * case.D)
     scores = case.B * case.Hq * case.Lq * case.Lk
-    on_top: dict[str, int] = dict.fromkeys(("o", "dq", "dk", "dv", "dqkv"), chained)
+    on_top: dict[str, int] = dict.fromkeys(("o", "sums", "dq", "dk", "dv", "dqkv"), chained)
     on_top |= dict.fromkeys(("dq_gain", "dk_gain"), case.B * case.Lq * case.Hq)
     for name, given in (("dbias", case.bias), ("dmask", case.mask)):
         if isinstance(given, Scored):

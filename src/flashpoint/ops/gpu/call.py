@@ -19,6 +19,7 @@ from flashpoint.ops.implementations import INTERPRETED
 from flashpoint.ops.spec import STEEP, NormTerms, Terms, normalizer, registered
 
 MOST_KEYS_BY_POINTERS = 256  # descriptors cost the host 25 us a launch, more than they save here
+DENSE = frozenset(("o", "sums", "dsums"))  # inputs that kernels read without strides
 FARTHEST = 2**30  # a window beyond any sequence, and within 32 bits with a position added
 LARGEST_LIFT = 16.0
 SMALLEST_SHRINK = -8  # exponent of two by which fp16 weights are kept away from overflow
@@ -395,7 +396,7 @@ def _mask_kind(mask: Tensor | None) -> str:
 
 
 def prepare(**tensors: Tensor | None) -> dict[str, Tensor | None]:
-    """The inputs as kernels can read them: no negative bit, dense vectors, booleans as bytes."""
+    """The inputs as kernels can read them: no negative bit, booleans as bytes, vectors dense."""
     for name, x in tensors.items():
         if x is None:
             continue
@@ -405,5 +406,6 @@ def prepare(**tensors: Tensor | None) -> dict[str, Tensor | None]:
             x = x.view(torch.uint8)
         if name == "do" and not is_regular(x):  # of a sum's gradient one number is repeated
             x = x.contiguous()
-        tensors[name] = x if x.dim() > 1 else x.contiguous()
+        is_dense = x.dim() < 2 or name in DENSE
+        tensors[name] = x.contiguous() if is_dense else x
     return tensors
