@@ -214,10 +214,10 @@ class Operator:
     def grads_and_tensors(self, ctx: Any, grads: tuple[Any, ...]) -> list[Any]:
         """What backward begins with: gradients of the results, results kept, the inputs."""
         do, *rest = grads
-        tensors = ctx.saved_tensors[: self.num_tensors]
+        saved = ctx.saved_tensors  # once: activation checkpointing allows no second look
+        tensors, kept = saved[: self.num_tensors], saved[self.num_tensors :]
         if do is None:  # of the sums alone
             do = torch.zeros_like(self.form.fake(*tensors))
-        kept = ctx.saved_tensors[self.num_tensors :]
         return [do, *rest, *kept, *tensors]
 
     def _run_cast(self, *inputs: Any) -> Any:
@@ -314,7 +314,8 @@ class _AttendBackward(torch.autograd.Function):
 
 
 def _backward_past_dispatcher(ctx: Any, grads: tuple[Any, ...]) -> tuple[Tensor | None, ...]:
-    if _is_autocast(kind := _kind(ctx.saved_tensors[0])):
+    given = next(grad for grad in grads if grad is not None)
+    if _is_autocast(kind := _kind(given)):
         with torch.autocast(kind, enabled=False):
             return _backward_past_dispatcher(ctx, grads)
     run = ctx.operator.run_backward
