@@ -14,6 +14,8 @@ from flashpoint.layers.attention import Attention
 from flashpoint.layers.spec import AttentionSpec
 
 ACTIVATIONS = {"relu": F.relu, "gelu": F.gelu, "softplus": F.softplus, "sigmoid": torch.sigmoid}
+ACTIVATIONS |= {f"relu{power}": lambda s, p=power: F.relu(s) ** p for power in (2, 3, 4)}
+ACTIVATIONS |= {"exp": torch.exp}
 
 
 def seen_by(num_queries, num_keys, mask=None, causal=False, key_lengths=None):
@@ -42,8 +44,11 @@ def textbook_weights(layer, q, k, mask=None, **options):
         for name in ("alpha", "gain", "bias")
     )
     bias = -n.log() if spec.bias == "-log_length" else bias
-    weights = gain * n**-alpha * ACTIVATIONS[spec.activation](scores + bias) * seen
-    return weights if mask is None or mask.dtype == torch.bool else weights * mask
+    weights = ACTIVATIONS[spec.activation](scores + bias) * seen
+    weights = weights if mask is None or mask.dtype == torch.bool else weights * mask
+    if spec.normalize == "length":
+        return gain * n**-alpha * weights
+    return gain * weights / (weights.sum(-1, keepdim=True) + spec.floor * n).clamp(min=1e-300)
 
 
 def textbook(layer, x, context=None, **options):
@@ -163,9 +168,9 @@ def test_softmax_is_torchs_multihead_attention():
     assert_close(layer(x), theirs(x, x, x, need_weights=False)[0])
 
 
-@pytest.mark.parametrize("activation", ["relu", "softmax"])
-def test_query_that_sees_nothing_gets_zeros_and_finite_gradients(activation):
-    layer, x = make_layer(AttentionSpec(activation=activation), proj_bias=False), make_x()
+@pytest.mark.parametrize("word", ["relu", "softmax", "relu4/sum", "exp/sum"])
+def test_query_that_sees_nothing_gets_zeros_and_finite_gradients(word):
+    layer, x = make_layer(SPECS[word], proj_bias=False), make_x()
     mask = torch.ones(L, L, dtype=torch.bool)
     mask[2] = False
     o = layer(x, mask=mask)
@@ -179,13 +184,50 @@ def test_query_that_sees_nothing_gets_zeros_and_finite_gradients(activation):
     assert all(p.grad.isfinite().all() for p in layer.parameters())
 
 
-@pytest.mark.parametrize("activation", ["relu", "sigmoid", "softmax"])
-def test_padding_changes_nothing(activation):
-    bias = "-log_length" if activation == "sigmoid" else 0.0
-    layer, x = make_layer(AttentionSpec(activation=activation, bias=bias)), make_x()
+@pytest.mark.parametrize("word", ["relu", "sigmoid", "softmax", "relu4/sum", "sum, log"])
+def test_padding_changes_nothing(word):
+    layer, x = make_layer(SPECS[word]), make_x()
     padded = torch.cat([x, make_x(seed=9, tokens=5)], dim=1)
     o = layer(padded, key_lengths=torch.full((B,), L))
     assert_close(o[:, :L], layer(x))
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def test_exp_divided_by_its_sum_is_softmax(options):
+    if not is_served(SPECS["softmax"], options):
+        pytest.skip("softmax takes bool masks")
+    layers = [make_layer(SPECS[word], num_kv_heads=2) for word in ("exp/sum", "softmax")]
+    layers[0].load_state_dict(layers[1].state_dict())
+    assert_close(layers[0](make_x(), **options), layers[1](make_x(), **options))
+
+
+def test_row_of_zero_weights_gives_zeros_and_finite_gradients():
+    """Every score negative, with a floor and without."""
+    for floor in (1e-3, 0.0):
+        spec = AttentionSpec(activation="relu4", normalize="sum", floor=floor)
+        layer = make_layer(spec, qkv_bias=False, proj_bias=False)
+        layer.qkv.weight.data[E : 2 * E] = -layer.qkv.weight.data[:E]  # k = -q
+        x = make_x(tokens=1)
+        layer(x).sum().backward()
+        assert not layer(x).any()
+        assert all(p.grad.isfinite().all() for p in layer.parameters())
+        q, k, _ = layer.project(x)
+        assert not layer.weights(q, k).any()
+
+
+def test_sum_passes_normalization_and_no_alpha_to_the_operator():
+    seen = []
+
+    def attend(q, k, v, **options):
+        seen.append(options)
+        return attention(q, k, v, **options)
+
+    for spec in ("relu4/sum", "relu"):
+        Attention(E, H, spec, attend=attend)(make_x().float())
+    assert seen[0]["normalize"] == "sum"
+    assert seen[0]["floor"] == 1e-3
+    assert "alpha" not in seen[0]
+    assert "normalize" not in seen[1]  # as whoever attends knew it before
 
 
 def test_learned_alpha_still_calls_the_operator_once():
@@ -281,11 +323,12 @@ def test_wrong_use_is_one_line(make, message):
 
 
 @pytest.mark.parametrize("context_dim", [None, 12])
-@pytest.mark.parametrize("word", ["relu2", "softmax"])
+@pytest.mark.parametrize("word", ["relu2", "softmax", "relu4/sum"])
 def test_layer_takes_a_word_or_fields_for_its_spec(word, context_dim):
-    for given in (word, {"activation": word}, AttentionSpec(activation=word)):
+    spec = AttentionSpec.parse(word)
+    for given in (word, spec.to_dict(), spec):
         layer = Attention(64, 4, given, context_dim=context_dim)
-        assert layer.spec == AttentionSpec(activation=word)
+        assert layer.spec == spec
     with pytest.raises(InputError, match="Did you mean 'softmax'"):
         Attention(64, 4, "softmx")
     with pytest.raises(InputError, match="a name, a mapping or an AttentionSpec"):

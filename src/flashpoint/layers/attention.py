@@ -35,7 +35,7 @@ class Attention(PointwiseTerms):
     Args:
         dim: E, the width of x.
         num_heads: H; the head dim is E / H.
-        spec: the mathematics: an ``AttentionSpec``, its fields, or the name of an activation.
+        spec: the mathematics: an ``AttentionSpec``, its fields, or a word as "relu4/sum".
         num_kv_heads: heads of k and v, a divisor of H. None: H.
         qk_norm: of q and k over the head dim, scale only: "layer", "rms" or "none".
         gate: an extra projection of x, without bias, times the attention's output before proj:
@@ -315,7 +315,15 @@ class Attention(PointwiseTerms):
             if mask is not None and mask.dtype != torch.bool:
                 weights = weights * rows_of(mask, rows)
             weights = weights if seen is None else weights.where(seen, 0)
-            return (weights * (self._gain() * power(n, -self._alpha()))).float()
+            return (weights * self._row_factor(weights, n)).float()
+
+    def _row_factor(self, weights: Tensor, n: Any) -> Any:
+        """What each row of weights is multiplied by: normalizer and gain; 0 for a row of zeros."""
+        if not self.spec.by_sum:
+            return self._gain() * power(n, -self._alpha())
+        divisor = weights.sum(-1, keepdim=True) + self.spec.floor * n
+        nothing = divisor == 0  # a row of zeros without a floor
+        return self._gain() * divisor.masked_fill(nothing, torch.inf).reciprocal()
 
     def mean_weight(
         self,
@@ -326,7 +334,7 @@ class Attention(PointwiseTerms):
     ) -> Float[Tensor, "B H Lq 1"]:
         """The mean of h(scores) over the keys that a query sees, in O(L) memory.
 
-        Without normalizer and gain; any h, by default the layer's own.
+        Without the spec's normalizer and gain; any h, by default the layer's own.
         """
         n = self._length(visibility) if self._needs_length else 1.0
         return self.attend(
@@ -346,13 +354,16 @@ class Attention(PointwiseTerms):
         """One call of the operator, then a learned alpha, which is not a number there."""
         spec = self.spec
         n = self._length(visibility) if self._needs_length else 1.0
+        division: dict[str, Any] = {"alpha": 1.0 if self.alpha is not None else spec.alpha}
+        if spec.by_sum:
+            division = {"normalize": spec.normalize, "floor": spec.floor}
         o = attend(
             activation=spec.activation,
-            alpha=1.0 if self.alpha is not None else spec.alpha,
             length=spec.length,
             bias=self._bias(n),
             causal=visibility.causal,
             key_lengths=visibility.key_lengths,
+            **division,
         )
         if self.alpha is not None:  # a fixed exponent of 1 keeps the output within fp16's range
             return (o * (self._gain() * power(n, 1.0 - self._alpha()))).to(o.dtype)

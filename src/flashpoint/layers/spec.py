@@ -7,14 +7,16 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from flashpoint.bounds import Bounds, check_bounds
 from flashpoint.errors import InputError, check_choice, describe, hint
+from flashpoint.ops.api import FLOOR, NORMALIZE, Normalize
 from flashpoint.ops.check import check_length, check_number
-from flashpoint.ops.spec import known_activations
+from flashpoint.ops.spec import find_activation, known_activations
 
 Learned = Literal["learned", "learned_per_head"]
 
 _EXPONENT = Bounds(-16.0, 16.0)
 _NUMBER = Bounds(-1e30, 1e30)
 _LENGTH = Bounds(0.0, 1e12, above=True)
+_FLOOR = Bounds(0.0, 1e30)
 Number: TypeAlias = Annotated[float, _NUMBER]
 
 SOFTMAX = "softmax"
@@ -28,12 +30,27 @@ _WORDS = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AttentionSpec:
-    """How scores become weights: o_i = gain * n_i ** -alpha * sum_j h(s_ij + bias) * v_j.
+    """How scores become weights, w_ij = h(s_ij + bias), and what divides their sum over keys.
+
+        o_i = gain * sum_j w_ij * v_j / n_i ** alpha                      normalize="length"
+        o_i = gain * sum_j w_ij * v_j / (sum_j w_ij + floor * n_i)        normalize="sum"
+
+    A word stands for the common ones: "relu", "softmax", and "relu4/sum" for both of
+    ``activation="relu4", normalize="sum"``; ``parse`` reads it.
+
+    With "sum" the output is an average of values, and needs no factor at the start: with scores
+    and values of variance 1 its variance is E h^2 / (n (E h)^2), for relu 3.1 / n, relu2 6 / n,
+    relu3 12 / n, relu4 23 / n, beside softmax's 2.7 / n. What all values share passes as it is,
+    where the plain sum of relu multiplies it by the root of n; ReLUFormer divides by a gamma from
+    8 because of it. So gain starts at 1. The floor is nothing beside such weights (relu4's mean is
+    1.5), but scores of deviation 0.16 have a mean of 0.001, and their output is halved.
 
     Attributes:
-        activation: h, one of relu, relu2, relu6, gelu, silu, softplus, sigmoid, identity, or a
-            name given to ``flashpoint.register_activation``; or "softmax", which has none of the
-            settings below, so that twins differ in one word.
+        activation: h, one of relu, relu2, relu3, relu4, relu6, gelu, silu, softplus, sigmoid, exp,
+            identity, or a name given to ``flashpoint.register_activation``; or "softmax", which
+            has none of the settings below, so that twins differ in one word.
+        normalize: "length" or "sum"; "sum" wants h >= 0 and takes no alpha.
+        floor: of "sum", per key: a row whose weights are all zero gives zeros.
         alpha: exponent of the length: a number, "learned" or "learned_per_head".
         alpha_start: where a learned alpha starts.
         length: n_i. "visible": the keys that query i sees; "keys": all keys; or a number.
@@ -46,9 +63,13 @@ class AttentionSpec:
     Example:
         >>> AttentionSpec(activation="sigmoid", alpha=0, bias="-log_length").alpha
         0.0
+        >>> AttentionSpec.parse("relu4/sum") == AttentionSpec(activation="relu4", normalize="sum")
+        True
     """
 
     activation: str = "relu"
+    normalize: Normalize = "length"
+    floor: Annotated[float, _FLOOR] = FLOOR
     alpha: Annotated[float | Learned, _EXPONENT] = 1.0
     alpha_start: Annotated[float, _EXPONENT] = 1.0
     length: Annotated[Literal["visible", "keys"] | float, _LENGTH] = "visible"
@@ -59,9 +80,11 @@ class AttentionSpec:
 
     def __post_init__(self) -> None:
         check_choice("activation", self.activation, (*known_activations(), SOFTMAX))
+        check_choice("normalize", self.normalize, NORMALIZE)
         check_length(self.length)
         if not isinstance(self.length, str):
             object.__setattr__(self, "length", float(self.length))
+        object.__setattr__(self, "floor", check_number("floor", self.floor))
         for name in _WORDS:
             self._check_setting(name)
         check_bounds(self)
@@ -70,6 +93,27 @@ class AttentionSpec:
             raise InputError(
                 f"softmax attention has no {', '.join(changed)}: its weights sum to one. "
                 "Leave it out, or choose a pointwise activation."
+            )
+        self._check_division()
+
+    def _check_division(self) -> None:
+        """By the sum: nonnegative weights and no exponent. By the length: no floor."""
+        if not self.by_sum:
+            if self.floor != FLOOR:
+                raise InputError(
+                    f"floor={self.floor:g} is for normalize='sum', but normalize='length'. "
+                    "Leave it out, or set normalize to 'sum'."
+                )
+            return
+        if not find_activation(self.activation).is_nonnegative:
+            raise InputError(
+                f"normalize='sum' divides by sums of weights, and {self.activation!r} may be "
+                "negative. Choose another activation, or normalize='length'."
+            )
+        if self.alpha != 1.0:
+            raise InputError(
+                f"alpha={describe(self.alpha)} is the length's exponent, and normalize='sum' has "
+                "none. Leave it out, or set normalize to 'length'."
             )
 
     def _check_setting(self, name: str) -> None:
@@ -95,9 +139,24 @@ class AttentionSpec:
         """
         return getattr(self, name) in ("learned", "learned_per_head")
 
+    @property
+    def by_sum(self) -> bool:
+        """Whether weights are divided by their own sum."""
+        return self.normalize == "sum"
+
+    @property
+    def word(self) -> str:
+        """Activation and normalization in short, as ``parse`` reads them.
+
+        Example:
+            >>> AttentionSpec(activation="relu4", normalize="sum", gain=2.0).word
+            'relu4/sum'
+        """
+        return f"{self.activation}/sum" if self.by_sum else self.activation
+
     @classmethod
     def parse(cls, value: "AnySpec") -> "AttentionSpec":
-        """A spec from itself, from the name of an activation, or from its fields.
+        """A spec from itself, from a word as "relu" or "relu4/sum", or from its fields.
 
         Example:
             >>> AttentionSpec.parse("softmax") == AttentionSpec.parse({"activation": "softmax"})
@@ -106,7 +165,7 @@ class AttentionSpec:
         if isinstance(value, AttentionSpec):
             return value
         if isinstance(value, str):
-            return cls(activation=value)
+            return cls(**fields_of(value))
         if not isinstance(value, Mapping):
             raise InputError(
                 f"attention must be a name, a mapping or an AttentionSpec. Got {describe(value)}."
@@ -122,6 +181,17 @@ class AttentionSpec:
     def to_dict(self) -> dict[str, str | float]:
         """Every field as plain data; ``parse`` reads it back."""
         return dataclasses.asdict(self)
+
+
+def fields_of(word: str) -> dict[str, Any]:
+    """The fields that a word for an attention sets.
+
+    Example:
+        >>> fields_of("relu4/sum"), fields_of("softmax")
+        ({'activation': 'relu4', 'normalize': 'sum'}, {'activation': 'softmax'})
+    """
+    activation, slash, normalize = word.partition("/")
+    return {"activation": activation} | ({"normalize": normalize} if slash else {})
 
 
 AnySpec = AttentionSpec | str | Mapping[str, Any]
