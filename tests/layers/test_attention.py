@@ -11,6 +11,7 @@ from torch import nn
 from flashpoint import attention
 from flashpoint.errors import InputError
 from flashpoint.layers.attention import Attention
+from flashpoint.layers.output import GatedRMSNorm
 from flashpoint.layers.spec import AttentionSpec
 
 ACTIVATIONS = {"relu": F.relu, "gelu": F.gelu, "softplus": F.softplus, "sigmoid": torch.sigmoid}
@@ -65,6 +66,7 @@ def textbook(layer, x, context=None, **options):
     k, v = (t.repeat_interleave(H // layer.num_kv_heads, dim=1) for t in (k, v))
     o = textbook_weights(layer, q, k, **options) @ v
     o = o.transpose(1, 2).reshape(*x.shape[:2], E)
+    o = normed_output(layer, o)
     if layer.gate is not None:
         gates = {"sigmoid": torch.sigmoid, "silu": F.silu, "identity": lambda z: z}
         o = o * gates[layer.gate_kind](x @ state["gate.weight"].T)
@@ -80,6 +82,16 @@ def normed(layer, name, x):
     else:
         return x
     return x * module.weight
+
+
+def normed_output(layer, o):
+    if not isinstance(layer.norm, GatedRMSNorm):
+        return normed(layer, "norm", o)
+    return (
+        o
+        / (o.square().mean(-1, keepdim=True) + 1e-6).sqrt()
+        * torch.sigmoid(layer.norm.weight * o)
+    )
 
 
 def assert_close(got, expected):
@@ -139,14 +151,20 @@ SETTINGS = {
     "sigmoid gate": {"gate": "sigmoid"},
     "silu gate": {"gate": "silu"},
     "linear gate": {"gate": "identity"},
+    "output layer norm": {"output_norm": "layer"},
+    "output rms norm, gate": {"output_norm": "rms", "gate": "silu"},
+    "gated rms norm": {"output_norm": "gated_rms"},
 }
 
 
-@pytest.mark.parametrize("activation", ["relu", "softmax"])
+@pytest.mark.parametrize("word", ["relu", "gain per head", "relu4/sum", "softmax"])
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
-def test_settings_match_the_formula(activation, settings):
-    layer, x = make_layer(AttentionSpec(activation=activation), **settings), make_x()
-    assert_close(layer(x, causal=True), textbook(layer, x, causal=True))
+def test_settings_match_the_formula(word, settings):
+    layer, x = make_layer(SPECS[word], **settings), make_x()
+    expected = textbook(layer, x, causal=True)
+    assert_close(layer(x, causal=True), expected)
+    with torch.no_grad():
+        assert_close(layer(x, causal=True), expected)
 
 
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
@@ -192,10 +210,9 @@ def test_padding_changes_nothing(word):
     assert_close(o[:, :L], layer(x))
 
 
-@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
-def test_exp_divided_by_its_sum_is_softmax(options):
-    if not is_served(SPECS["softmax"], options):
-        pytest.skip("softmax takes bool masks")
+@pytest.mark.parametrize("which", [w for w in OPTIONS if is_served(SPECS["softmax"], OPTIONS[w])])
+def test_exp_divided_by_its_sum_is_softmax(which):
+    options = OPTIONS[which]
     layers = [make_layer(SPECS[word], num_kv_heads=2) for word in ("exp/sum", "softmax")]
     layers[0].load_state_dict(layers[1].state_dict())
     assert_close(layers[0](make_x(), **options), layers[1](make_x(), **options))
@@ -281,6 +298,20 @@ def test_gain_leaves_proj_to_whoever_took_its_place():
     torch.testing.assert_close(layer(x), plain + 1.0)
 
 
+@pytest.mark.parametrize("kind", ["layer", "rms", "gated_rms"])
+def test_output_norm_starts_anew_and_leaves_zeros_alone(kind):
+    layer = Attention(8, 2, output_norm=kind, proj_bias=False)
+    start = 0.0 if kind == "gated_rms" else 1.0
+    assert (layer.norm.weight == start).all()
+    layer.norm.weight.data.fill_(7.0)
+    layer.reset_parameters()
+    assert (layer.norm.weight == start).all()
+    x = torch.randn(2, 5, 8)
+    assert not layer(x, key_lengths=torch.tensor([5, 0]))[1].any()
+    with torch.autocast("cpu", torch.bfloat16):
+        assert layer(x).dtype == torch.bfloat16
+
+
 def test_gain_may_be_wider_than_its_layer():
     layer = Attention(8, 2, AttentionSpec(gain="learned")).bfloat16()
     layer.gain.data = layer.gain.data.float()
@@ -306,6 +337,7 @@ def test_twins_have_the_same_parameters(other):
         (lambda: Attention(12, 4, num_kv_heads=3), "num_kv_heads=3"),
         (lambda: Attention(12, 4, num_kv_heads=0), "num_kv_heads=0"),
         (lambda: Attention(12, 4, qk_norm="layr"), "Did you mean 'layer'"),
+        (lambda: Attention(12, 4, output_norm="lyer"), "Did you mean 'layer'"),
         (lambda: Attention(12, 4, gate="tanh"), "gate='tanh' is unknown"),
         (lambda: Attention(12, 4)(torch.ones(1, 2, 12), torch.ones(1, 2, 12)), "no context"),
         (lambda: Attention(12, 4, context_dim=6)(torch.ones(1, 2, 12)), "pass a context"),

@@ -5,7 +5,7 @@ Shapes: B batch, L tokens, E embedding, H query heads, Hkv key heads, D head dim
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from flashpoint.errors import InputError, check_choice
 from flashpoint.layers.cache import KeyValueCache
+from flashpoint.layers.output import GATES, Gate, OutputNorm, activate_gate, make_output_norm
 from flashpoint.layers.qk_norm import QkNorm, head_norm_of, is_head_norm, make_norm
 from flashpoint.layers.softmax import attend_softmax, check_softmax_mask, softmax_weights
 from flashpoint.layers.spec import SOFTMAX, AnySpec, AttentionSpec
@@ -21,10 +22,6 @@ from flashpoint.layers.visibility import Visibility, rows_of
 from flashpoint.ops.api import attention, attention_qkvpacked
 from flashpoint.ops.spec import Activation, find_activation
 from flashpoint.shapes import Float, Int
-
-Gate = Literal["none", "sigmoid", "silu", "identity"]
-
-GATES = ("none", "sigmoid", "silu", "identity")
 
 
 class Attention(PointwiseTerms):
@@ -41,6 +38,8 @@ class Attention(PointwiseTerms):
         gate: an extra projection of x, without bias, times the attention's output before proj:
             after "sigmoid", "silu" or as it is ("identity"). "none": no gate. The paper (arXiv
             2309.08586, figure 4) has one and says neither which activation nor whether a bias.
+        output_norm: of all heads' output together, before the gate and proj: "layer" or "rms",
+            scale only; "gated_rms", which is ReLA's; or "none".
         qkv_bias, proj_bias: whether these projections have biases.
         context_dim: width of the context that gives k and v. None: x gives them.
         attend: what computes pointwise attention; takes the arguments of
@@ -63,6 +62,7 @@ class Attention(PointwiseTerms):
         num_kv_heads: int | None = None,
         qk_norm: QkNorm = "none",
         gate: Gate = "none",
+        output_norm: OutputNorm = "none",
         qkv_bias: bool = True,
         proj_bias: bool = True,
         context_dim: int | None = None,
@@ -85,6 +85,7 @@ class Attention(PointwiseTerms):
         check_choice("gate", gate, GATES)
         self.gate_kind = gate
         self.gate = None if gate == "none" else nn.Linear(dim, dim, bias=False)
+        self.norm = make_output_norm(output_norm, dim)
         self.proj = nn.Linear(dim, dim, bias=proj_bias)
         self.reset_parameters()
 
@@ -209,14 +210,14 @@ class Attention(PointwiseTerms):
     def _project_back(
         self, x: Float[Tensor, "B Lq E"], o: Float[Tensor, "B H Lq D"]
     ) -> Float[Tensor, "B Lq E"]:
-        """The gain, the gate, and proj."""
+        """The gain, the norm, the gate, and proj."""
         gain = self._outer_gain
         in_proj = gain if isinstance(gain, Tensor) and self._proj_takes_gain else None
         if gain is not None and in_proj is None:
             o = (o * gain).to(o.dtype)
-        o = o.transpose(1, 2).flatten(2)  # [B, Lq, E]
+        o = self.norm(o.transpose(1, 2).flatten(2))  # [B, Lq, E]
         if self.gate is not None:
-            o = o * _activate_gate(self.gate(x), self.gate_kind)
+            o = o * activate_gate(self.gate(x), self.gate_kind)
         if in_proj is None:
             return self.proj(o)
         weight = self.proj.weight
@@ -227,11 +228,12 @@ class Attention(PointwiseTerms):
     def _proj_takes_gain(self) -> bool:
         """Whether a learned gain goes into proj's matrix: in training, instead of into all tokens.
 
-        Not where something else took proj's place, or hooks want it to be called.
+        Not where a norm lies between, something else took proj's place, or hooks want it called.
         """
         proj = self.proj
         hooks = (proj._forward_hooks, proj._forward_pre_hooks, proj._backward_hooks)
-        return torch.is_grad_enabled() and type(proj) is nn.Linear and not any(hooks)
+        is_plain = type(proj) is nn.Linear and isinstance(self.norm, nn.Identity)
+        return torch.is_grad_enabled() and is_plain and not any(hooks)
 
     def _recall(
         self, cache: KeyValueCache, k: Tensor, v: Tensor, causal: bool, lengths: Tensor | None
@@ -380,9 +382,3 @@ def _check_heads(dim: int, num_heads: int, num_kv_heads: int) -> None:
             f"dim={dim}, num_heads={num_heads}, num_kv_heads={num_kv_heads}: heads must divide "
             "the dim, and key heads must divide the heads."
         )
-
-
-def _activate_gate(x: Tensor, kind: str) -> Tensor:
-    if kind == "identity":
-        return x
-    return x.sigmoid() if kind == "sigmoid" else F.silu(x)

@@ -153,8 +153,9 @@ def text_model_config(name: str, **overrides: Any) -> ReLUFormerConfig:
     _check_fields(name, overrides, ReLUFormerConfig)
     fields |= overrides
     _complete(name, fields, ("width", "encoder_depth", "decoder_depth", "num_heads"))
-    if "attention" in fields:
-        fields["attention"] = text_attention(fields["attention"])
+    for field in ("attention", "cross_attention"):
+        if fields.get(field) is not None:
+            fields[field] = text_attention(fields[field])
     return ReLUFormerConfig(**fields)
 
 

@@ -79,6 +79,16 @@ def test_label_says_what_divides(tmp_path, attention, words):
     assert describe_attention(dataclasses.replace(run, config=config)) == words
 
 
+def test_label_names_cross_attention_where_it_is_another(tmp_path):
+    (run,) = read_runs([make_run(tmp_path / "run")])
+    labels = []
+    for cross in (None, "softmax", {"activation": "relu2", "normalize": "sum"}):
+        config = {"model": {"attention": "relu4/sum", "cross_attention": cross}}
+        labels.append(describe_attention(dataclasses.replace(run, config=config)))
+    others = ["relu4/sum; cross softmax", "relu4/sum; cross relu2/sum"]
+    assert labels == ["relu4/sum", *others]
+
+
 def test_attention_is_shown_where_its_files_are(twins):
     add_attention(twins[0])
     page = Page(report_runs(twins, title=""))

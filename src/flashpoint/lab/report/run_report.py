@@ -78,9 +78,16 @@ def describe_attention(run: RunFiles) -> str:
         ...                             validation=[], statistics=None, maps=[]))
         'relu, alpha 0.5'
 
-    Weights that are divided by their own sum have it behind a slash: 'relu4/sum'.
+    Weights divided by their own sum have it behind a slash, 'relu4/sum'; cross-attention is named
+    where it is another.
     """
-    spec = mapping_of(run.config, "model").get("attention", "relu")
+    model = mapping_of(run.config, "model")
+    words, cross = _label(model.get("attention", "relu")), model.get("cross_attention")
+    return words if cross is None else f"{words}; cross {_label(cross)}"
+
+
+def _label(spec: object) -> str:
+    """An attention by its word and what is not as usual."""
     if not isinstance(spec, Mapping):
         return str(spec)
     changed = [f"{k} {spec[k]}" for k, plain in _PLAIN.items() if spec.get(k, plain) != plain]

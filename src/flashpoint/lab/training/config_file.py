@@ -18,6 +18,7 @@ Values = dict[str, Any]
 _SHORT: dict[str, Callable[[str], Values]] = {
     "model": lambda word: {"name": word},
     "attention": fields_of,
+    "cross_attention": fields_of,
 }
 """Sections that may be written as one word, and the fields it fills."""
 
