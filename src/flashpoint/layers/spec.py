@@ -3,13 +3,23 @@
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+
+from torch import Tensor
 
 from flashpoint.bounds import Bounds, check_bounds
 from flashpoint.errors import InputError, check_choice, describe, hint
 from flashpoint.ops.api import FLOOR, NORMALIZE, Normalize
 from flashpoint.ops.check import check_length, check_number
-from flashpoint.ops.spec import find_activation, known_activations
+from flashpoint.ops.spec import (
+    Activation,
+    find_activation,
+    known_activations,
+    register_activation,
+)
+
+if TYPE_CHECKING:
+    from flashpoint.layers.named import NamedAttention
 
 Learned = Literal["learned", "learned_per_head"]
 
@@ -26,6 +36,18 @@ _WORDS = {
     "gain": ("learned", "learned_per_head"),
     "bias": (LOG_LENGTH, "learned", "learned_per_head"),
 }
+
+
+def _cube(scores: Tensor) -> Tensor:
+    return scores * scores * scores
+
+
+def _cube_slope(scores: Tensor) -> Tensor:
+    return 3.0 * scores * scores
+
+
+# Polynomial attention's. It has no kernels: on a GPU the definition in plain PyTorch serves it.
+register_activation(Activation("cube", _cube, _cube_slope, degree=3))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,8 +69,9 @@ class AttentionSpec:
 
     Attributes:
         activation: h, one of relu, relu2, relu3, relu4, relu6, gelu, silu, softplus, sigmoid, exp,
-            identity, or a name given to ``flashpoint.register_activation``; or "softmax", which
-            has none of the settings below, so that twins differ in one word.
+            identity, cube (x^3, of polynomial attention), or a name given to
+            ``flashpoint.register_activation``; or "softmax", which has none of the settings below,
+            so that twins differ in one word.
         normalize: "length" or "sum"; "sum" wants h >= 0 and takes no alpha.
         floor: of "sum", per key: a row whose weights are all zero gives zeros.
         alpha: exponent of the length: a number, "learned" or "learned_per_head".
@@ -177,6 +200,21 @@ class AttentionSpec:
                     f"Known: {', '.join(_DEFAULTS)}."
                 )
         return cls(**value)
+
+    @staticmethod
+    def named(name: str) -> "NamedAttention":
+        """An attention of the literature by its name, with the options that a layer needs for it.
+
+        Known: sigmoid_attention, hstu, rela, gau, polynomial, threshold.
+
+        Example:
+            >>> AttentionSpec.named("gau").spec.word, AttentionSpec.named("gau").gate
+            ('relu2', 'silu')
+        """
+        from flashpoint.layers.named import RELATIVES
+
+        check_choice("name", name, tuple(RELATIVES))
+        return RELATIVES[name]
 
     def to_dict(self) -> dict[str, str | float]:
         """Every field as plain data; ``parse`` reads it back."""
