@@ -1,6 +1,7 @@
 """Relatives by name, each beside its paper's formula in plain float64 PyTorch."""
 
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from flashpoint.layers import Attention
 from flashpoint.layers.named import RELATIVES
 from flashpoint.ops.spec import find_activation
 
+PAGE = Path(__file__).parents[2] / "docs" / "which-attention.md"
 every_name = pytest.mark.parametrize("name", RELATIVES)
 
 
@@ -117,6 +119,13 @@ def test_unknown_name_is_one_line_with_those_that_are_known():
 
 def test_docstring_lists_all_names():
     assert f"Known: {', '.join(RELATIVES)}." in AttentionSpec.named.__doc__
+
+
+@every_name
+def test_page_has_a_row_for_every_relative(name):
+    rows = [line for line in PAGE.read_text().splitlines() if f"name `{name}`" in line]
+    assert len(rows) == 1
+    assert f"https://arxiv.org/abs/{RELATIVES[name].paper}" in rows[0]
 
 
 def test_cube_is_its_formula_with_its_slope():
