@@ -312,6 +312,18 @@ def test_output_norm_starts_anew_and_leaves_zeros_alone(kind):
         assert layer(x).dtype == torch.bfloat16
 
 
+@pytest.mark.parametrize("context_dim", [None, 64])
+def test_kernels_of_q_k_and_v_start_smaller_if_told(context_dim):
+    layers = []
+    for qkv_init in (1.0, 0.5):
+        torch.manual_seed(0)
+        layers.append(Attention(64, 4, gate="silu", qkv_init=qkv_init, context_dim=context_dim))
+    names = ("qkv",) if context_dim is None else ("q", "kv")
+    for name, kernel in layers[0].named_parameters():
+        factor = 0.5 if name.partition(".")[0] in names else 1.0
+        torch.testing.assert_close(layers[1].get_parameter(name), factor * kernel)
+
+
 def test_gain_may_be_wider_than_its_layer():
     layer = Attention(8, 2, AttentionSpec(gain="learned")).bfloat16()
     layer.gain.data = layer.gain.data.float()

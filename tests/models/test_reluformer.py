@@ -117,6 +117,33 @@ def test_model_is_the_transformer_of_pytorch(pre_norm):
     )
 
 
+@pytest.mark.parametrize("pre_norm", [True, False])
+def test_block_is_the_encoder_layer_of_pytorch(pre_norm):
+    """With gradients, and padding that nobody sees."""
+    block = make(attention=SOFTMAX, pre_norm=pre_norm).double().encoder[0]
+    options = {"dropout": 0.0, "batch_first": True, "dtype": torch.float64}
+    theirs = nn.TransformerEncoderLayer(32, 4, 48, norm_first=pre_norm, **options)
+    copy_attention(block.attn, theirs.self_attn)
+    theirs.linear1.load_state_dict(block.memory.fc1.state_dict())
+    theirs.linear2.load_state_dict(block.memory.fc2.state_dict())
+    x = torch.randn(3, 7, 32, dtype=torch.float64, requires_grad=True)
+    lengths = torch.tensor([7, 4, 1])
+    exists = torch.arange(7) < lengths[:, None]
+    ours, _, _ = block(x, lengths=lengths)
+    other = theirs(x, src_key_padding_mask=~exists)
+    torch.testing.assert_close(ours[exists], other[exists], rtol=1e-9, atol=1e-10)
+    grads = [torch.autograd.grad(o[exists].square().sum(), x)[0] for o in (ours, other)]
+    torch.testing.assert_close(*grads, rtol=1e-9, atol=1e-9)
+
+
+def test_start_of_q_k_and_v_is_an_option():
+    models = [make(qkv_init=gain, pre_norm=False) for gain in (1.0, 2**-0.5)]
+    pairs = zip(*(model.named_parameters() for model in models), strict=True)
+    for (name, one), (_, other) in pairs:
+        is_qkv = name.split(".")[-2] in ("qkv", "q", "kv")
+        torch.testing.assert_close(other, one * 2**-0.5 if is_qkv else one)
+
+
 def copy_attention(ours, theirs):
     first = [ours.qkv] if not ours.is_cross else [ours.q, ours.kv]
     theirs.in_proj_weight.data = torch.cat([layer.weight.data for layer in first])
@@ -295,6 +322,7 @@ def test_blocks_are_readable_by_name():
         ({"dropout": 1.0}, "dropout=1.0 must be a number from 0 to below 1"),
         ({"pre_norm": 1}, "pre_norm must be True or False"),
         ({"memory_activation": "rellu"}, "Did you mean 'relu'"),
+        ({"qkv_init": 0.0}, "qkv_init=0.0 must be a number above 0"),
         ({"qk_norm": "layr"}, "qk_norm='layr' is unknown. Did you mean 'layer'"),
         ({"gate": "tanh"}, "gate='tanh' is unknown"),
         ({"output_norm": "group"}, "output_norm='group' is unknown"),

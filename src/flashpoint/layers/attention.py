@@ -41,6 +41,7 @@ class Attention(PointwiseTerms):
         output_norm: of all heads' output together, before the gate and proj: "layer" or "rms",
             scale only; "gated_rms", which is ReLA's; or "none".
         qkv_bias, proj_bias: whether these projections have biases.
+        qkv_init: gain of the kernels of q, k and v at the start, 1 / sqrt(2) in fairseq.
         context_dim: width of the context that gives k and v. None: x gives them.
         attend: what computes pointwise attention; takes the arguments of
             ``flashpoint.attention``. Softmax goes to PyTorch's SDPA. Left as it is, plain
@@ -65,6 +66,7 @@ class Attention(PointwiseTerms):
         output_norm: OutputNorm = "none",
         qkv_bias: bool = True,
         proj_bias: bool = True,
+        qkv_init: float = 1.0,
         context_dim: int | None = None,
         attend: Callable[..., Tensor] = attention,
     ) -> None:
@@ -74,7 +76,7 @@ class Attention(PointwiseTerms):
         self.attend = attend
         self.num_heads, self.num_kv_heads = num_heads, num_kv_heads
         self.head_dim = dim // num_heads
-        self.is_cross = context_dim is not None
+        self.is_cross, self.qkv_init = context_dim is not None, qkv_init
         kv_dim = 2 * num_kv_heads * self.head_dim
         if context_dim is None:
             self.qkv = nn.Linear(dim, dim + kv_dim, bias=qkv_bias)
@@ -97,8 +99,9 @@ class Attention(PointwiseTerms):
         parts = {"qkv": [self.num_heads * self.head_dim, kv, kv], "kv": [kv, kv]}
         for name, module in self.named_children():
             if isinstance(module, nn.Linear):
+                gain = self.qkv_init if name in ("qkv", "q", "kv") else 1.0
                 for kernel in module.weight.split(parts.get(name, [module.out_features])):
-                    nn.init.xavier_uniform_(kernel)
+                    nn.init.xavier_uniform_(kernel, gain)
                 if "bias" in dict(module.named_parameters()):
                     nn.init.zeros_(module.bias)
             elif isinstance(module, (nn.LayerNorm, nn.RMSNorm)):

@@ -72,7 +72,7 @@ class ReLUFormerConfig:
             parts, as by ``--set model.attention.gain=...``, has the defaults of ``AttentionSpec``
             (alpha 1) for the rest, not these.
         cross_attention: that of attention from target to source. None: the same as the others.
-        qk_norm, gate, output_norm: of every attention, see ``layers.Attention``.
+        qk_norm, gate, output_norm, qkv_init: of every attention, see ``layers.Attention``.
         memory_activation, memory_norm: see ``KeyValueMemory``; "softmax" and True are the paper's
             equivalent of relu.
         pre_norm: x + f(norm(x)); False is norm(x + f(x)).
@@ -91,6 +91,7 @@ class ReLUFormerConfig:
     qk_norm: QkNorm = "none"
     gate: Gate = "none"
     output_norm: OutputNorm = "none"
+    qkv_init: Annotated[float, Bounds(0.0, 100.0, above=True)] = 1.0
     memory_activation: str = "relu"
     memory_norm: bool = False
     pre_norm: bool = True
@@ -141,7 +142,7 @@ class Block(nn.Module):
         super().__init__()
         width, heads = config.width, config.num_heads
         own, cross = config.specs
-        options: dict[str, Any] = {name: getattr(config, name) for name in _CHOICES}
+        options: dict[str, Any] = {n: getattr(config, n) for n in (*_CHOICES, "qkv_init")}
         self.is_pre_norm, self.is_decoder = config.pre_norm, is_decoder
         self.norm1 = nn.LayerNorm(width)
         self.attn = Attention(width, heads, own, **options)
