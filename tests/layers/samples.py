@@ -19,6 +19,22 @@ SPECS = {
     "learned, number": AttentionSpec(alpha="learned", alpha_start=0.6, length=5),
     "gain": AttentionSpec(alpha=0.5, gain="learned", gain_start=0.2),
     "gain per head": AttentionSpec(alpha=0.5, gain="learned_per_head", gain_start=-2),
+    "relu4/sum": AttentionSpec.parse("relu4/sum"),
+    "sum, numbers": AttentionSpec(
+        activation="relu2", normalize="sum", floor=0.05, gain=1.5, bias=0.25, length="keys"
+    ),
+    "sum, learned": AttentionSpec(
+        activation="relu3",
+        normalize="sum",
+        gain="learned_per_head",
+        gain_start=2,
+        bias="learned",
+        length=5,
+    ),
+    "sum, log": AttentionSpec(
+        activation="sigmoid", normalize="sum", bias="-log_length", gain="learned", gain_start=0.5
+    ),
+    "exp/sum": AttentionSpec(activation="exp", normalize="sum", floor=0),
     "softmax": AttentionSpec(activation="softmax"),
 }
 

@@ -11,9 +11,12 @@ from torch import nn
 from flashpoint import attention
 from flashpoint.errors import InputError
 from flashpoint.layers.attention import Attention
+from flashpoint.layers.output import GatedRMSNorm
 from flashpoint.layers.spec import AttentionSpec
 
 ACTIVATIONS = {"relu": F.relu, "gelu": F.gelu, "softplus": F.softplus, "sigmoid": torch.sigmoid}
+ACTIVATIONS |= {f"relu{power}": lambda s, p=power: F.relu(s) ** p for power in (2, 3, 4)}
+ACTIVATIONS |= {"exp": torch.exp}
 
 
 def seen_by(num_queries, num_keys, mask=None, causal=False, key_lengths=None):
@@ -42,8 +45,11 @@ def textbook_weights(layer, q, k, mask=None, **options):
         for name in ("alpha", "gain", "bias")
     )
     bias = -n.log() if spec.bias == "-log_length" else bias
-    weights = gain * n**-alpha * ACTIVATIONS[spec.activation](scores + bias) * seen
-    return weights if mask is None or mask.dtype == torch.bool else weights * mask
+    weights = ACTIVATIONS[spec.activation](scores + bias) * seen
+    weights = weights if mask is None or mask.dtype == torch.bool else weights * mask
+    if spec.normalize == "length":
+        return gain * n**-alpha * weights
+    return gain * weights / (weights.sum(-1, keepdim=True) + spec.floor * n).clamp(min=1e-300)
 
 
 def textbook(layer, x, context=None, **options):
@@ -60,6 +66,7 @@ def textbook(layer, x, context=None, **options):
     k, v = (t.repeat_interleave(H // layer.num_kv_heads, dim=1) for t in (k, v))
     o = textbook_weights(layer, q, k, **options) @ v
     o = o.transpose(1, 2).reshape(*x.shape[:2], E)
+    o = normed_output(layer, o)
     if layer.gate is not None:
         gates = {"sigmoid": torch.sigmoid, "silu": F.silu, "identity": lambda z: z}
         o = o * gates[layer.gate_kind](x @ state["gate.weight"].T)
@@ -75,6 +82,16 @@ def normed(layer, name, x):
     else:
         return x
     return x * module.weight
+
+
+def normed_output(layer, o):
+    if not isinstance(layer.norm, GatedRMSNorm):
+        return normed(layer, "norm", o)
+    return (
+        o
+        / (o.square().mean(-1, keepdim=True) + 1e-6).sqrt()
+        * torch.sigmoid(layer.norm.weight * o)
+    )
 
 
 def assert_close(got, expected):
@@ -134,14 +151,20 @@ SETTINGS = {
     "sigmoid gate": {"gate": "sigmoid"},
     "silu gate": {"gate": "silu"},
     "linear gate": {"gate": "identity"},
+    "output layer norm": {"output_norm": "layer"},
+    "output rms norm, gate": {"output_norm": "rms", "gate": "silu"},
+    "gated rms norm": {"output_norm": "gated_rms"},
 }
 
 
-@pytest.mark.parametrize("activation", ["relu", "softmax"])
+@pytest.mark.parametrize("word", ["relu", "gain per head", "relu4/sum", "softmax"])
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
-def test_settings_match_the_formula(activation, settings):
-    layer, x = make_layer(AttentionSpec(activation=activation), **settings), make_x()
-    assert_close(layer(x, causal=True), textbook(layer, x, causal=True))
+def test_settings_match_the_formula(word, settings):
+    layer, x = make_layer(SPECS[word], **settings), make_x()
+    expected = textbook(layer, x, causal=True)
+    assert_close(layer(x, causal=True), expected)
+    with torch.no_grad():
+        assert_close(layer(x, causal=True), expected)
 
 
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
@@ -163,9 +186,9 @@ def test_softmax_is_torchs_multihead_attention():
     assert_close(layer(x), theirs(x, x, x, need_weights=False)[0])
 
 
-@pytest.mark.parametrize("activation", ["relu", "softmax"])
-def test_query_that_sees_nothing_gets_zeros_and_finite_gradients(activation):
-    layer, x = make_layer(AttentionSpec(activation=activation), proj_bias=False), make_x()
+@pytest.mark.parametrize("word", ["relu", "softmax", "relu4/sum", "exp/sum"])
+def test_query_that_sees_nothing_gets_zeros_and_finite_gradients(word):
+    layer, x = make_layer(SPECS[word], proj_bias=False), make_x()
     mask = torch.ones(L, L, dtype=torch.bool)
     mask[2] = False
     o = layer(x, mask=mask)
@@ -179,13 +202,49 @@ def test_query_that_sees_nothing_gets_zeros_and_finite_gradients(activation):
     assert all(p.grad.isfinite().all() for p in layer.parameters())
 
 
-@pytest.mark.parametrize("activation", ["relu", "sigmoid", "softmax"])
-def test_padding_changes_nothing(activation):
-    bias = "-log_length" if activation == "sigmoid" else 0.0
-    layer, x = make_layer(AttentionSpec(activation=activation, bias=bias)), make_x()
+@pytest.mark.parametrize("word", ["relu", "sigmoid", "softmax", "relu4/sum", "sum, log"])
+def test_padding_changes_nothing(word):
+    layer, x = make_layer(SPECS[word]), make_x()
     padded = torch.cat([x, make_x(seed=9, tokens=5)], dim=1)
     o = layer(padded, key_lengths=torch.full((B,), L))
     assert_close(o[:, :L], layer(x))
+
+
+@pytest.mark.parametrize("which", [w for w in OPTIONS if is_served(SPECS["softmax"], OPTIONS[w])])
+def test_exp_divided_by_its_sum_is_softmax(which):
+    options = OPTIONS[which]
+    layers = [make_layer(SPECS[word], num_kv_heads=2) for word in ("exp/sum", "softmax")]
+    layers[0].load_state_dict(layers[1].state_dict())
+    assert_close(layers[0](make_x(), **options), layers[1](make_x(), **options))
+
+
+def test_row_of_zero_weights_gives_zeros_and_finite_gradients():
+    """Every score negative, with a floor and without."""
+    for floor in (1e-3, 0.0):
+        spec = AttentionSpec(activation="relu4", normalize="sum", floor=floor)
+        layer = make_layer(spec, qkv_bias=False, proj_bias=False)
+        layer.qkv.weight.data[E : 2 * E] = -layer.qkv.weight.data[:E]  # k = -q
+        x = make_x(tokens=1)
+        layer(x).sum().backward()
+        assert not layer(x).any()
+        assert all(p.grad.isfinite().all() for p in layer.parameters())
+        q, k, _ = layer.project(x)
+        assert not layer.weights(q, k).any()
+
+
+def test_sum_passes_normalization_and_no_alpha_to_the_operator():
+    seen = []
+
+    def attend(q, k, v, **options):
+        seen.append(options)
+        return attention(q, k, v, **options)
+
+    for spec in ("relu4/sum", "relu"):
+        Attention(E, H, spec, attend=attend)(make_x().float())
+    assert seen[0]["normalize"] == "sum"
+    assert seen[0]["floor"] == 1e-3
+    assert "alpha" not in seen[0]
+    assert "normalize" not in seen[1]  # as whoever attends knew it before
 
 
 def test_learned_alpha_still_calls_the_operator_once():
@@ -239,6 +298,32 @@ def test_gain_leaves_proj_to_whoever_took_its_place():
     torch.testing.assert_close(layer(x), plain + 1.0)
 
 
+@pytest.mark.parametrize("kind", ["layer", "rms", "gated_rms"])
+def test_output_norm_starts_anew_and_leaves_zeros_alone(kind):
+    layer = Attention(8, 2, output_norm=kind, proj_bias=False)
+    start = 0.0 if kind == "gated_rms" else 1.0
+    assert (layer.norm.weight == start).all()
+    layer.norm.weight.data.fill_(7.0)
+    layer.reset_parameters()
+    assert (layer.norm.weight == start).all()
+    x = torch.randn(2, 5, 8)
+    assert not layer(x, key_lengths=torch.tensor([5, 0]))[1].any()
+    with torch.autocast("cpu", torch.bfloat16):
+        assert layer(x).dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("context_dim", [None, 64])
+def test_kernels_of_q_k_and_v_start_smaller_if_told(context_dim):
+    layers = []
+    for qkv_init in (1.0, 0.5):
+        torch.manual_seed(0)
+        layers.append(Attention(64, 4, gate="silu", qkv_init=qkv_init, context_dim=context_dim))
+    names = ("qkv",) if context_dim is None else ("q", "kv")
+    for name, kernel in layers[0].named_parameters():
+        factor = 0.5 if name.partition(".")[0] in names else 1.0
+        torch.testing.assert_close(layers[1].get_parameter(name), factor * kernel)
+
+
 def test_gain_may_be_wider_than_its_layer():
     layer = Attention(8, 2, AttentionSpec(gain="learned")).bfloat16()
     layer.gain.data = layer.gain.data.float()
@@ -264,6 +349,7 @@ def test_twins_have_the_same_parameters(other):
         (lambda: Attention(12, 4, num_kv_heads=3), "num_kv_heads=3"),
         (lambda: Attention(12, 4, num_kv_heads=0), "num_kv_heads=0"),
         (lambda: Attention(12, 4, qk_norm="layr"), "Did you mean 'layer'"),
+        (lambda: Attention(12, 4, output_norm="lyer"), "Did you mean 'layer'"),
         (lambda: Attention(12, 4, gate="tanh"), "gate='tanh' is unknown"),
         (lambda: Attention(12, 4)(torch.ones(1, 2, 12), torch.ones(1, 2, 12)), "no context"),
         (lambda: Attention(12, 4, context_dim=6)(torch.ones(1, 2, 12)), "pass a context"),
@@ -281,11 +367,12 @@ def test_wrong_use_is_one_line(make, message):
 
 
 @pytest.mark.parametrize("context_dim", [None, 12])
-@pytest.mark.parametrize("word", ["relu2", "softmax"])
+@pytest.mark.parametrize("word", ["relu2", "softmax", "relu4/sum"])
 def test_layer_takes_a_word_or_fields_for_its_spec(word, context_dim):
-    for given in (word, {"activation": word}, AttentionSpec(activation=word)):
+    spec = AttentionSpec.parse(word)
+    for given in (word, spec.to_dict(), spec):
         layer = Attention(64, 4, given, context_dim=context_dim)
-        assert layer.spec == AttentionSpec(activation=word)
+        assert layer.spec == spec
     with pytest.raises(InputError, match="Did you mean 'softmax'"):
         Attention(64, 4, "softmx")
     with pytest.raises(InputError, match="a name, a mapping or an AttentionSpec"):

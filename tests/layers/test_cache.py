@@ -16,6 +16,11 @@ SPECS = {
     "number": AttentionSpec(length=7),
     "sigmoid": AttentionSpec(activation="sigmoid", alpha=0, bias="-log_length"),
     "learned": AttentionSpec(alpha="learned", alpha_start=0.4),
+    "relu4/sum": AttentionSpec.parse("relu4/sum"),
+    "sum, keys": AttentionSpec(
+        activation="relu2", normalize="sum", floor=0.1, length="keys", gain="learned"
+    ),
+    "sum, log": AttentionSpec(activation="softplus", normalize="sum", bias="-log_length"),
     "softmax": AttentionSpec(activation="softmax"),
 }
 every_spec = pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
@@ -58,9 +63,9 @@ def test_token_by_token_is_all_at_once(spec, first, capacity):
     assert cache.lengths.tolist() == [L] * B
 
 
-@pytest.mark.parametrize("spec", [SPECS["relu"], SPECS["sigmoid"], SPECS["softmax"]])
-def test_samples_of_different_lengths_go_on_each_behind_its_last_token(spec):
-    layer, cache = make_layer(spec), KeyValueCache(4)
+@pytest.mark.parametrize("word", ["relu", "sigmoid", "relu4/sum", "softmax"])
+def test_samples_of_different_lengths_go_on_each_behind_its_last_token(word):
+    layer, cache = make_layer(SPECS[word]), KeyValueCache(4)
     lengths = torch.tensor([5, 1, 3])
     prompt, more = make_x(5), make_x(4, seed=7)
     first = layer(prompt, causal=True, key_lengths=lengths, cache=cache)

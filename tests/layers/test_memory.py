@@ -12,12 +12,13 @@ from flashpoint.ops.spec import BUILTIN
 E, SLOTS = 12, 40
 FUNCTIONS = {
     "relu": F.relu,
-    "relu2": lambda s: F.relu(s) ** 2,
+    **{f"relu{power}": lambda s, p=power: F.relu(s) ** p for power in (2, 3, 4)},
     "relu6": F.relu6,
     "gelu": F.gelu,
     "silu": F.silu,
     "softplus": F.softplus,
     "sigmoid": torch.sigmoid,
+    "exp": torch.exp,
     "identity": lambda s: s,
     "softmax": lambda s: s.exp() / s.exp().sum(-1, keepdim=True),
 }

@@ -4,9 +4,12 @@ import dataclasses
 import json
 
 import pytest
+import torch
 
+from flashpoint import Activation, register_activation
 from flashpoint.errors import InputError
 from flashpoint.layers.spec import AttentionSpec
+from flashpoint.ops import spec as ops_spec
 from flashpoint.ops.spec import BUILTIN
 
 
@@ -23,6 +26,7 @@ def test_every_activation_is_a_spec_by_name(activation):
         AttentionSpec(activation="sigmoid", alpha=0, bias="-log_length", length="keys"),
         AttentionSpec(alpha="learned", alpha_start=0.5, gain="learned_per_head", gain_start=2),
         AttentionSpec(bias="learned", bias_start=-1, length=196),
+        AttentionSpec(activation="relu4", normalize="sum", floor=0, gain="learned"),
     ],
 )
 def test_spec_survives_json(spec):
@@ -30,6 +34,40 @@ def test_spec_survives_json(spec):
     assert list(data) == [field.name for field in dataclasses.fields(AttentionSpec)]
     assert AttentionSpec.parse(json.loads(json.dumps(data))) == spec
     assert hash(AttentionSpec.parse(data)) == hash(spec)
+
+
+@pytest.mark.parametrize("activation", [*BUILTIN, "softmax"])
+@pytest.mark.parametrize("normalize", ["", "/length", "/sum"])
+def test_word_has_activation_and_normalization(activation, normalize):
+    may_be_negative = activation in ("gelu", "silu", "identity")
+    if normalize == "/sum" and (may_be_negative or activation == "softmax"):
+        reason = "softmax attention has no normalize" if not may_be_negative else "may be negative"
+        with pytest.raises(InputError, match=reason):
+            AttentionSpec.parse(activation + normalize)
+        return
+    spec = AttentionSpec.parse(activation + normalize)
+    assert spec.activation == activation
+    assert spec.normalize == (normalize[1:] or "length")
+    assert spec.word == activation + normalize.replace("/length", "")
+    assert AttentionSpec.parse(spec.word) == spec
+
+
+def test_fields_written_before_sums_are_read():
+    """Configs and checkpoints of earlier versions have neither normalize nor floor."""
+    before = {"activation": "relu", "alpha": 0.5, "alpha_start": 1.0, "length": "visible"}
+    before |= {"gain": "learned", "gain_start": 1.4, "bias": 0.0, "bias_start": 0.0}
+    expected = AttentionSpec(alpha=0.5, gain="learned", gain_start=1.4)
+    assert AttentionSpec.parse(before) == expected
+    assert expected.normalize == "length"
+
+
+def test_own_activation_may_be_summed_if_it_says_so(monkeypatch):
+    monkeypatch.setattr(ops_spec, "NAMED", dict(ops_spec.NAMED))
+    register_activation(Activation("square", torch.square, is_nonnegative=True))
+    register_activation(Activation("tanh", torch.tanh))
+    assert AttentionSpec.parse("square/sum").word == "square/sum"
+    with pytest.raises(InputError, match="'tanh' may be negative"):
+        AttentionSpec.parse("tanh/sum")
 
 
 def test_numbers_become_floats():
@@ -59,6 +97,15 @@ def test_learns_tells_parameters_from_numbers():
         ({"gain": "learned", "gain_start": "big"}, "gain_start must be a number"),
         ({"activation": "softmax", "alpha": 0}, "softmax attention has no alpha"),
         ({"activation": "softmax", "gain": 2, "length": 9}, "has no length, gain"),
+        ({"normalize": "sums"}, "normalize='sums' is unknown. Did you mean 'sum'"),
+        ({"activation": "relu4/sum"}, "activation='relu4/sum' is unknown. Did you mean 'relu4'"),
+        ({"normalize": "sum", "alpha": 0.5}, "alpha=0.5 is the length's exponent"),
+        ({"normalize": "sum", "alpha": "learned"}, "alpha='learned' is the length's exponent"),
+        ({"normalize": "sum", "activation": "gelu"}, "'gelu' may be negative"),
+        ({"normalize": "sum", "floor": -1}, "floor=-1.0 must be a number from 0"),
+        ({"normalize": "sum", "floor": "low"}, "floor must be a number"),
+        ({"floor": 0.1}, "floor=0.1 is for normalize='sum'"),
+        ({"activation": "softmax", "normalize": "sum"}, "softmax attention has no normalize"),
         ({"activaton": "relu"}, "no field 'activaton'. Did you mean 'activation'"),
     ],
 )
@@ -72,3 +119,9 @@ def test_wrong_field_is_one_line(fields, message):
 def test_parse_refuses_other_types():
     with pytest.raises(InputError, match=r"must be a name, a mapping or an AttentionSpec. Got 3"):
         AttentionSpec.parse(3)
+
+
+@pytest.mark.parametrize("word", ["relu4/", "/sum", "relu4/sum/sum", "relu4 /sum"])
+def test_wrong_word_is_one_line(word):
+    with pytest.raises(InputError, match="is unknown"):
+        AttentionSpec.parse(word)

@@ -23,14 +23,15 @@ SIZES = {"width": 32, "depth": 2, "num_heads": 4, "image_size": 16, "patch_size"
 learned = {"alpha": "learned", "gain": "learned_per_head", "bias": "learned"}
 images = torch.randn(2, 3, 16, 16)
 for pool in ("gap", "token", "map"):
-    for attention in ("relu", "softmax", learned):
+    for attention in ("relu", "softmax", "relu4/sum", learned):
         model = create_model("vit", **SIZES, pool=pool, attention=attention, layer_scale=0.1)
         model(images).sum().backward()
         model.with_image_size(24)
 
 x, context = torch.randn(2, 5, 32), torch.randn(2, 7, 16)
 spec = AttentionSpec(activation="sigmoid", bias="-log_length")
-layer = Attention(32, 4, spec, num_kv_heads=2, context_dim=16, qk_norm="rms", gate="silu")
+layer = Attention(32, 4, spec, num_kv_heads=2, context_dim=16, qk_norm="rms", gate="silu",
+                  output_norm="gated_rms")
 options = {"causal": True, "key_lengths": torch.tensor([3, 7]), "mask": torch.ones(5, 7) > 0}
 layer(x, context, **options)
 layer.weights(*layer.project(x, context)[:2], slice(1, 3), **options)
@@ -47,8 +48,9 @@ with torch.no_grad():
 
 source, target = torch.randint(9, (3, 6)), torch.randint(9, (3, 4))
 lengths = torch.tensor([6, 2, 0])
-for attention in ("relu", "softmax"):
-    model = create_model("reluformer_tiny", vocabulary_size=9, attention=attention)
+for attention, cross in (("relu", None), ("softmax", "relu"), ("relu4/sum", "softmax")):
+    changes = {"attention": attention, "cross_attention": cross}
+    model = create_model("reluformer_tiny", vocabulary_size=9, **changes)
     options = {"source_lengths": lengths, "target_lengths": torch.tensor([4, 4, 2])}
     logits, penalty = model(source, target, **options, with_penalty=True)
     (logits.sum() + penalty).backward()

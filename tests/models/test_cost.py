@@ -80,10 +80,10 @@ def test_operations_are_the_published_ones(name, gmacs):
 
 @pytest.mark.parametrize("attention", ["relu", "softmax"])
 @pytest.mark.parametrize("tied", [True, False])
-def test_formula_for_text_is_what_pytorch_counts(attention, tied):
-    config = text_model_config(
-        "reluformer_tiny", attention=attention, decoder_depth=3, tied_embeddings=tied
-    )
+@pytest.mark.parametrize("gate", ["none", "silu"])
+def test_formula_for_text_is_what_pytorch_counts(attention, tied, gate):
+    changes = {"attention": attention, "tied_embeddings": tied, "gate": gate}
+    config = text_model_config("reluformer_tiny", decoder_depth=3, **changes)
     source, target = torch.ones(1, 40, dtype=torch.int64), torch.ones(1, 30, dtype=torch.int64)
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
         ReLUFormer(config)(source, target)

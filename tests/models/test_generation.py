@@ -12,6 +12,7 @@ from flashpoint.models.reluformer import RELU_ATTENTION, ReLUFormer, ReLUFormerC
 
 V, BOS, EOS = 11, 2, 3
 SPECS = {"relu": RELU_ATTENTION, "softmax": AttentionSpec(activation="softmax")}
+SPECS |= {"relu4/sum": AttentionSpec.parse("relu4/sum")}
 specs = pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
 TOKENS = {"bos": BOS, "eos": EOS}
 

@@ -60,12 +60,12 @@ def test_text_model_has_the_papers_sizes_and_attention(name, sizes):
     assert c.tied_embeddings
 
 
-@pytest.mark.parametrize("attention", ["relu", "softmax"])
+@pytest.mark.parametrize("attention", ["relu", "softmax", "relu4/sum"])
 def test_twins_of_text_differ_in_one_word(attention):
     model = create_model("reluformer_tiny", attention=attention, vocabulary_size=30)
     assert isinstance(model, ReLUFormer)
     assert model.embed.weight.shape == (30, 64)
-    expected = RELU_ATTENTION if attention == "relu" else AttentionSpec(activation="softmax")
+    expected = RELU_ATTENTION if attention == "relu" else AttentionSpec.parse(attention)
     assert model.config.attention == expected
 
 
@@ -108,9 +108,11 @@ def test_overrides_reach_the_config():
 @pytest.mark.parametrize(
     "attention", ["relu2", {"activation": "relu2"}, AttentionSpec(activation="relu2")]
 )
-def test_attention_is_a_name_a_mapping_or_a_spec(attention):
+def test_attention_is_a_word_a_mapping_or_a_spec(attention):
     config = model_config("vit_s16", attention=attention)
     assert config.attention == AttentionSpec(activation="relu2")
+    by_sum = model_config("vit_s16", attention="relu2/sum").attention
+    assert by_sum == AttentionSpec(activation="relu2", normalize="sum")
 
 
 def test_vit_takes_any_size():

@@ -1,33 +1,20 @@
 """ReLUFormer and its softmax twin: shapes, start, padding, penalty, PyTorch's machinery."""
 
 import copy
-import dataclasses
 import math
 
 import pytest
 import torch
 import torch.nn.functional as F
+from models.text_models import NUMBER, PER_HEAD, SMALL, SOFTMAX, V, make, make_tokens
 from torch import nn
 
-from flashpoint.errors import InputError, UnsupportedError
-from flashpoint.layers.attention import Attention
+from flashpoint.errors import InputError
 from flashpoint.layers.memory import KeyValueMemory
+from flashpoint.layers.positions import sines
 from flashpoint.layers.spec import AttentionSpec
-from flashpoint.models.penalty import penalise, row_means
-from flashpoint.models.reluformer import (
-    RELU_ATTENTION,
-    Block,
-    ReLUFormer,
-    ReLUFormerConfig,
-    sines,
-)
+from flashpoint.models.reluformer import RELU_ATTENTION, Block, ReLUFormer, ReLUFormerConfig
 
-V = 50
-SMALL = {"vocabulary_size": V, "width": 32, "encoder_depth": 2, "decoder_depth": 3}
-SMALL |= {"num_heads": 4, "mlp_dim": 48}
-SOFTMAX = AttentionSpec(activation="softmax")
-PER_HEAD = dataclasses.replace(RELU_ATTENTION, gain="learned_per_head")
-NUMBER = AttentionSpec(alpha=0.5, gain=math.sqrt(2) / 1.2)
 VARIANTS = {
     "relu": {},
     "post-norm": {"pre_norm": False},
@@ -37,17 +24,14 @@ VARIANTS = {
     "softmax": {"attention": SOFTMAX},
     "softmax, post-norm": {"attention": SOFTMAX, "pre_norm": False},
     "memory": {"memory_activation": "softmax", "memory_norm": True},
+    "relu4/sum": {"attention": "relu4/sum"},
+    "cross softmax": {"cross_attention": "softmax"},
+    "cross relu": {"attention": "softmax", "cross_attention": "relu"},
+    "cross relu4/sum": {"attention": "relu4/sum", "cross_attention": "relu2/sum"},
+    "normed": {"attention": "relu4/sum", "qk_norm": "layer", "gate": "sigmoid"},
+    "ReLA": {"attention": AttentionSpec(alpha=0.0), "output_norm": "gated_rms"},
 }
 variants = pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS)
-
-
-def make(seed=0, **fields):
-    torch.manual_seed(seed)
-    return ReLUFormer(ReLUFormerConfig(**SMALL | fields)).eval()
-
-
-def make_tokens(*shape, seed=1):
-    return torch.randint(V, shape, generator=torch.Generator().manual_seed(seed))
 
 
 @variants
@@ -133,6 +117,33 @@ def test_model_is_the_transformer_of_pytorch(pre_norm):
     )
 
 
+@pytest.mark.parametrize("pre_norm", [True, False])
+def test_block_is_the_encoder_layer_of_pytorch(pre_norm):
+    """With gradients, and padding that nobody sees."""
+    block = make(attention=SOFTMAX, pre_norm=pre_norm).double().encoder[0]
+    options = {"dropout": 0.0, "batch_first": True, "dtype": torch.float64}
+    theirs = nn.TransformerEncoderLayer(32, 4, 48, norm_first=pre_norm, **options)
+    copy_attention(block.attn, theirs.self_attn)
+    theirs.linear1.load_state_dict(block.memory.fc1.state_dict())
+    theirs.linear2.load_state_dict(block.memory.fc2.state_dict())
+    x = torch.randn(3, 7, 32, dtype=torch.float64, requires_grad=True)
+    lengths = torch.tensor([7, 4, 1])
+    exists = torch.arange(7) < lengths[:, None]
+    ours, _, _ = block(x, lengths=lengths)
+    other = theirs(x, src_key_padding_mask=~exists)
+    torch.testing.assert_close(ours[exists], other[exists], rtol=1e-9, atol=1e-10)
+    grads = [torch.autograd.grad(o[exists].square().sum(), x)[0] for o in (ours, other)]
+    torch.testing.assert_close(*grads, rtol=1e-9, atol=1e-9)
+
+
+def test_start_of_q_k_and_v_is_an_option():
+    models = [make(qkv_init=gain, pre_norm=False) for gain in (1.0, 2**-0.5)]
+    pairs = zip(*(model.named_parameters() for model in models), strict=True)
+    for (name, one), (_, other) in pairs:
+        is_qkv = name.split(".")[-2] in ("qkv", "q", "kv")
+        torch.testing.assert_close(other, one * 2**-0.5 if is_qkv else one)
+
+
 def copy_attention(ours, theirs):
     first = [ours.qkv] if not ours.is_cross else [ours.q, ours.kv]
     theirs.in_proj_weight.data = torch.cat([layer.weight.data for layer in first])
@@ -188,78 +199,6 @@ def test_reset_starts_anew():
         assert parameter.std(correction=0).item() == pytest.approx(
             before[name].std(correction=0).item(), rel=0.2
         )
-
-
-def penalties_by_hand(model, source, target, source_lengths, target_lengths):
-    """The penalty of every attention from its inputs, caught by hooks."""
-    found = []
-
-    def hook(module, inputs, options):
-        context = inputs[1] if len(inputs) > 1 else None
-        q, k, _ = module.project(inputs[0], context)
-        is_encoder = any(module is block.attn for block in model.encoder)
-        lengths = source_lengths if is_encoder else target_lengths
-        found.append(penalise(module, [row_means(module, q, k, **options)], lengths))
-
-    layers = [module for module in model.modules() if isinstance(module, Attention)]
-    hooks = [layer.register_forward_pre_hook(hook, with_kwargs=True) for layer in layers]
-    model(source, target, source_lengths=source_lengths, target_lengths=target_lengths)
-    for handle in hooks:
-        handle.remove()
-    return found
-
-
-@pytest.mark.parametrize("pre_norm", [True, False])
-def test_penalty_is_the_mean_over_all_attention(pre_norm):
-    model = make(pre_norm=pre_norm).double()
-    layers = [module for module in model.modules() if isinstance(module, Attention)]
-    for number, layer in enumerate(layers, start=1):
-        layer.gain.data *= number  # no two alike
-    tensors = (make_tokens(3, 9), make_tokens(3, 7, seed=2))
-    lengths = {
-        "source_lengths": torch.tensor([9, 4, 0]),
-        "target_lengths": torch.tensor([7, 2, 5]),
-    }
-    logits, penalty = model(*tensors, **lengths, with_penalty=True)
-    assert torch.equal(logits, model(*tensors, **lengths))
-    found = penalties_by_hand(model, *tensors, *lengths.values())
-    assert len(found) == 2 + 2 * 3
-    torch.testing.assert_close(penalty, torch.stack(found).mean())
-    grads = torch.autograd.grad(penalty, [block.attn.gain for block in model.decoder])
-    assert all(grad.any() for grad in grads)
-
-
-def test_penalty_does_not_depend_on_padding():
-    model = make().double()
-    source, target = make_tokens(2, 5), make_tokens(2, 4, seed=2)
-    _, alone = model(source, target, with_penalty=True)
-    padded = F.pad(source, (0, 3), value=9), F.pad(target, (0, 6), value=9)
-    lengths = {"source_lengths": torch.full((2,), 5), "target_lengths": torch.full((2,), 4)}
-    _, penalty = model(*padded, **lengths, with_penalty=True)
-    torch.testing.assert_close(penalty, alone)
-
-
-def test_softmax_has_no_penalty_and_others_none_either():
-    tensors = make_tokens(2, 5), make_tokens(2, 4)
-    logits, penalty = make(attention=SOFTMAX)(*tensors, with_penalty=True)
-    assert logits.shape == (2, 4, V)
-    assert penalty.item() == 0.0
-    with pytest.raises(UnsupportedError, match="defined for relu attention"):
-        make(attention=AttentionSpec(activation="silu"))(*tensors, with_penalty=True)
-
-
-def test_penalty_falls_when_it_is_minimised():
-    model = make(encoder_depth=1, decoder_depth=1)
-    tensors = make_tokens(4, 24), make_tokens(4, 24, seed=2)
-    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
-    values = []
-    for _ in range(30):
-        _, penalty = model(*tensors, with_penalty=True)
-        optimizer.zero_grad()
-        penalty.backward()
-        optimizer.step()
-        values.append(penalty.item())
-    assert values[-1] < 0.5 * values[0]
 
 
 @pytest.mark.slow
@@ -331,6 +270,39 @@ def test_copies_and_checkpoints_are_the_same_model():
     assert torch.equal(twin(*tensors, with_penalty=True)[1], model(*tensors, with_penalty=True)[1])
 
 
+def test_cross_attention_may_be_another_than_the_rest():
+    model = make(cross_attention="softmax", qk_norm="rms", gate="silu", output_norm="layer")
+    for block in [*model.encoder, *model.decoder]:
+        layers = {"own": block.attn} | ({"cross": block.cross} if block.is_decoder else {})
+        assert {name: layer.spec.word for name, layer in layers.items()} == (
+            {"own": "relu", "cross": "softmax"} if block.is_decoder else {"own": "relu"}
+        )
+        for layer in layers.values():
+            assert isinstance(layer.q_norm, nn.RMSNorm)
+            assert isinstance(layer.norm, nn.LayerNorm)
+            assert layer.gate_kind == "silu"
+
+
+@pytest.mark.parametrize("word", ["relu", "relu4/sum", "softmax"])
+def test_cross_attention_is_the_same_unless_told(word):
+    models = [make(attention=word), make(attention=word, cross_attention=word)]
+    tensors = make_tokens(2, 5), make_tokens(2, 4)
+    assert models[0].config.specs == models[1].config.specs
+    assert torch.equal(models[0](*tensors), models[1](*tensors))
+
+
+def test_config_written_before_is_read():
+    """Earlier versions had no cross_attention, qk_norm, gate and output_norm, and no sums."""
+    attention = {"activation": "relu", "alpha": 0.5, "alpha_start": 1.0, "length": "visible"}
+    attention |= {"gain": "learned", "gain_start": 0.17678, "bias": 0.0, "bias_start": 0.0}
+    before = SMALL | {"attention": attention, "memory_activation": "relu", "memory_norm": False}
+    config = ReLUFormerConfig(**before, pre_norm=True, tied_embeddings=True, dropout=0.1)
+    assert config.specs == (config.attention, config.attention)
+    names = set(ReLUFormer(config).state_dict())
+    assert not {name for name in names if "q_norm" in name or ".gate" in name}
+    assert not {name for name in names if ".attn.norm" in name or ".cross.norm" in name}
+
+
 def test_blocks_are_readable_by_name():
     model = make()
     assert all(isinstance(block, Block) for block in [*model.encoder, *model.decoder])
@@ -350,6 +322,12 @@ def test_blocks_are_readable_by_name():
         ({"dropout": 1.0}, "dropout=1.0 must be a number from 0 to below 1"),
         ({"pre_norm": 1}, "pre_norm must be True or False"),
         ({"memory_activation": "rellu"}, "Did you mean 'relu'"),
+        ({"qkv_init": 0.0}, "qkv_init=0.0 must be a number above 0"),
+        ({"qk_norm": "layr"}, "qk_norm='layr' is unknown. Did you mean 'layer'"),
+        ({"gate": "tanh"}, "gate='tanh' is unknown"),
+        ({"output_norm": "group"}, "output_norm='group' is unknown"),
+        ({"cross_attention": "sofmax"}, "Did you mean 'softmax'"),
+        ({"cross_attention": {"activation": "gelu", "normalize": "sum"}}, "may be negative"),
         ({"attention": 3}, "attention must be a name, a mapping or an AttentionSpec. Got 3"),
     ],
 )

@@ -57,6 +57,30 @@ def test_padding_does_not_count(keys):
     assert variance(layer, *make_qkv(keys), key_lengths=lengths) == pytest.approx(1.0, rel=0.1)
 
 
+@pytest.mark.parametrize("keys", [1024, 4096])
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [("relu/sum", 3.14), ("relu2/sum", 6.0), ("relu3/sum", 11.8), ("relu4/sum", 23.3)],
+)
+def test_average_of_values_starts_with_this_much_over_the_length(word, expected, keys):
+    """E h^2 / (E h)^2 / n of scores of variance 1, as ``AttentionSpec`` says; softmax: e / n."""
+    for layer in layers_of(AttentionSpec.parse(word)).values():
+        found = keys * variance(layer, *make_qkv(keys))
+        assert found == pytest.approx(expected, rel=0.15)
+
+
+@pytest.mark.parametrize(
+    ("word", "least", "most"),
+    [("softmax", 1.0, 1.1), ("relu4/sum", 1.0, 1.1), ("relu", 100.0, 10_000.0)],
+)
+def test_what_all_values_share_passes_an_average_as_it_is(word, least, most):
+    """The plain sum of relu multiplies it by the root of n / pi; so gain starts at 1 for sums."""
+    spec = RELU_ATTENTION if word == "relu" else AttentionSpec.parse(word)
+    q, k, v = make_qkv(1024)
+    found = variance(layers_of(spec)["cross"], q, k, v + 1.0)
+    assert least < found < most
+
+
 @pytest.mark.parametrize("gamma", [0.5, 2.0])
 def test_gamma_divides_the_deviation(gamma):
     layer = layers_of(AttentionSpec(alpha=0.5, gain=2**0.5 / gamma))["encoder"]

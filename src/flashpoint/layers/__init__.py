@@ -2,5 +2,6 @@
 
 from flashpoint.layers.attention import Attention
 from flashpoint.layers.memory import KeyValueMemory
+from flashpoint.layers.named import NamedAttention
 
-__all__ = ["Attention", "KeyValueMemory"]
+__all__ = ["Attention", "KeyValueMemory", "NamedAttention"]

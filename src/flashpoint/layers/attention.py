@@ -5,7 +5,7 @@ Shapes: B batch, L tokens, E embedding, H query heads, Hkv key heads, D head dim
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from flashpoint.errors import InputError, check_choice
 from flashpoint.layers.cache import KeyValueCache
+from flashpoint.layers.output import GATES, Gate, OutputNorm, activate_gate, make_output_norm
 from flashpoint.layers.qk_norm import QkNorm, head_norm_of, is_head_norm, make_norm
 from flashpoint.layers.softmax import attend_softmax, check_softmax_mask, softmax_weights
 from flashpoint.layers.spec import SOFTMAX, AnySpec, AttentionSpec
@@ -21,10 +22,6 @@ from flashpoint.layers.visibility import Visibility, rows_of
 from flashpoint.ops.api import attention, attention_qkvpacked
 from flashpoint.ops.spec import Activation, find_activation
 from flashpoint.shapes import Float, Int
-
-Gate = Literal["none", "sigmoid", "silu", "identity"]
-
-GATES = ("none", "sigmoid", "silu", "identity")
 
 
 class Attention(PointwiseTerms):
@@ -35,13 +32,16 @@ class Attention(PointwiseTerms):
     Args:
         dim: E, the width of x.
         num_heads: H; the head dim is E / H.
-        spec: the mathematics: an ``AttentionSpec``, its fields, or the name of an activation.
+        spec: the mathematics: an ``AttentionSpec``, its fields, or a word as "relu4/sum".
         num_kv_heads: heads of k and v, a divisor of H. None: H.
         qk_norm: of q and k over the head dim, scale only: "layer", "rms" or "none".
         gate: an extra projection of x, without bias, times the attention's output before proj:
             after "sigmoid", "silu" or as it is ("identity"). "none": no gate. The paper (arXiv
             2309.08586, figure 4) has one and says neither which activation nor whether a bias.
+        output_norm: of all heads' output together, before the gate and proj: "layer" or "rms",
+            scale only; "gated_rms", which is ReLA's; or "none".
         qkv_bias, proj_bias: whether these projections have biases.
+        qkv_init: gain of the kernels of q, k and v at the start, 1 / sqrt(2) in fairseq.
         context_dim: width of the context that gives k and v. None: x gives them.
         attend: what computes pointwise attention; takes the arguments of
             ``flashpoint.attention``. Softmax goes to PyTorch's SDPA. Left as it is, plain
@@ -63,8 +63,10 @@ class Attention(PointwiseTerms):
         num_kv_heads: int | None = None,
         qk_norm: QkNorm = "none",
         gate: Gate = "none",
+        output_norm: OutputNorm = "none",
         qkv_bias: bool = True,
         proj_bias: bool = True,
+        qkv_init: float = 1.0,
         context_dim: int | None = None,
         attend: Callable[..., Tensor] = attention,
     ) -> None:
@@ -74,7 +76,7 @@ class Attention(PointwiseTerms):
         self.attend = attend
         self.num_heads, self.num_kv_heads = num_heads, num_kv_heads
         self.head_dim = dim // num_heads
-        self.is_cross = context_dim is not None
+        self.is_cross, self.qkv_init = context_dim is not None, qkv_init
         kv_dim = 2 * num_kv_heads * self.head_dim
         if context_dim is None:
             self.qkv = nn.Linear(dim, dim + kv_dim, bias=qkv_bias)
@@ -85,6 +87,7 @@ class Attention(PointwiseTerms):
         check_choice("gate", gate, GATES)
         self.gate_kind = gate
         self.gate = None if gate == "none" else nn.Linear(dim, dim, bias=False)
+        self.norm = make_output_norm(output_norm, dim)
         self.proj = nn.Linear(dim, dim, bias=proj_bias)
         self.reset_parameters()
 
@@ -96,8 +99,9 @@ class Attention(PointwiseTerms):
         parts = {"qkv": [self.num_heads * self.head_dim, kv, kv], "kv": [kv, kv]}
         for name, module in self.named_children():
             if isinstance(module, nn.Linear):
+                gain = self.qkv_init if name in ("qkv", "q", "kv") else 1.0
                 for kernel in module.weight.split(parts.get(name, [module.out_features])):
-                    nn.init.xavier_uniform_(kernel)
+                    nn.init.xavier_uniform_(kernel, gain)
                 if "bias" in dict(module.named_parameters()):
                     nn.init.zeros_(module.bias)
             elif isinstance(module, (nn.LayerNorm, nn.RMSNorm)):
@@ -209,14 +213,14 @@ class Attention(PointwiseTerms):
     def _project_back(
         self, x: Float[Tensor, "B Lq E"], o: Float[Tensor, "B H Lq D"]
     ) -> Float[Tensor, "B Lq E"]:
-        """The gain, the gate, and proj."""
+        """The gain, the norm, the gate, and proj."""
         gain = self._outer_gain
         in_proj = gain if isinstance(gain, Tensor) and self._proj_takes_gain else None
         if gain is not None and in_proj is None:
             o = (o * gain).to(o.dtype)
-        o = o.transpose(1, 2).flatten(2)  # [B, Lq, E]
+        o = self.norm(o.transpose(1, 2).flatten(2))  # [B, Lq, E]
         if self.gate is not None:
-            o = o * _activate_gate(self.gate(x), self.gate_kind)
+            o = o * activate_gate(self.gate(x), self.gate_kind)
         if in_proj is None:
             return self.proj(o)
         weight = self.proj.weight
@@ -227,11 +231,12 @@ class Attention(PointwiseTerms):
     def _proj_takes_gain(self) -> bool:
         """Whether a learned gain goes into proj's matrix: in training, instead of into all tokens.
 
-        Not where something else took proj's place, or hooks want it to be called.
+        Not where a norm lies between, something else took proj's place, or hooks want it called.
         """
         proj = self.proj
         hooks = (proj._forward_hooks, proj._forward_pre_hooks, proj._backward_hooks)
-        return torch.is_grad_enabled() and type(proj) is nn.Linear and not any(hooks)
+        is_plain = type(proj) is nn.Linear and isinstance(self.norm, nn.Identity)
+        return torch.is_grad_enabled() and is_plain and not any(hooks)
 
     def _recall(
         self, cache: KeyValueCache, k: Tensor, v: Tensor, causal: bool, lengths: Tensor | None
@@ -315,7 +320,15 @@ class Attention(PointwiseTerms):
             if mask is not None and mask.dtype != torch.bool:
                 weights = weights * rows_of(mask, rows)
             weights = weights if seen is None else weights.where(seen, 0)
-            return (weights * (self._gain() * power(n, -self._alpha()))).float()
+            return (weights * self._row_factor(weights, n)).float()
+
+    def _row_factor(self, weights: Tensor, n: Any) -> Any:
+        """What each row of weights is multiplied by: normalizer and gain; 0 for a row of zeros."""
+        if not self.spec.by_sum:
+            return self._gain() * power(n, -self._alpha())
+        divisor = weights.sum(-1, keepdim=True) + self.spec.floor * n
+        nothing = divisor == 0  # a row of zeros without a floor
+        return self._gain() * divisor.masked_fill(nothing, torch.inf).reciprocal()
 
     def mean_weight(
         self,
@@ -326,7 +339,7 @@ class Attention(PointwiseTerms):
     ) -> Float[Tensor, "B H Lq 1"]:
         """The mean of h(scores) over the keys that a query sees, in O(L) memory.
 
-        Without normalizer and gain; any h, by default the layer's own.
+        Without the spec's normalizer and gain; any h, by default the layer's own.
         """
         n = self._length(visibility) if self._needs_length else 1.0
         return self.attend(
@@ -346,13 +359,16 @@ class Attention(PointwiseTerms):
         """One call of the operator, then a learned alpha, which is not a number there."""
         spec = self.spec
         n = self._length(visibility) if self._needs_length else 1.0
+        division: dict[str, Any] = {"alpha": 1.0 if self.alpha is not None else spec.alpha}
+        if spec.by_sum:
+            division = {"normalize": spec.normalize, "floor": spec.floor}
         o = attend(
             activation=spec.activation,
-            alpha=1.0 if self.alpha is not None else spec.alpha,
             length=spec.length,
             bias=self._bias(n),
             causal=visibility.causal,
             key_lengths=visibility.key_lengths,
+            **division,
         )
         if self.alpha is not None:  # a fixed exponent of 1 keeps the output within fp16's range
             return (o * (self._gain() * power(n, 1.0 - self._alpha()))).to(o.dtype)
@@ -369,9 +385,3 @@ def _check_heads(dim: int, num_heads: int, num_kv_heads: int) -> None:
             f"dim={dim}, num_heads={num_heads}, num_kv_heads={num_kv_heads}: heads must divide "
             "the dim, and key heads must divide the heads."
         )
-
-
-def _activate_gate(x: Tensor, kind: str) -> Tensor:
-    if kind == "identity":
-        return x
-    return x.sigmoid() if kind == "sigmoid" else F.silu(x)

@@ -1,4 +1,4 @@
-"""Positions of patches on a square grid."""
+"""Positions: of tokens in a row, of patches on a square grid."""
 
 import math
 
@@ -7,9 +7,21 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from flashpoint.errors import InputError
-from flashpoint.shapes import Float
+from flashpoint.shapes import Float, Int
 
 TEMPERATURE = 10_000.0
+
+
+def sines(positions: Int[Tensor, " L"], width: int) -> Float[Tensor, "L E"]:
+    """Positions as sines, then cosines, of wavelengths from 2 pi to 10,000 times that.
+
+    Example:
+        >>> sines(torch.arange(7), 64).shape
+        torch.Size([7, 64])
+    """
+    steps = torch.arange(width // 2, device=positions.device, dtype=torch.float32)
+    angles = positions.float()[:, None] * torch.exp(steps * (-2 * math.log(TEMPERATURE) / width))
+    return torch.cat([angles.sin(), angles.cos()], dim=1)
 
 
 def sine2d(grid: int, width: int) -> Float[Tensor, "1 N E"]:

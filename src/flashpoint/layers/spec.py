@@ -3,18 +3,30 @@
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+
+from torch import Tensor
 
 from flashpoint.bounds import Bounds, check_bounds
 from flashpoint.errors import InputError, check_choice, describe, hint
+from flashpoint.ops.api import FLOOR, NORMALIZE, Normalize
 from flashpoint.ops.check import check_length, check_number
-from flashpoint.ops.spec import known_activations
+from flashpoint.ops.spec import (
+    Activation,
+    find_activation,
+    known_activations,
+    register_activation,
+)
+
+if TYPE_CHECKING:
+    from flashpoint.layers.named import NamedAttention
 
 Learned = Literal["learned", "learned_per_head"]
 
 _EXPONENT = Bounds(-16.0, 16.0)
 _NUMBER = Bounds(-1e30, 1e30)
 _LENGTH = Bounds(0.0, 1e12, above=True)
+_FLOOR = Bounds(0.0, 1e30)
 Number: TypeAlias = Annotated[float, _NUMBER]
 
 SOFTMAX = "softmax"
@@ -26,14 +38,42 @@ _WORDS = {
 }
 
 
+def _cube(scores: Tensor) -> Tensor:
+    return scores * scores * scores
+
+
+def _cube_slope(scores: Tensor) -> Tensor:
+    return 3.0 * scores * scores
+
+
+# Polynomial attention's. It has no kernels: on a GPU the definition in plain PyTorch serves it.
+register_activation(Activation("cube", _cube, _cube_slope, degree=3))
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AttentionSpec:
-    """How scores become weights: o_i = gain * n_i ** -alpha * sum_j h(s_ij + bias) * v_j.
+    """How scores become weights, w_ij = h(s_ij + bias), and what divides their sum over keys.
+
+        o_i = gain * sum_j w_ij * v_j / n_i ** alpha                      normalize="length"
+        o_i = gain * sum_j w_ij * v_j / (sum_j w_ij + floor * n_i)        normalize="sum"
+
+    A word stands for the common ones: "relu", "softmax", and "relu4/sum" for both of
+    ``activation="relu4", normalize="sum"``; ``parse`` reads it.
+
+    With "sum" the output is an average of values, and needs no factor at the start: with scores
+    and values of variance 1 its variance is E h^2 / (n (E h)^2), for relu 3.1 / n, relu2 6 / n,
+    relu3 12 / n, relu4 23 / n, beside softmax's 2.7 / n. What all values share passes as it is,
+    where the plain sum of relu multiplies it by the root of n; ReLUFormer divides by a gamma from
+    8 because of it. So gain starts at 1. The floor is nothing beside such weights (relu4's mean is
+    1.5), but scores of deviation 0.16 have a mean of 0.001, and their output is halved.
 
     Attributes:
-        activation: h, one of relu, relu2, relu6, gelu, silu, softplus, sigmoid, identity, or a
-            name given to ``flashpoint.register_activation``; or "softmax", which has none of the
-            settings below, so that twins differ in one word.
+        activation: h, one of relu, relu2, relu3, relu4, relu6, gelu, silu, softplus, sigmoid, exp,
+            identity, cube (x^3, of polynomial attention), or a name given to
+            ``flashpoint.register_activation``; or "softmax", which has none of the settings below,
+            so that twins differ in one word.
+        normalize: "length" or "sum"; "sum" wants h >= 0 and takes no alpha.
+        floor: of "sum", per key: a row whose weights are all zero gives zeros.
         alpha: exponent of the length: a number, "learned" or "learned_per_head".
         alpha_start: where a learned alpha starts.
         length: n_i. "visible": the keys that query i sees; "keys": all keys; or a number.
@@ -46,9 +86,13 @@ class AttentionSpec:
     Example:
         >>> AttentionSpec(activation="sigmoid", alpha=0, bias="-log_length").alpha
         0.0
+        >>> AttentionSpec.parse("relu4/sum") == AttentionSpec(activation="relu4", normalize="sum")
+        True
     """
 
     activation: str = "relu"
+    normalize: Normalize = "length"
+    floor: Annotated[float, _FLOOR] = FLOOR
     alpha: Annotated[float | Learned, _EXPONENT] = 1.0
     alpha_start: Annotated[float, _EXPONENT] = 1.0
     length: Annotated[Literal["visible", "keys"] | float, _LENGTH] = "visible"
@@ -59,9 +103,11 @@ class AttentionSpec:
 
     def __post_init__(self) -> None:
         check_choice("activation", self.activation, (*known_activations(), SOFTMAX))
+        check_choice("normalize", self.normalize, NORMALIZE)
         check_length(self.length)
         if not isinstance(self.length, str):
             object.__setattr__(self, "length", float(self.length))
+        object.__setattr__(self, "floor", check_number("floor", self.floor))
         for name in _WORDS:
             self._check_setting(name)
         check_bounds(self)
@@ -70,6 +116,27 @@ class AttentionSpec:
             raise InputError(
                 f"softmax attention has no {', '.join(changed)}: its weights sum to one. "
                 "Leave it out, or choose a pointwise activation."
+            )
+        self._check_division()
+
+    def _check_division(self) -> None:
+        """By the sum: nonnegative weights and no exponent. By the length: no floor."""
+        if not self.by_sum:
+            if self.floor != FLOOR:
+                raise InputError(
+                    f"floor={self.floor:g} is for normalize='sum', but normalize='length'. "
+                    "Leave it out, or set normalize to 'sum'."
+                )
+            return
+        if not find_activation(self.activation).is_nonnegative:
+            raise InputError(
+                f"normalize='sum' divides by sums of weights, and {self.activation!r} may be "
+                "negative. Choose another activation, or normalize='length'."
+            )
+        if self.alpha != 1.0:
+            raise InputError(
+                f"alpha={describe(self.alpha)} is the length's exponent, and normalize='sum' has "
+                "none. Leave it out, or set normalize to 'length'."
             )
 
     def _check_setting(self, name: str) -> None:
@@ -95,9 +162,24 @@ class AttentionSpec:
         """
         return getattr(self, name) in ("learned", "learned_per_head")
 
+    @property
+    def by_sum(self) -> bool:
+        """Whether weights are divided by their own sum."""
+        return self.normalize == "sum"
+
+    @property
+    def word(self) -> str:
+        """Activation and normalization in short, as ``parse`` reads them.
+
+        Example:
+            >>> AttentionSpec(activation="relu4", normalize="sum", gain=2.0).word
+            'relu4/sum'
+        """
+        return f"{self.activation}/sum" if self.by_sum else self.activation
+
     @classmethod
     def parse(cls, value: "AnySpec") -> "AttentionSpec":
-        """A spec from itself, from the name of an activation, or from its fields.
+        """A spec from itself, from a word as "relu" or "relu4/sum", or from its fields.
 
         Example:
             >>> AttentionSpec.parse("softmax") == AttentionSpec.parse({"activation": "softmax"})
@@ -106,7 +188,7 @@ class AttentionSpec:
         if isinstance(value, AttentionSpec):
             return value
         if isinstance(value, str):
-            return cls(activation=value)
+            return cls(**fields_of(value))
         if not isinstance(value, Mapping):
             raise InputError(
                 f"attention must be a name, a mapping or an AttentionSpec. Got {describe(value)}."
@@ -119,9 +201,35 @@ class AttentionSpec:
                 )
         return cls(**value)
 
+    @staticmethod
+    def named(name: str) -> "NamedAttention":
+        """An attention of the literature by its name, with the options that a layer needs for it.
+
+        Known: sigmoid_attention, hstu, rela, gau, polynomial, threshold.
+
+        Example:
+            >>> AttentionSpec.named("gau").spec.word, AttentionSpec.named("gau").gate
+            ('relu2', 'silu')
+        """
+        from flashpoint.layers.named import RELATIVES
+
+        check_choice("name", name, tuple(RELATIVES))
+        return RELATIVES[name]
+
     def to_dict(self) -> dict[str, str | float]:
         """Every field as plain data; ``parse`` reads it back."""
         return dataclasses.asdict(self)
+
+
+def fields_of(word: str) -> dict[str, Any]:
+    """The fields that a word for an attention sets.
+
+    Example:
+        >>> fields_of("relu4/sum"), fields_of("softmax")
+        ({'activation': 'relu4', 'normalize': 'sum'}, {'activation': 'softmax'})
+    """
+    activation, slash, normalize = word.partition("/")
+    return {"activation": activation} | ({"normalize": normalize} if slash else {})
 
 
 AnySpec = AttentionSpec | str | Mapping[str, Any]

@@ -69,9 +69,10 @@ def translation_flops(
         '71.5 GFLOPs'
     """
     width, memory = config.width, 2 * config.mlp_dim
-    encoder = config.encoder_depth * source_tokens * width * (4 * width + memory)
+    gate = width if config.gate != "none" else 0  # one more projection of whoever looks
+    encoder = config.encoder_depth * source_tokens * width * (4 * width + gate + memory)
     of_source = source_tokens * 2 * width  # k and v of cross-attention
-    of_target = target_tokens * (6 * width + memory)
+    of_target = target_tokens * (6 * width + 2 * gate + memory)
     decoder = config.decoder_depth * width * (of_source + of_target)
     head = target_tokens * width * config.vocabulary_size
     attention = translation_attention_flops(config, source_tokens, target_tokens)

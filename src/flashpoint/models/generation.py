@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from flashpoint.errors import InputError
-from flashpoint.models.reluformer import DecodingState, ReLUFormer
+from flashpoint.models.decoding_state import DecodingState
+from flashpoint.models.reluformer import ReLUFormer
 from flashpoint.ops.check import check_count, check_number
 from flashpoint.shapes import Bool, Float, Int
 

@@ -28,6 +28,7 @@ from torch import Tensor
 
 from flashpoint.errors import UnsupportedError
 from flashpoint.layers.attention import Attention
+from flashpoint.layers.spec import AttentionSpec
 from flashpoint.layers.visibility import Visibility
 from flashpoint.ops.implementations import HAS_TRITON, INTERPRETED
 from flashpoint.ops.spec import Activation
@@ -85,6 +86,16 @@ class RowSums(NamedTuple):
         return log_mass.abs() + F.relu(excess)
 
 
+def has_penalty(spec: AttentionSpec) -> bool:
+    """Whether the penalty is defined: for relu whose weights are not divided by their sum.
+
+    Example:
+        >>> [has_penalty(AttentionSpec.parse(word)) for word in ("relu", "relu/sum", "softmax")]
+        [True, False, False]
+    """
+    return spec.activation == "relu" and not spec.by_sum
+
+
 def attend_and_measure(
     layer: Attention,
     x: Float[Tensor, "B Lq E"],
@@ -110,14 +121,14 @@ def row_means(
     """What the penalty needs of every row, by two calls of the fused operator.
 
     Args:
-        layer: has relu attention.
+        layer: one that ``has_penalty``.
         q, k: as ``layer.project`` gives them.
         causal, key_lengths: as for ``flashpoint.attention``.
     """
-    if layer.spec.activation != "relu":
+    if not has_penalty(layer.spec):
         raise UnsupportedError(
             f"the penalty is defined for relu attention, this layer has "
-            f"{layer.spec.activation!r}. Train it without."
+            f"{layer.spec.word!r}. Train it without."
         )
     visibility = Visibility.of(q, k, None, causal, key_lengths)
     raw, raw_log = (layer.mean_weight(q, k, visibility, h) for h in ("relu", r_log_r()))

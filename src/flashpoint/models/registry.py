@@ -100,9 +100,9 @@ def create_model(name: str, **overrides: Any) -> ViT | ReLUFormer:
         name: a row of ``SIZES``; of images with any patch size behind it, such as "vit_s16", of
             text as it is, such as "reluformer_base". Or "vit", for which width, depth and
             num_heads must be given, and "reluformer", which needs both depths.
-        overrides: fields of ``ViTConfig`` or ``ReLUFormerConfig``. ``attention`` may be the name
-            of an activation, a mapping of the fields of ``AttentionSpec``, or one; the word
-            "relu" alone is, for text, ReLUFormer's own with its factor.
+        overrides: fields of ``ViTConfig`` or ``ReLUFormerConfig``. ``attention`` may be a word,
+            as "relu", "softmax" or "relu4/sum", a mapping of the fields of ``AttentionSpec``, or
+            one; the word "relu" alone is, for text, ReLUFormer's own with its factor.
 
     Example:
         >>> model = create_model("vit_ti16", attention="relu", num_classes=10)
@@ -153,8 +153,9 @@ def text_model_config(name: str, **overrides: Any) -> ReLUFormerConfig:
     _check_fields(name, overrides, ReLUFormerConfig)
     fields |= overrides
     _complete(name, fields, ("width", "encoder_depth", "decoder_depth", "num_heads"))
-    if "attention" in fields:
-        fields["attention"] = text_attention(fields["attention"])
+    for field in ("attention", "cross_attention"):
+        if fields.get(field) is not None:
+            fields[field] = text_attention(fields[field])
     return ReLUFormerConfig(**fields)
 
 

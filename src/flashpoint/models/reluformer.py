@@ -7,7 +7,8 @@ Shapes: B batch, Ls source tokens, Lt target tokens, E width, V vocabulary.
 
 Attention everywhere is relu(q . k / sqrt(d)) / (gamma sqrt(n / 2)) over the n keys that a query
 sees: alpha 0.5 and gain sqrt(2) / gamma. With ``attention="softmax"`` the same model is the
-vanilla transformer.
+vanilla transformer. What we could read of the paper speaks of self-attention and never says that
+cross-attention was replaced: ``cross_attention="softmax"`` leaves it alone.
 
 Start: kernels xavier uniform, q, k and v as matrices of their own, so that scores and values of
 normalised tokens have variance 1, as the paper's lemma wants it; biases zero; embeddings normal
@@ -22,21 +23,30 @@ weights to drop, so that attention has none of its own, in either twin.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from flashpoint.bounds import Bounds, Depth, Slots, Width, check_bounds
-from flashpoint.errors import InputError, check_choice
+from flashpoint.errors import InputError, UnsupportedError, check_choice
 from flashpoint.layers.attention import Attention
-from flashpoint.layers.cache import KeyValueCache
 from flashpoint.layers.memory import KeyValueMemory
+from flashpoint.layers.output import GATES, OUTPUT_NORMS, Gate, OutputNorm
+from flashpoint.layers.positions import sines
+from flashpoint.layers.qk_norm import QK_NORMS, QkNorm
 from flashpoint.layers.spec import SOFTMAX, AnySpec, AttentionSpec
-from flashpoint.models.penalty import RowMeans, attend_and_measure, penalise, r_log_r
+from flashpoint.models.decoding_state import BlockCaches, DecodingState
+from flashpoint.models.penalty import (
+    RowMeans,
+    attend_and_measure,
+    has_penalty,
+    penalise,
+    r_log_r,
+)
 from flashpoint.ops.check import check_flag
 from flashpoint.ops.spec import known_activations
 from flashpoint.shapes import Float, Int
@@ -46,8 +56,8 @@ RELU_ATTENTION = AttentionSpec(
 )
 """The paper's, with gamma = sqrt(2) / gain learned from 1."""
 
-LONGEST_WAVE = 10_000.0
 _FLAGS = ("pre_norm", "tied_embeddings", "memory_norm")
+_CHOICES = {"qk_norm": QK_NORMS, "gate": GATES, "output_norm": OUTPUT_NORMS}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,6 +71,8 @@ class ReLUFormerConfig:
         attention: the mathematics of all attention: self, causal and cross. One that is given in
             parts, as by ``--set model.attention.gain=...``, has the defaults of ``AttentionSpec``
             (alpha 1) for the rest, not these.
+        cross_attention: that of attention from target to source. None: the same as the others.
+        qk_norm, gate, output_norm, qkv_init: of every attention, see ``layers.Attention``.
         memory_activation, memory_norm: see ``KeyValueMemory``; "softmax" and True are the paper's
             equivalent of relu.
         pre_norm: x + f(norm(x)); False is norm(x + f(x)).
@@ -75,6 +87,11 @@ class ReLUFormerConfig:
     num_heads: Width
     mlp_dim: Slots
     attention: AttentionSpec = RELU_ATTENTION
+    cross_attention: AttentionSpec | None = None
+    qk_norm: QkNorm = "none"
+    gate: Gate = "none"
+    output_norm: OutputNorm = "none"
+    qkv_init: Annotated[float, Bounds(0.0, 100.0, above=True)] = 1.0
     memory_activation: str = "relu"
     memory_norm: bool = False
     pre_norm: bool = True
@@ -85,12 +102,27 @@ class ReLUFormerConfig:
         check_bounds(self)
         for name in _FLAGS:
             check_flag(name, getattr(self, name))
+        for name, known in _CHOICES.items():
+            check_choice(name, getattr(self, name), known)
         check_choice("memory_activation", self.memory_activation, (*known_activations(), SOFTMAX))
         object.__setattr__(self, "attention", text_attention(self.attention))
+        if self.cross_attention is not None:
+            object.__setattr__(self, "cross_attention", text_attention(self.cross_attention))
         if self.width % self.num_heads or self.width % 2:
             raise InputError(
                 f"width={self.width} must be even and a multiple of {self.num_heads} heads."
             )
+
+    @property
+    def specs(self) -> tuple[AttentionSpec, AttentionSpec]:
+        """Of attention among a side's own tokens, and from target to source."""
+        cross = self.attention if self.cross_attention is None else self.cross_attention
+        return self.attention, cross
+
+    @property
+    def has_penalty(self) -> bool:
+        """Whether any attention can have ReLUFormer's penalty."""
+        return any(has_penalty(spec) for spec in self.specs)
 
 
 def text_attention(value: AnySpec) -> AttentionSpec:
@@ -103,30 +135,20 @@ def text_attention(value: AnySpec) -> AttentionSpec:
     return RELU_ATTENTION if value == "relu" else AttentionSpec.parse(value)
 
 
-def sines(positions: Int[Tensor, " L"], width: int) -> Float[Tensor, "L E"]:
-    """Positions as sines, then cosines, of wavelengths from 2 pi to 10,000 times that.
-
-    Example:
-        >>> sines(torch.arange(7), 64).shape
-        torch.Size([7, 64])
-    """
-    steps = torch.arange(width // 2, device=positions.device, dtype=torch.float32)
-    angles = positions.float()[:, None] * torch.exp(steps * (-2 * math.log(LONGEST_WAVE) / width))
-    return torch.cat([angles.sin(), angles.cos()], dim=1)
-
-
 class Block(nn.Module):
     """Attention, cross-attention in a decoder, and a memory, each a residual branch."""
 
     def __init__(self, config: ReLUFormerConfig, *, is_decoder: bool) -> None:
         super().__init__()
-        width, heads, spec = config.width, config.num_heads, config.attention
+        width, heads = config.width, config.num_heads
+        own, cross = config.specs
+        options: dict[str, Any] = {n: getattr(config, n) for n in (*_CHOICES, "qkv_init")}
         self.is_pre_norm, self.is_decoder = config.pre_norm, is_decoder
         self.norm1 = nn.LayerNorm(width)
-        self.attn = Attention(width, heads, spec)
+        self.attn = Attention(width, heads, own, **options)
         if is_decoder:
             self.norm2 = nn.LayerNorm(width)
-            self.cross = Attention(width, heads, spec, context_dim=width)
+            self.cross = Attention(width, heads, cross, context_dim=width, **options)
         self.norm3 = nn.LayerNorm(width)
         self.memory = KeyValueMemory(
             width, config.mlp_dim, config.memory_activation, output_norm=config.memory_norm
@@ -141,8 +163,8 @@ class Block(nn.Module):
         lengths: Int[Tensor, " B"] | None = None,
         source_lengths: Int[Tensor, " B"] | None = None,
         with_penalty: bool = False,
-    ) -> tuple[Float[Tensor, "B L E"], list[RowMeans]]:
-        """Tokens, and what the penalty needs of each attention if asked for.
+    ) -> tuple[Float[Tensor, "B L E"], list[RowMeans], list[RowMeans]]:
+        """Tokens, and what the penalty needs of own and cross-attention where they have one.
 
         Args:
             x: the tokens; a decoder's see none behind them.
@@ -153,19 +175,19 @@ class Block(nn.Module):
         # Causality already hides a target's padding from what lies before it.
         keys = None if self.is_decoder else lengths
         sight = Sight(self.is_decoder, keys, with_penalty)
-        x, rows = self._attend(self.norm1, self.attn, x, None, sight)
+        x, own = self._attend(self.norm1, self.attn, x, None, sight)
+        cross: list[RowMeans] = []
         if self.is_decoder:
             sight = Sight(False, source_lengths, with_penalty)
-            x, more = self._attend(self.norm2, self.cross, x, encoded, sight)
-            rows = rows + more
-        return self._add(self.norm3, x, self.memory(self._read(self.norm3, x))), rows
+            x, cross = self._attend(self.norm2, self.cross, x, encoded, sight)
+        return self._add(self.norm3, x, self.memory(self._read(self.norm3, x))), own, cross
 
     def step(
         self,
         x: Float[Tensor, "N 1 E"],
         encoded: Float[Tensor, "B Ls E"],
         source_lengths: Int[Tensor, " B"] | None,
-        caches: "BlockCaches",
+        caches: BlockCaches,
     ) -> Float[Tensor, "N 1 E"]:
         """A decoder's forward for one new token of each of N / B hypotheses a source."""
         read = self._read(self.norm1, x)
@@ -181,8 +203,8 @@ class Block(nn.Module):
         self, norm: nn.Module, layer: Attention, x: Tensor, context: Tensor | None, sight: "Sight"
     ) -> tuple[Tensor, list[RowMeans]]:
         read = self._read(norm, x)
-        causal, key_lengths, is_penalised = sight
-        if not is_penalised:
+        causal, key_lengths, with_penalty = sight
+        if not (with_penalty and has_penalty(layer.spec)):
             y = layer(read, context, causal=causal, key_lengths=key_lengths)
             return self._add(norm, x, y), []
         y, rows = attend_and_measure(layer, read, context, causal=causal, key_lengths=key_lengths)
@@ -197,43 +219,11 @@ class Block(nn.Module):
 
 
 class Sight(NamedTuple):
-    """Who sees whom in one attention, and whether that is penalised."""
+    """Who sees whom in one attention, and whether there is to be a penalty."""
 
     causal: bool
     key_lengths: Tensor | None
-    is_penalised: bool
-
-
-class BlockCaches(NamedTuple):
-    """What a decoder's block remembers: its own tokens, and the source."""
-
-    own: KeyValueCache
-    source: KeyValueCache
-
-
-class DecodingState:
-    """How far decoding has come: N hypotheses, the same number of each of B sources.
-
-    Attributes:
-        encoded, source_lengths: the sources.
-        caches: of every block of the decoder.
-        num_tokens: decoded so far.
-    """
-
-    def __init__(
-        self,
-        encoded: Float[Tensor, "B Ls E"],
-        source_lengths: Int[Tensor, " B"] | None,
-        num_blocks: int,
-    ) -> None:
-        self.encoded, self.source_lengths = encoded, source_lengths
-        self.caches = [BlockCaches(KeyValueCache(), KeyValueCache()) for _ in range(num_blocks)]
-        self.num_tokens = 0
-
-    def select(self, rows: Int[Tensor, " N"]) -> None:
-        """Continue with these hypotheses; each must be one of the same source."""
-        for caches in self.caches:
-            caches.own.select(rows)
+    with_penalty: bool
 
 
 class ReLUFormer(nn.Module):
@@ -262,7 +252,7 @@ class ReLUFormer(nn.Module):
         self.encoder_norm, self.decoder_norm = (
             nn.LayerNorm(width) if config.pre_norm else nn.Identity() for _ in range(2)
         )
-        if config.attention.activation == "relu":
+        if config.has_penalty:
             r_log_r()  # it must exist before anything is compiled
         self.reset_parameters()
 
@@ -295,39 +285,54 @@ class ReLUFormer(nn.Module):
             source: tokens to translate.
             target: tokens translated so far, from the one that begins a sentence.
             source_lengths, target_lengths: how many exist; None: all.
-            with_penalty: also return the mean penalty over all attention, see ``penalty.py``, in
-                fp32. Its weight is the caller's. softmax has none: 0.
+            with_penalty: also return the mean penalty over all attention that has one, see
+                ``penalty.py``, in fp32. Its weight is the caller's. softmax and weights divided
+                by their sums have none; 0 where nothing has.
         """
-        penalised = with_penalty and self.config.attention.activation != SOFTMAX
-        encoded, of_encoder = self._encode(source, source_lengths, penalised)
+        penalized = with_penalty and self._can_penalize()
+        encoded, of_encoder = self._encode(source, source_lengths, penalized)
         x = self._embed(target, self.target_embed)
-        of_decoder: list[list[RowMeans]] = []
+        of_own: list[RowMeans] = []
+        of_cross: list[RowMeans] = []
         for block in self.decoder:
-            x, more = block(
+            x, own, cross = block(
                 x,
                 encoded,
                 lengths=target_lengths,
                 source_lengths=source_lengths,
-                with_penalty=penalised,
+                with_penalty=penalized,
             )
-            of_decoder.append(more)
+            of_own, of_cross = of_own + own, of_cross + cross
         logits = self._read_out(x)
         if not with_penalty:
             return logits
-        if not penalised:
+        if not penalized:
             return logits, logits.new_zeros((), dtype=torch.float32)
-        own, cross = zip(*of_decoder, strict=True)
-        kinds = ((of_encoder, source_lengths), (own, target_lengths), (cross, target_lengths))
-        return logits, self._mean_penalty(kinds)
+        encoder, own = ("attn", of_encoder, source_lengths), ("attn", of_own, target_lengths)
+        return logits, self._mean_penalty(encoder, own, ("cross", of_cross, target_lengths))
+
+    def _can_penalize(self) -> bool:
+        """False where nothing has a penalty, and an error where it is not even defined as 0."""
+        config = self.config
+        undefined = [s.word for s in config.specs if s.activation != SOFTMAX and not s.by_sum]
+        if undefined and not config.has_penalty:
+            raise UnsupportedError(
+                f"the penalty is defined for relu attention, this model has {undefined[0]!r}. "
+                "Train it without."
+            )
+        return config.has_penalty
 
     def _mean_penalty(
-        self, kinds: Iterable[tuple[Sequence[RowMeans], Tensor | None]]
+        self, *kinds: tuple[str, Sequence[RowMeans], Tensor | None]
     ) -> Float[Tensor, ""]:
-        """Over all attention, from that of each kind and the lengths of its queries."""
-        block = self.encoder[0]
-        assert isinstance(block, Block)
-        sums = [len(rows) * penalise(block.attn, rows, lengths) for rows, lengths in kinds]
-        return torch.stack(sums).sum() / (len(self.encoder) + 2 * len(self.decoder))
+        """Over all attention that was measured, of each kind with the lengths of its queries."""
+        block = self.decoder[0]
+        sums = [
+            len(rows) * penalise(getattr(block, name), rows, lengths)
+            for name, rows, lengths in kinds
+            if rows
+        ]
+        return torch.stack(sums).sum() / sum(len(rows) for _, rows, _ in kinds)
 
     def encode(
         self, source: Int[Tensor, "B Ls"], source_lengths: Int[Tensor, " B"] | None = None
@@ -341,8 +346,8 @@ class ReLUFormer(nn.Module):
         x = self._embed(source, None)
         rows: list[RowMeans] = []
         for block in self.encoder:
-            x, more = block(x, lengths=lengths, with_penalty=with_penalty)
-            rows = rows + more
+            x, own, _ = block(x, lengths=lengths, with_penalty=with_penalty)
+            rows = rows + own
         return self.encoder_norm(x), rows
 
     def start_decoding(

@@ -25,7 +25,8 @@ from torch import Tensor, nn
 
 from flashpoint.bounds import Bounds, Depth, Slots, Width, check_bounds
 from flashpoint.errors import InputError, check_choice
-from flashpoint.layers.attention import GATES, Attention, Gate
+from flashpoint.layers.attention import Attention
+from flashpoint.layers.output import GATES, OUTPUT_NORMS, Gate, OutputNorm
 from flashpoint.layers.positions import resize_positions, sine2d
 from flashpoint.layers.qk_norm import QK_NORMS, QkNorm
 from flashpoint.layers.spec import AttentionSpec
@@ -42,6 +43,7 @@ _CHOICES = {
     "positions": ("learned", "sine2d"),
     "qk_norm": QK_NORMS,
     "gate": GATES,
+    "output_norm": OUTPUT_NORMS,
     "gelu": ("exact", "tanh"),
 }
 _FLAGS = ("qkv_bias", "fc_norm", "pre_logits")
@@ -63,6 +65,7 @@ class ViTConfig:
         attention: the mathematics of every block's attention.
         qk_norm: of q and k in attention, "layer", "rms" or "none".
         gate: of the attention's output, "none", "sigmoid", "silu" or "identity".
+        output_norm: of the same, before the gate: "none", "layer", "rms" or "gated_rms".
         qkv_bias: whether q, k and v have biases.
         gelu: "exact" or "tanh", its approximation.
         norm_eps: added to the variance in the norms.
@@ -85,6 +88,7 @@ class ViTConfig:
     attention: AttentionSpec = AttentionSpec()  # noqa: RUF009  frozen
     qk_norm: QkNorm = "layer"
     gate: Gate = "none"
+    output_norm: OutputNorm = "none"
     qkv_bias: bool = True
     gelu: Gelu = "exact"
     norm_eps: Annotated[float, Bounds(0.0, 1.0, above=True)] = 1e-6
@@ -188,6 +192,7 @@ class Block(nn.Module):
             config.attention,
             qk_norm=config.qk_norm,
             gate=config.gate,
+            output_norm=config.output_norm,
             qkv_bias=config.qkv_bias,
         )
         self.ls1 = _layer_scale(config)

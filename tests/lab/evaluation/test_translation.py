@@ -21,8 +21,8 @@ LENGTH = 64
 class Shouting(Translator):
     """Answers with the source in capitals; ``spoil`` changes the segments of a part."""
 
-    def __init__(self, spoil=lambda segments: segments, batch_size=3):
-        super().__init__(None, make_pieces(), LENGTH, Search(batch_size=batch_size))
+    def __init__(self, spoil=lambda segments: segments, batch_size=3, **options):
+        super().__init__(None, make_pieces(), LENGTH, Search(batch_size=batch_size), **options)
         self.spoil = spoil
         self.seen = []
 
@@ -52,6 +52,14 @@ def shouted(documents):
 
 def segments_of(results):
     return [result.segments for result in results]
+
+
+def test_model_of_segments_sees_one_at_a_time():
+    translator, documents = Shouting(by_segment=True), some_documents()
+    results = translator.translate(documents)
+    assert segments_of(results) == shouted(documents)
+    assert not any(SEP in source for source in translator.seen)
+    assert len(translator.seen) >= sum(map(len, documents))
 
 
 def test_documents_are_cut_between_segments_and_put_together_in_order():

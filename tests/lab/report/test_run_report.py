@@ -1,5 +1,6 @@
 """The page of runs: what stands in it, that text is escaped, that nothing is fetched."""
 
+import dataclasses
 import json
 import re
 import subprocess
@@ -10,7 +11,8 @@ from lab.report.parsed_page import Page
 from lab.report.run_folders import add_attention, make_run
 
 from flashpoint.errors import InputError
-from flashpoint.lab.report.run_report import report_runs
+from flashpoint.lab.report.run_report import describe_attention, report_runs
+from flashpoint.lab.runs.run_files import read_runs
 
 
 @pytest.fixture
@@ -60,6 +62,31 @@ def test_curves_are_drawn_by_step_and_by_seconds(twins):
     assert sum(smooth["y"]) / 40 == pytest.approx(sum(faint["y"]) / 300, rel=0.05)
     by_time = figures[3]["data"][0]
     assert by_time["x"] == pytest.approx([5.0, 10.0, 15.0])  # validation does not state its time
+
+
+@pytest.mark.parametrize(
+    ("attention", "words"),
+    [
+        ("relu4/sum", "relu4/sum"),
+        ({"activation": "relu4", "normalize": "sum", "floor": 1e-3}, "relu4/sum"),
+        ({"activation": "relu2", "normalize": "sum", "gain": 2.0}, "relu2/sum, gain 2.0"),
+        ({"activation": "relu", "normalize": "length", "alpha": 0.5}, "relu, alpha 0.5"),
+    ],
+)
+def test_label_says_what_divides(tmp_path, attention, words):
+    (run,) = read_runs([make_run(tmp_path / "run")])
+    config = {"model": {"name": "vit", "attention": attention}}
+    assert describe_attention(dataclasses.replace(run, config=config)) == words
+
+
+def test_label_names_cross_attention_where_it_is_another(tmp_path):
+    (run,) = read_runs([make_run(tmp_path / "run")])
+    labels = []
+    for cross in (None, "softmax", {"activation": "relu2", "normalize": "sum"}):
+        config = {"model": {"attention": "relu4/sum", "cross_attention": cross}}
+        labels.append(describe_attention(dataclasses.replace(run, config=config)))
+    others = ["relu4/sum; cross softmax", "relu4/sum; cross relu2/sum"]
+    assert labels == ["relu4/sum", *others]
 
 
 def test_attention_is_shown_where_its_files_are(twins):

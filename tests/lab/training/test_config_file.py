@@ -57,6 +57,11 @@ def test_override_is_read_by_the_type_of_its_field(change, path, value):
             {"activation": "relu", "alpha": 0.5},
         ),
         (["model.attention={activation: gelu}"], {"activation": "gelu"}),
+        (["model.attention=relu4/sum"], "relu4/sum"),
+        (
+            ["model.attention=relu4/sum", "model.attention.gain=learned"],
+            {"activation": "relu4", "normalize": "sum", "gain": "learned"},
+        ),
     ],
 )
 def test_attention_may_be_a_word_or_a_section(changes, attention):
@@ -92,6 +97,11 @@ def test_model_may_be_a_word():
         ("data.labels=3", "data.labels=3 must be null or text."),
         ("loss=sigmod", "loss='sigmod' must be 'sigmoid' or 'softmax'. Did you mean 'sigmoid'?"),
         ("model.attention.alpha=lerned", "model.attention.alpha='lerned' must be 'learned'"),
+        ("model.attention=gelu/sum", "model.attention: normalize='sum' divides by sums"),
+        (
+            "model.attention={normalize: sums}",
+            "model.attention.normalize='sums' must be 'length' or 'sum'",
+        ),
         ("model.attention=rellu", "model.attention: activation='rellu' is unknown. Did you mean"),
         ("model.depth=two", "model.depth='two' must be a whole number."),
         ("model.name=vit_x16", "model: model 'vit_x16' is unknown. Did you mean"),

@@ -7,10 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 from lab.training.runs import curve, train_quietly
+from lab.training.text_runs import write_corpus
 
 from flashpoint.lab.training import config_file
 from flashpoint.lab.training.ranks import Ranks
+from flashpoint.lab.training.run_folder import open_run
+from flashpoint.lab.training.text import translation_config
 from flashpoint.lab.training.vision import VisionTask
+from flashpoint.layers.spec import AttentionSpec
+from flashpoint.models.reluformer import RELU_ATTENTION
 
 CONFIGS = Path(__file__).parents[3] / "configs"
 PAPER = ("vit_i21k", "vit_i1k")
@@ -107,6 +112,44 @@ def test_digits_config_is_as_long_as_it_says():
 
 
 @pytest.mark.slow
+def test_sentences_config_holds_fairseqs_numbers():
+    config = load("reluformer_iwslt")
+    model = translation_config(config.model)
+    sizes = (model.width, model.encoder_depth, model.decoder_depth, model.num_heads, model.mlp_dim)
+    assert sizes == (512, 6, 6, 4, 1024)
+    assert (model.pre_norm, model.dropout) == (False, 0.3)
+    assert model.qkv_init == pytest.approx(2**-0.5, rel=1e-5)
+    assert model.attention == RELU_ATTENTION
+    assert (config.label_smoothing, config.batch_size) == (0.1, 4096)
+    optimizer = config.optimizer
+    assert (optimizer.lr, optimizer.betas) == (5e-4, (0.9, 0.98))
+    assert (optimizer.weight_decay, optimizer.clip) == (1e-4, None)
+    assert (config.schedule.kind, config.schedule.warmup_steps) == ("inverse_sqrt", 4000)
+    assert (config.data.samples, config.data.languages) == ("segments", ("de", "en"))
+    bare = load("reluformer_iwslt", "model.attention.alpha=0", "penalty=0")
+    assert translation_config(bare.model).attention == AttentionSpec(alpha=0.0)
+
+
+@pytest.mark.parametrize("attention", ["relu", "softmax", "relu4/sum"])
+def test_sentences_config_trains_when_it_is_tiny(tmp_path, attention):
+    corpus = write_corpus(tmp_path)
+    changes = (
+        *(f"data.train=jsonl:{corpus}", f"data.validation=jsonl:{corpus}", "data.length=64"),
+        *("data.pieces.vocabulary_size=330", "model.width=32", "model.mlp_dim=32"),
+        *("model.encoder_depth=1", "model.decoder_depth=1", "batch_size=512", "epochs=null"),
+        *("steps=30", "schedule.warmup_steps=4", "optimizer.lr=3e-3", "precision=fp32"),
+        *("compile=none", "device=cpu", "log_every=1", "evaluate_every=30"),
+        f"model.attention={attention}",
+    )
+    config = load("reluformer_iwslt", *changes)
+    train_quietly(config, tmp_path / "run")
+    losses = [line["loss"] for line in curve(tmp_path / "run") if "loss" in line]
+    assert losses[-1] < 0.9 * losses[0]
+    again = open_run(tmp_path / "run").config
+    assert again.data.by_segment
+    assert again.optimizer.clip is None
+
+
 @pytest.mark.parametrize("attention", ["relu", "softmax"])
 def test_digits_config_learns_with_either_attention(tmp_path, attention):
     """A third of it, which suffices for 93%; the whole reaches 97%."""

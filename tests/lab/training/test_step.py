@@ -86,6 +86,17 @@ def test_long_gradient_is_clipped():
     assert step.tally.read().grad_norm > 0.01  # as it was before
 
 
+def test_nothing_is_clipped_where_clip_is_null():
+    gradients = []
+    for clip in ("null", "1e30"):
+        step, batches = make_step(f"optimizer.clip={clip}")
+        step(next(batches))
+        gradients.append([p.grad for p in step.model.module.parameters()])
+        norm = torch.stack([g.norm() for g in gradients[-1]]).norm()
+        assert norm == pytest.approx(step.tally.read().grad_norm, rel=1e-3)
+    assert all(a.equal(b) for a, b in zip(*gradients, strict=True))
+
+
 def test_rehearsal_has_no_effect():
     step, batches = make_step()
     step(next(batches))

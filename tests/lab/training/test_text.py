@@ -15,6 +15,7 @@ from lab.training.text_runs import text_config, write_corpus
 
 from flashpoint.errors import InputError, UnsupportedError
 from flashpoint.lab.data.text.pieces import PAD
+from flashpoint.lab.runs.schema import plain
 from flashpoint.lab.training import config_file
 from flashpoint.lab.training.config import ScheduleConfig
 from flashpoint.lab.training.ranks import Ranks
@@ -41,6 +42,19 @@ def test_words_mean_what_the_paper_means(corpus):
     assert (softmax.model_config.attention.activation, softmax.config.penalty) == ("softmax", 0.0)
     assert relu.config.optimizer.betas == (0.9, 0.98)
     assert (relu.config.schedule.kind, relu.config.label_smoothing) == ("inverse_sqrt", 0.1)
+
+
+@pytest.mark.parametrize(
+    ("own", "cross", "penalty"),
+    [("relu4/sum", "null", 0.0), ("relu4/sum", "relu", 0.1), ("relu", "softmax", 0.1)],
+)
+def test_penalty_is_there_where_any_attention_can_have_it(corpus, own, cross, penalty):
+    changes = (f"model.attention={own}", f"model.cross_attention={cross}")
+    task = TextTask(text_config(corpus, *changes), Ranks())
+    assert task.config.penalty == penalty
+    assert config_file.parse(plain(task.config)) == task.config
+    words = [spec.word for spec in task.model_config.specs]
+    assert words == [own, own if cross == "null" else cross]
 
 
 def test_completed_config_is_the_same_after_its_file(corpus, tmp_path):
@@ -104,6 +118,9 @@ def test_operations_are_those_of_an_epoch(corpus):
 def test_softmax_with_a_penalty_is_refused(corpus):
     with pytest.raises(InputError, match=r"penalty=0.1 is for relu attention only"):
         text_config(corpus, "model.attention=softmax", "penalty=0.1")
+    attention = ("model.attention=relu4/sum", "model.cross_attention=softmax")
+    with pytest.raises(InputError, match=r"not for 'relu4/sum' and 'softmax'. Set penalty: 0"):
+        text_config(corpus, *attention, "penalty=0.1")
 
 
 def test_rate_falls_as_the_inverse_square_root_of_the_step():

@@ -110,7 +110,7 @@ def _list_image_models(names: list[str], image_size: int, attention: str) -> "Ta
 
 
 def _draw_text_models(configs: "dict[str, ReLUFormerConfig]", tokens: int) -> "Table":
-    attention = next(iter(configs.values())).attention.activation
+    attention = next(iter(configs.values())).attention.word
     columns = ("width", "depth", "heads", "slots", "parameters", "GFLOPs")
     table = _start(f"Models with {attention} attention, documents of {tokens} tokens", columns)
     for name, config in configs.items():

@@ -97,8 +97,9 @@ def open_translator(
         )
     chosen = replace(chosen, is_bf16=run.config.precision == "bf16")
     pieces = load_pieces(folder / PIECES)
-    length: int = run.config.data.length
-    return run, Translator(model, pieces, length, chosen), step
+    data = run.config.data
+    translator = Translator(model, pieces, data.length, chosen, by_segment=data.by_segment)
+    return run, translator, step
 
 
 @contextmanager

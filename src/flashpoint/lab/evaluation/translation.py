@@ -93,6 +93,8 @@ class Translator:
         pieces: that it was trained with.
         length: tokens of a side in training.
         search: how translations are looked for.
+        by_segment: whether the model sees one segment at a time, as a model does that was
+            trained on segments.
     """
 
     def __init__(
@@ -101,9 +103,11 @@ class Translator:
         pieces: Pieces,
         length: int,
         search: Search = Search(),  # noqa: B008  frozen
+        *,
+        by_segment: bool = False,
     ) -> None:
         self.model, self.pieces, self.length, self.search = model, pieces, length, search
-        self._room = int(length * SOURCE_SHARE)
+        self._room, self._by_segment = int(length * SOURCE_SHARE), by_segment
 
     def translate(
         self,
@@ -155,10 +159,10 @@ class Translator:
         return [row for half, part in encoded for row in self._rows(half, part)]
 
     def _cut(self, document: _Document) -> Iterator[_Part]:
-        """As many rows at once as there is room for."""
+        """As many rows at once as there is room for, or each by itself."""
         start = used = 0
         for end, row in enumerate(document.rows):
-            if used + len(row) + 1 > self._room:
+            if used + len(row) + 1 > self._room or (self._by_segment and end > 0):
                 yield _Part(document, start, end)
                 start, used = end, 0
             used += len(row) + 1

@@ -17,7 +17,7 @@ NOTE = (
     "Accuracy and loss are those of the validation data at the end. Training time leaves out "
     "validation and checkpoints. The best of each column is green."
 )
-_PLAIN = {"alpha": 1.0, "length": "visible", "gain": 1.0, "bias": 0.0}
+_PLAIN = {"floor": 1e-3, "alpha": 1.0, "length": "visible", "gain": 1.0, "bias": 0.0}
 
 
 def report_runs(folders: Sequence[Path], *, title: str) -> str:
@@ -77,12 +77,22 @@ def describe_attention(run: RunFiles) -> str:
         >>> describe_attention(RunFiles(path=Path(), name="", config=config, record={}, train=[],
         ...                             validation=[], statistics=None, maps=[]))
         'relu, alpha 0.5'
+
+    Weights divided by their own sum have it behind a slash, 'relu4/sum'; cross-attention is named
+    where it is another.
     """
-    spec = mapping_of(run.config, "model").get("attention", "relu")
+    model = mapping_of(run.config, "model")
+    words, cross = _label(model.get("attention", "relu")), model.get("cross_attention")
+    return words if cross is None else f"{words}; cross {_label(cross)}"
+
+
+def _label(spec: object) -> str:
+    """An attention by its word and what is not as usual."""
     if not isinstance(spec, Mapping):
         return str(spec)
     changed = [f"{k} {spec[k]}" for k, plain in _PLAIN.items() if spec.get(k, plain) != plain]
-    return ", ".join([str(spec.get("activation", "relu")), *changed])
+    divided = "/sum" if spec.get("normalize") == "sum" else ""
+    return ", ".join([f"{spec.get('activation', 'relu')}{divided}", *changed])
 
 
 def _row(

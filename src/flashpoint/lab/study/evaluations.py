@@ -149,7 +149,10 @@ def _translate(
     search = Search(beam_size=beam, batch_size=batch_size, is_bf16=run.config.precision == "bf16")
     former = _require(model, ReLUFormer)
     pieces = load_pieces(run.path / PIECES)
-    translator = Translator(former, pieces, run.config.data.length, search)
+    data_config = run.config.data
+    translator = Translator(
+        former, pieces, data_config.length, search, by_segment=data_config.by_segment
+    )
     found = evaluate_translation(run.config, translator, data=data)
     return {
         "bleu": found.all.bleu,

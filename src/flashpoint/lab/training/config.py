@@ -87,13 +87,13 @@ class OptimizerConfig:
         lr: peak learning rate.
         betas: decay of the running mean and of the running square of the gradient.
         weight_decay: multiplied by the learning rate, as in PyTorch.
-        clip: largest norm of the whole gradient; longer ones are shortened to it.
+        clip: largest norm of the whole gradient; longer ones are shortened to it. Null: none are.
     """
 
     lr: Rate = 1e-3
     betas: Betas = (0.9, 0.999)
     weight_decay: Decay = 0.1
-    clip: Annotated[float, Bounds(0.0, 1e30, above=True)] = 1.0
+    clip: Annotated[float | None, Bounds(0.0, 1e30, above=True)] = 1.0
 
     def __post_init__(self) -> None:
         check_bounds(self)

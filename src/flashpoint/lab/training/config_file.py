@@ -1,6 +1,6 @@
 """Configs as YAML files, with changes from the command line; names and types are checked."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,11 +11,16 @@ from flashpoint.lab.runs.schema import build, plain
 from flashpoint.lab.runs.stored import parse_yaml, read_yaml
 from flashpoint.lab.training.config import TrainConfig
 from flashpoint.lab.training.task_registry import config_class
+from flashpoint.layers.spec import fields_of
 
 Values = dict[str, Any]
 
-_SHORT = {"model": "name", "attention": "activation"}
-"""Sections that may be written as one word, and the field it fills."""
+_SHORT: dict[str, Callable[[str], Values]] = {
+    "model": lambda word: {"name": word},
+    "attention": fields_of,
+    "cross_attention": fields_of,
+}
+"""Sections that may be written as one word, and the fields it fills."""
 
 
 def find_published(name: str) -> Path:
@@ -93,7 +98,7 @@ def _apply(values: Values, override: str) -> None:
     for depth, name in enumerate(names[:-1]):
         inner = section.setdefault(name, {})
         if isinstance(inner, str) and name in _SHORT:
-            inner = section[name] = {_SHORT[name]: inner}
+            inner = section[name] = _SHORT[name](inner)
         if not isinstance(inner, dict):
             where = ".".join(names[: depth + 1])
             raise InputError(f"--set {override!r}: {where} is {describe(inner)}, not a section.")

@@ -5,6 +5,7 @@ AdamW gets a flag on the device. What happened is counted on the device too, and
 loop logs. So a whole update can be captured as a CUDA graph (``CapturedStep``), by this same code.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -93,7 +94,8 @@ class Step:
         self.optimizer.zero_grad(set_to_none=True)
         parts = zip(*(tensor.chunk(self.config.accumulate) for tensor in batch), strict=True)
         loss = self.model.ranks.mean_(add_gradients(self.task, self.model, list(parts)))
-        norm = nn.utils.clip_grad_norm_(self._parameters, self.config.optimizer.clip)
+        most = self.config.optimizer.clip
+        norm = nn.utils.clip_grad_norm_(self._parameters, math.inf if most is None else most)
         norm = self.model.whole(norm)
         good = loss.isfinite() & norm.isfinite()
         skip_if(self.optimizer, ~good | self.is_rehearsal)

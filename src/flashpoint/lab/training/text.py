@@ -57,6 +57,9 @@ from flashpoint.shapes import Float, Int
 LETTERS_PER_TOKEN = 4
 """About, where nothing is cut into pieces yet."""
 
+WORDS = ("attention", "cross_attention")
+"""Settings of the model that may be words, whose meaning is the model's: "relu" is its own."""
+
 PENALTY = 0.1
 """Weight of ReLUFormer's penalty where the config has none."""
 
@@ -87,8 +90,8 @@ class TextConfig(TrainConfig):
     Attributes:
         data: where documents are and how they become samples.
         label_smoothing: share of a target's probability that all pieces divide.
-        penalty: weight of ReLUFormer's penalty; null is 0.1 for relu, and 0 for all others, which
-            have none.
+        penalty: weight of ReLUFormer's penalty on relu attention; null is 0.1 where the model has
+            such attention, and 0 where it has not.
     """
 
     task: str = "text"
@@ -101,10 +104,11 @@ class TextConfig(TrainConfig):
     def __post_init__(self) -> None:
         TrainConfig.__post_init__(self)
         model = translation_config(self.model)
-        if self.penalty and model.attention.activation != "relu":
+        if self.penalty and not model.has_penalty:
+            words = " and ".join(dict.fromkeys(repr(spec.word) for spec in model.specs))
             raise InputError(
-                f"penalty={self.penalty} is for relu attention only, not for "
-                f"{model.attention.activation!r}. Set penalty: 0."
+                f"penalty={self.penalty} is for relu attention only, not for {words}. "
+                "Set penalty: 0."
             )
 
     def files(self) -> Mapping[str, Path]:
@@ -123,7 +127,7 @@ def translation_config(model: ModelConfig, **defaults: Any) -> ReLUFormerConfig:
         >>> translation_config(ModelConfig(name="reluformer_tiny")).attention.alpha
         0.5
     """
-    settings = {**defaults, **model.typed(ReLUFormerConfig, words=("attention",))}
+    settings = {**defaults, **model.typed(ReLUFormerConfig, words=WORDS)}
     try:
         return text_model_config(model.name, **settings)
     except InputError as error:
@@ -169,7 +173,7 @@ class TextTask:
         model = ModelConfig(name=config.model.name, settings=plain(self.model_config))
         penalty = config.penalty
         if penalty is None:
-            penalty = PENALTY if self.model_config.attention.activation == "relu" else 0.0
+            penalty = PENALTY if self.model_config.has_penalty else 0.0
         pieces = dataclasses.replace(config.data.pieces, file=self._pieces_file(config))
         data = dataclasses.replace(config.data, pieces=pieces)
         return dataclasses.replace(config, model=model, data=data, penalty=penalty)

@@ -94,6 +94,19 @@ def test_an_epoch_has_every_segment_and_few_twice(join, length):
         assert count - missing[pair] <= found[pair] <= 2 * count
 
 
+def test_every_sample_may_be_one_segment():
+    settings = config(length=128, samples="segments")
+    batches, validation = train_batches(settings), eval_batches(settings)
+    for some in (epoch(batches), list(validation.iterate())):
+        rows = [pair for batch in some for pair in texts_of(batch)]
+        assert all(len(source) == len(target) == 1 for source, target in rows)
+    assert pairs_of(validation.iterate()) == ALL
+    assert pairs_of(epoch(batches)).keys() == ALL.keys()
+    assert batches.num_samples == validation.num_samples == sum(ALL.values())
+    orders = [texts_of(next(train_batches(settings, seed=seed).iterate())) for seed in (0, 0, 1)]
+    assert orders[0] == orders[1] != orders[2]
+
+
 @pytest.mark.parametrize("join", [True, False])
 def test_an_epoch_has_every_segment_at_each_resolution(join):
     settings = config(length=256, join=join, resolutions=4)

@@ -43,6 +43,27 @@ def test_chunks_stay_within_documents_without_joining():
     assert spans(cut_documents(DOCUMENTS, 13, join=False)) == [[0, 1, 2], [3], [4, 5, 6]]
 
 
+def test_every_segment_may_be_a_sample():
+    chunks = cut_documents(DOCUMENTS, 10, join=True, by_segment=True)
+    assert spans(chunks) == [[n] for n in range(7)]
+    assert chunks.lengths.tolist() == [[4, 4, 3, 2, 9, 2, 1], [5, 2, 3, 2, 3, 9, 1]]
+    assert spans(cut_documents(DOCUMENTS, 8, join=False, by_segment=True)) == [
+        [0], [1], [2], [3], [6]
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_segments_as_samples_are_each_there_once_in_every_epoch(seed):
+    documents = encode_documents(make_documents(), make_pieces())
+    rng = np.random.default_rng(seed)
+    chunks = cut_documents(documents, 64, join=True, by_segment=True, rng=rng)
+    kept = np.maximum(documents.source.lengths, documents.target.lengths) <= 64
+    assert (chunks.ends - chunks.starts == 1).all()
+    assert sorted(chunks.segments.tolist()) == np.flatnonzero(kept).tolist()
+    for side, lengths in zip(documents.sides, chunks.lengths, strict=True):
+        assert (lengths == side.lengths[chunks.segments]).all()
+
+
 def test_segments_longer_than_a_chunk_are_left_out_and_counted():
     assert spans(cut_documents(DOCUMENTS, 8, join=False)) == [[0, 1], [2], [3], [6]]
     assert num_too_long(DOCUMENTS, 8) == 2

@@ -188,6 +188,11 @@ def test_training_and_validation_must_differ(tmp_path):
             r"=4 must lie in \[1, 3\]: data.length=127 can be halved 2 times down to 16 tokens",
         ),
         ({"source": "de"}, "data.source='de' and data.target='de' must differ"),
+        ({"samples": "lines"}, "data.samples='lines' is unknown. Known: documents, segments"),
+        (
+            {"samples": "segments", "resolutions": 2},
+            "data.resolutions=2 cuts documents, but data.samples='segments'",
+        ),
     ],
 )
 def test_configs_are_checked(changes, message):

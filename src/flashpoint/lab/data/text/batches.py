@@ -154,6 +154,7 @@ class TextBatches:
             config.length,
             join=config.join,
             resolutions=config.resolutions,
+            by_segment=config.by_segment,
             rng=rng,
         )
         epoch = _Epoch(chunks, plan_training(chunks, self._tokens_per_batch, rng))
@@ -172,7 +173,8 @@ class TextEvalBatches:
     Args:
         documents: to validate on.
         pieces: subword pieces.
-        config: length of samples, and whether documents are joined; one resolution, always.
+        config: what a sample holds, its length, and whether documents are joined; one
+            resolution, always.
         tokens_per_batch: rows times their width, about; over all ranks.
         rank, world_size: of this process, and how many there are.
         device: where batches are wanted.
@@ -192,7 +194,9 @@ class TextEvalBatches:
         check_rank(rank, world_size)
         self._rank, self._world_size = rank, world_size
         self._tokens = encode_documents(documents, pieces)
-        self._chunks = cut_documents(self._tokens, config.length, join=config.join)
+        self._chunks = cut_documents(
+            self._tokens, config.length, join=config.join, by_segment=config.by_segment
+        )
         self._batches = plan_evaluation(self._chunks, tokens_per_batch, world_size)
         self._assembler = _Assembler(self._tokens, self._chunks, torch.device(device))
         self.num_too_long = num_too_long(self._tokens, config.length)

@@ -38,11 +38,12 @@ def cut_documents(
     *,
     join: bool,
     resolutions: int = 1,
+    by_segment: bool = False,
     rng: np.random.Generator | None = None,
 ) -> Chunks:
     """Cut all documents to samples of at most ``length`` tokens on each side.
 
-    Each sample takes as many segments as fit.
+    Each sample takes as many segments as fit, or one.
 
     Args:
         tokens: the documents.
@@ -50,6 +51,7 @@ def cut_documents(
         join: whether a sample may run on into the next document.
         resolutions: how often all documents are cut: to the length, half of it, a quarter, ...;
             a segment longer than such a part is a sample of its own.
+        by_segment: whether every segment is a sample of its own; nothing is joined then.
         rng: shuffles the documents and places the first cut; None: the documents as they are.
     """
     num_documents = len(tokens.borders) - 1
@@ -57,7 +59,9 @@ def cut_documents(
     segments, document_ends = _in_order(tokens, order, length)
     offsets = [np.concatenate(([0], np.cumsum(s.lengths[segments]))) for s in tokens.sides]
     borders = [
-        _borders(offsets, document_ends, length >> halvings, join=join, rng=rng)
+        np.arange(len(segments) + 1)
+        if by_segment
+        else _borders(offsets, document_ends, length >> halvings, join=join, rng=rng)
         for halvings in range(resolutions)
     ]
     starts = np.concatenate([some[:-1] for some in borders])

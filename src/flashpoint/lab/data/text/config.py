@@ -7,6 +7,7 @@ from flashpoint.bounds import Bounds, check_bounds
 from flashpoint.errors import InputError, check_choice
 
 PieceKind = Literal["unigram", "bpe"]
+SampleKind = Literal["documents", "segments"]
 
 MIN_LENGTH, MAX_LENGTH = 16, 65_536
 
@@ -38,8 +39,10 @@ class DocumentConfig:
         train, validation: a place each, as ``open_documents`` reads it: "documents:DIR",
             "text:PREFIX", "jsonl:FILE", "hf:DIR", "recall:PAIRS".
         source, target: the languages' codes.
+        samples: what a sample holds: of "documents" as many segments as fit, of "segments" one,
+            as sentence-level translation has it; join and resolutions are about documents.
         length: tokens that a side of a sample has at most, its end included. Documents are cut
-            between segments to fit.
+            between segments to fit; a longer segment is left out.
         join: whether short documents, and what is left of long ones, are joined up to the
             length; if not, a sample holds one document or a part of one.
         resolutions: how many times an epoch has every document: cut to the length, to half of it,
@@ -53,6 +56,7 @@ class DocumentConfig:
     validation: str
     source: str = "en"
     target: str = "de"
+    samples: SampleKind = "documents"
     length: Annotated[int, Bounds(MIN_LENGTH, MAX_LENGTH)] = 512
     join: bool = True
     resolutions: Annotated[int, Bounds(1, MAX_LENGTH)] = 1
@@ -60,6 +64,12 @@ class DocumentConfig:
 
     def __post_init__(self) -> None:
         check_bounds(self, "data.")
+        check_choice("data.samples", self.samples, get_args(SampleKind))
+        if self.by_segment and self.resolutions > 1:
+            raise InputError(
+                f"data.resolutions={self.resolutions} cuts documents, but data.samples="
+                "'segments'. Set data.resolutions=1."
+            )
         most = (self.length // MIN_LENGTH).bit_length()
         if self.resolutions > most:
             raise InputError(
@@ -70,6 +80,11 @@ class DocumentConfig:
             raise InputError(
                 f"data.source={self.source!r} and data.target={self.target!r} must differ."
             )
+
+    @property
+    def by_segment(self) -> bool:
+        """Whether every segment is a sample of its own."""
+        return self.samples == "segments"
 
     @property
     def languages(self) -> tuple[str, str]:

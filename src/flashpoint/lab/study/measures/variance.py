@@ -68,7 +68,7 @@ def _measure_layers(
             for draw in range(draws):
                 torch.manual_seed(1000 * options["seed"] + draw)
                 fields = {} if activation == SOFTMAX else {"alpha": alpha}
-                spec = AttentionSpec(activation=activation, **fields)
+                spec = AttentionSpec.parse({"activation": activation, **fields})
                 layer = Attention(width, width // HEAD_DIM, spec, context_dim=width).to(device)
                 x, context = (
                     torch.randn((1, n, width), generator=generator).to(device)
