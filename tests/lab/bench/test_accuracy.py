@@ -38,9 +38,7 @@ def whole_in_fp64(case, inputs, function):
         mask = seen if case.causal else None
         o = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=True)
     else:
-        o = flashpoint.attention(
-            q, k, v, activation=case.activation, causal=case.causal, impl="reference"
-        )
+        o = flashpoint.attention(q, k, v, **case.options, impl="reference")
     return dict(
         zip(
             ("o", "dq", "dk", "dv"),
@@ -51,10 +49,13 @@ def whole_in_fp64(case, inputs, function):
 
 
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("function", ["pointwise", "softmax"])
+@pytest.mark.parametrize(
+    ("function", "activation"),
+    [("pointwise", "silu"), ("pointwise", "relu4/sum"), ("softmax", "silu")],
+)
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
-def test_parts_equal_the_whole(causal, function, shape):
-    case = replace(CASE, shape=shape, causal=causal, activation="silu")
+def test_parts_equal_the_whole(causal, function, activation, shape):
+    case = replace(CASE, shape=shape, causal=causal, activation=activation)
     inputs = make_inputs(case)
     whole = whole_in_fp64(case, inputs, function)
     parts = list(exact_parts(case, inputs, function))
@@ -69,8 +70,9 @@ def test_parts_equal_the_whole(causal, function, shape):
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
 @pytest.mark.parametrize("mode", ["forward", "recording", "backward", "training"])
-def test_right_result_is_within_rounding(dtype, mode):
-    case = replace(CASE, dtype=dtype, mode=mode)
+@pytest.mark.parametrize("activation", ["relu", "relu4/sum"])
+def test_right_result_is_within_rounding(dtype, mode, activation):
+    case = replace(CASE, dtype=dtype, mode=mode, activation=activation)
     inputs = make_inputs(case)
     error = error_of(case, inputs, make_call(OURS, case, inputs)())
     assert 0 < error < error_bound(case)

@@ -37,6 +37,9 @@ GPU_LIMITS = [
     ("4,16,4096,64", "relu2 forward", 1.2, 1.4),
     ("4,16,4096,64", "sigmoid forward", 1.2, 1.4),
     ("4,16,4096,64", "silu forward", 1.2, 1.4),
+    ("4,16,4096,64", "relu4/sum forward", 1.35, 1.6),
+    ("1,16,16384,64", "relu4/sum backward", 1.05, 1.2),
+    ("4,8,4096,128", "relu4/sum forward", 1.1, None),
 ]
 
 

@@ -16,6 +16,7 @@ import flashpoint
 from flashpoint.lab.bench.calls import Inputs
 from flashpoint.lab.bench.cases import Case
 from flashpoint.lab.bench.providers.provider import Function, normalise
+from flashpoint.ops.api import FLOOR
 
 CHUNK = 64
 """Rows, or keys, that are computed exactly: at the start, in the middle and at the end."""
@@ -155,8 +156,7 @@ def _exact_rows(case: Case, head: Head, rows: slice, function: Function) -> tupl
             head.norm_q(q),
             k,
             v,
-            activation=case.activation,
-            causal=case.causal,
+            **case.options,
             impl="reference",
         )
     (dq,) = torch.autograd.grad(o, q, head.do[:, :1, rows])
@@ -173,21 +173,50 @@ def _softmax_attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool) -> Tens
 
 
 def _exact_keys(case: Case, head: Head, keys: slice) -> tuple[Tensor, Tensor]:
-    """``dk`` and ``dv`` of some keys; the normalizer 1/n of every query is put into ``do``."""
+    """``dk`` and ``dv`` of some keys; the normalizer of every query is put into ``do``.
+
+    Of rows that are divided by their sums, what that takes off a weight's gradient is given to the
+    sum of these keys' weights.
+    """
     length = head.k.shape[2]
     key = torch.arange(length, device=head.k.device)
     position = torch.arange(head.offset, length, device=head.k.device)  # of each query
     visible = position + 1 if case.causal else torch.full_like(position, length)
     mask = position[:, None] >= key[keys] if case.causal else None  # [Lq, keys]
     k, v = (t[:, :, keys].clone().requires_grad_() for t in (head.k, head.v))
-    o = flashpoint.attention(
+    o, sums = flashpoint.attention(
         head.norm_q(head.q),
         head.norm_k(k),
         v,
-        activation=case.activation,
+        activation=case.options["activation"],
         length=1,
         mask=mask,
+        return_sums=True,
         impl="reference",
     )
-    dk, dv = torch.autograd.grad(o, (k, v), head.do / visible[:, None])
+    if case.by_sum:
+        do, dsums = _given_by_sums(case, head, visible)
+    else:
+        do, dsums = head.do / visible[:, None], torch.zeros_like(sums)
+    dk, dv = torch.autograd.grad((o, sums), (k, v), (do, dsums))
     return dk, dv
+
+
+def _given_by_sums(case: Case, head: Head, visible: Tensor) -> tuple[Tensor, Tensor]:
+    """do_i over its divisor, and minus that times o_i, for all queries."""
+    k, parts = head.norm_k(head.k), []
+    for rows in torch.arange(head.q.shape[2], device=head.q.device).split(CHUNK):
+        seen = slice(0, int(rows[-1]) + 1 + head.offset) if case.causal else slice(None)
+        with torch.no_grad():
+            o, sums = flashpoint.attention(
+                head.norm_q(head.q[:, :, rows]),
+                k[:, :, seen],
+                head.v[:, :, seen],
+                **case.options,
+                return_sums=True,
+                impl="reference",
+            )
+        do = head.do[:, :, rows] / (sums[..., None] + FLOOR * visible[rows, None])
+        parts.append((do, -(do * o).sum(-1)))
+    do, dsums = (torch.cat(part, 2) for part in zip(*parts, strict=True))
+    return do, dsums

@@ -8,7 +8,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from flashpoint.bounds import Bounds, check_within
 from flashpoint.errors import InputError, describe, hint
@@ -85,7 +85,8 @@ class Case:
 
     Attributes:
         dtype: a name out of ``DTYPES``.
-        activation: what Flashpoint puts in the place of softmax; softmax providers ignore it.
+        activation: what Flashpoint puts in the place of softmax, "relu4/sum" for relu4 divided by
+            its sums; softmax providers ignore it.
         qk_norm: with "layer" everybody normalises q and k too: Flashpoint inside
             ``attention_qkvpacked``, on qkv as a linear layer leaves it; the others by compiled
             norms before their attention, on contiguous q, k and v.
@@ -98,6 +99,18 @@ class Case:
     causal: bool = False
     device: str = "cpu"
     qk_norm: QkNorm = "none"
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What Flashpoint's functions are called with by name."""
+        from flashpoint.layers.spec import fields_of
+
+        return fields_of(self.activation) | {"causal": self.causal}
+
+    @property
+    def by_sum(self) -> bool:
+        """Whether weights are divided by their sums."""
+        return self.activation.endswith("/sum")
 
     @property
     def flops(self) -> float:

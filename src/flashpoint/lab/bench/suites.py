@@ -157,7 +157,7 @@ def _gpu_entry(
         speed = (_beat_sdpa("cuda", must, aim),)
         limits["bf16"] = Limits(
             speed=(*speed, BEAT_FLEX) if activation == "relu" else speed,
-            kept_share=KEPT_SHARE if mode == "backward" else None,
+            kept_share=KEPT_SHARE if mode == "backward" and "/" not in activation else None,
         )
     return Entry(
         shape=shape,
@@ -193,6 +193,34 @@ def _long_entries() -> Iterator[Entry]:
     yield _gpu_entry(k4, "backward", 1.0, 1.15, causal=True)
     yield _gpu_entry(k16, "forward", 1.15, 1.25)
     yield _gpu_entry(k16, "backward", 1.0, 1.2)
+
+
+def _sums_entries() -> Iterator[Entry]:
+    """relu4 divided by its sums: long sequences, causal or not, and images with norms."""
+    word = "relu4/sum"
+    k4, k16 = Shape(4, 16, 4096, 64), Shape(1, 16, 16384, 64)
+    for shape in (k4, k16):
+        yield _gpu_entry(shape, "forward", 1.35, 1.6, activation=word)
+        yield _gpu_entry(shape, "backward", 1.05, 1.2, activation=word)
+    for mode in ("forward", "backward"):
+        yield _gpu_entry(k4, mode, activation=word, causal=True)
+    k4, k16 = Shape(4, 8, 4096, 128), Shape(1, 8, 16384, 128)
+    for shape in (k4, k16):
+        yield _gpu_entry(shape, "forward", 1.1, activation=word)
+        yield _gpu_entry(shape, "backward", 1.0, activation=word)
+    for mode in ("forward", "backward"):
+        yield _gpu_entry(k4, mode, activation=word, causal=True)
+    for shape in VIT_LIMITS:
+        for mode, must in (("forward", 1.5), ("backward", 1.3)):
+            speed = (SpeedLimit(rivals=BEST_SDPA["cuda"], must=must),)
+            yield Entry(
+                shape=shape,
+                mode=mode,
+                activation=word,
+                qk_norm="layer",
+                limits={"bf16": Limits(speed=speed)},
+                providers=("sdpa_efficient",),
+            )
 
 
 def _decode_entries() -> Iterator[Entry]:
@@ -242,13 +270,15 @@ def _vit_entries() -> Iterator[Entry]:
 
 
 _VIT, _LONG, _DECODE = tuple(_vit_entries()), tuple(_long_entries()), tuple(_decode_entries())
+_SUMS = tuple(_sums_entries())
 
 SUITES: Mapping[str, Suite] = {
     "cpu": Suite(device="cpu", entries=tuple(_cpu_entries())),
     "vit": Suite(device="cuda", entries=_VIT),
     "long": Suite(device="cuda", entries=_LONG),
     "decode": Suite(device="cuda", entries=_DECODE),
-    "all": Suite(device="cuda", entries=_VIT + _LONG + _DECODE),
+    "sums": Suite(device="cuda", entries=_SUMS),
+    "all": Suite(device="cuda", entries=_VIT + _LONG + _DECODE + _SUMS),
 }
 DEFAULT_SUITE: Mapping[str, str] = {"cpu": "cpu", "cuda": "all"}
 

@@ -39,8 +39,8 @@ Device: TypeAlias = Annotated[
 SuiteName: TypeAlias = Annotated[
     str | None,
     typer.Option(
-        help="cpu; on cuda vit, long, decode, or all of these; vit-model: training steps of whole "
-        "ViTs.",
+        help="cpu; on cuda vit, long, decode, sums, or all of these; vit-model: training steps of "
+        "whole ViTs.",
         show_default="cpu, or all",
     ),
 ]
@@ -61,7 +61,10 @@ ModeOption: TypeAlias = Annotated[
 ]
 ActivationName: TypeAlias = Annotated[
     str | None,
-    typer.Option(help="What stands in softmax's place.", show_default="the suite's, relu"),
+    typer.Option(
+        help="What stands in softmax's place, relu4/sum for relu4 divided by its sums.",
+        show_default="the suite's, relu",
+    ),
 ]
 Causal: TypeAlias = Annotated[bool, typer.Option("--causal", help="Hide later keys, everywhere.")]
 Providers: TypeAlias = Annotated[
@@ -191,8 +194,12 @@ def _read_request(
     from flashpoint.lab.bench.cases import parse_dtypes, parse_names, parse_shape
     from flashpoint.lab.bench.plan import Request
     from flashpoint.lab.bench.providers.registry import PROVIDERS
+    from flashpoint.layers.spec import AttentionSpec, fields_of
     from flashpoint.ops.spec import find_activation
 
+    if activation is not None:
+        find_activation(fields_of(activation)["activation"])
+        activation = AttentionSpec.parse(activation).word
     names = ",".join(PROVIDERS) if providers == "all" else providers
     return Request(
         device=device,
@@ -200,7 +207,7 @@ def _read_request(
         shapes=tuple(parse_shape(text) for text in shapes),
         dtypes=parse_dtypes(dtypes or DTYPES[device]),
         mode=None if mode is ModeChoice.BOTH else mode.value,
-        activation=find_activation(activation).name if activation else None,
+        activation=activation,
         providers=parse_names(names, PROVIDERS, "provider") if names else None,
     )
 

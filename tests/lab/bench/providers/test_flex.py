@@ -10,25 +10,24 @@ from implementations import needs_gpu
 import flashpoint
 from flashpoint.lab.bench.calls import make_call, make_inputs
 from flashpoint.lab.bench.cases import Case, Shape
-from flashpoint.lab.bench.providers.flex import NOT_NEGATIVE, bind_log, bind_softmax, log_weights
+from flashpoint.lab.bench.providers.flex import bind_log, bind_softmax, log_weights
 from flashpoint.lab.bench.providers.registry import PROVIDERS
-from flashpoint.ops.spec import BUILTIN
+from flashpoint.ops.spec import BUILTIN, find_activation
 
+NOT_NEGATIVE = [name for name in BUILTIN if find_activation(name).is_nonnegative]
 CASE = Case(shape=Shape(1, 4, 40, 16, kv_heads=2), dtype="fp32", mode="forward")
 pytestmark = pytest.mark.filterwarnings("ignore:flex_attention called without")
 
 
 @pytest.mark.parametrize("queries", [None, 7])
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("activation", NOT_NEGATIVE)
+@pytest.mark.parametrize("activation", [*NOT_NEGATIVE, "relu4/sum"])
 def test_log_trick_computes_what_flashpoint_computes(activation, causal, queries):
     shape = replace(CASE.shape, queries=queries)
     case = replace(CASE, activation=activation, causal=causal, shape=shape)
     inputs = make_inputs(case)
     inputs.q[:, :, 3] = 0  # a row whose relu weights are all zero
-    exact = flashpoint.attention(
-        inputs.q, inputs.k, inputs.v, activation=activation, causal=causal, impl="reference"
-    )
+    exact = flashpoint.attention(inputs.q, inputs.k, inputs.v, **case.options, impl="reference")
     o = bind_log(case)(inputs.q, inputs.k, inputs.v)
     torch.testing.assert_close(o, exact, rtol=1e-5, atol=1e-6)
 

@@ -18,15 +18,13 @@ LONG = replace(CASE, shape=Shape(1, 8, 16384, 64))
 
 @pytest.mark.parametrize("queries", [None, 7])
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("activation", BUILTIN)
+@pytest.mark.parametrize("activation", [*BUILTIN, "relu4/sum", "exp/sum"])
 def test_plain_computes_what_flashpoint_computes(activation, causal, queries):
     shape = replace(CASE.shape, queries=queries)
     case = replace(CASE, activation=activation, causal=causal, shape=shape)
     inputs = make_inputs(case)
     o = PROVIDERS["plain"].bind(case)(inputs.q, inputs.k, inputs.v)
-    exact = flashpoint.attention(
-        inputs.q, inputs.k, inputs.v, activation=activation, causal=causal, impl="reference"
-    )
+    exact = flashpoint.attention(inputs.q, inputs.k, inputs.v, **case.options, impl="reference")
     torch.testing.assert_close(o, exact, rtol=1e-5, atol=1e-5)
 
 

@@ -15,9 +15,8 @@ from torch import Tensor
 from flashpoint.lab.bench.cases import Case
 from flashpoint.lab.bench.providers.plain import visible_counts
 from flashpoint.lab.bench.providers.provider import Attend, Provider, compiled
+from flashpoint.ops.api import FLOOR
 from flashpoint.ops.spec import find_activation
-
-NOT_NEGATIVE = ("relu", "relu2", "relu6", "softplus", "sigmoid")
 
 
 def log_weights(h: Callable[[Tensor], Tensor], scores: Tensor) -> Tensor:
@@ -46,7 +45,7 @@ def bind_log(case: Case) -> Attend:
     from torch.nn.attention.flex_attention import AuxRequest, flex_attention
 
     block_mask, grouped, causal = _block_mask(case), _is_grouped(case), case.causal
-    h = find_activation(case.activation).forward
+    h, by_sum = find_activation(case.options["activation"]).forward, case.by_sum
     aux_request = AuxRequest(lse=True)
 
     def score_mod(score: Tensor, *_: Tensor) -> Tensor:
@@ -64,7 +63,8 @@ def bind_log(case: Case) -> Attend:
         )
         average, lse = found[0], found[1].lse  # [B, H, Lq, D], [B, H, Lq] fp32
         n = visible_counts(q, k) if causal else k.shape[-2]
-        return (average * torch.exp(lse)[..., None] / n).to(q.dtype)
+        sums = torch.exp(lse)[..., None]
+        return (average * sums / (sums + FLOOR * n if by_sum else n)).to(q.dtype)
 
     return attend
 
@@ -106,7 +106,7 @@ def _refuse_log(case: Case) -> str | None:
     """Weights below zero have no logarithm, and the CPU gives no log-sum-exp."""
     if case.device == "cpu":
         return "FlexAttention gives no log-sum-exp on the CPU"
-    if case.activation not in NOT_NEGATIVE:
+    if not find_activation(case.options["activation"]).is_nonnegative:
         return f"weights of {case.activation} may be negative and have no logarithm"
     return None
 

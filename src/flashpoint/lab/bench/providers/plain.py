@@ -7,6 +7,7 @@ from torch import Tensor
 
 from flashpoint.lab.bench.cases import Case
 from flashpoint.lab.bench.providers.provider import Attend, Provider, compiled
+from flashpoint.ops.api import FLOOR
 from flashpoint.ops.spec import find_activation
 
 MAX_MATRIX_BYTES = {"cpu": 2 * 1024**3, "cuda": 16 * 1024**3}
@@ -14,18 +15,26 @@ MAX_MATRIX_BYTES = {"cpu": 2 * 1024**3, "cuda": 16 * 1024**3}
 
 
 def plain_attention(
-    q: Tensor, k: Tensor, v: Tensor, *, activation: str = "relu", causal: bool = False
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    activation: str = "relu",
+    normalize: str = "length",
+    causal: bool = False,
 ) -> Tensor:
-    """Weights h(scale q k^T) over the number of keys that are seen."""
+    """Weights h(scale q k^T) over the number of keys that are seen, or over their sum."""
     h = find_activation(activation).forward
     group = q.shape[1] // k.shape[1]
     if group > 1:
         k, v = (tensor.repeat_interleave(group, dim=1) for tensor in (k, v))
     weights = h(q @ k.mT * q.shape[-1] ** -0.5)  # [B, H, Lq, Lk]
-    if not causal:
-        return weights @ v / k.shape[-2]
-    n = visible_counts(q, k).to(q.dtype)
-    return weights.tril(k.shape[-2] - q.shape[-2]) @ v / n
+    n = visible_counts(q, k).to(q.dtype) if causal else k.shape[-2]
+    if causal:
+        weights = weights.tril(k.shape[-2] - q.shape[-2])
+    if normalize == "sum":
+        n = weights.sum(-1, keepdim=True) + FLOOR * n
+    return weights @ v / n
 
 
 def visible_counts(q: Tensor, k: Tensor) -> Tensor:
@@ -46,15 +55,15 @@ def refuse_large_matrix(case: Case) -> str | None:
 
 
 def _bind(case: Case) -> Attend:
-    return partial(plain_attention, activation=case.activation, causal=case.causal)
+    return partial(plain_attention, **case.options)
 
 
 @lru_cache(maxsize=8)  # one graph for all uses of a case
 def _bind_compiled(case: Case) -> Attend:
-    activation, causal = case.activation, case.causal
+    options = case.options
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return plain_attention(q, k, v, activation=activation, causal=causal)
+        return plain_attention(q, k, v, **options)
 
     return compiled(attend)
 

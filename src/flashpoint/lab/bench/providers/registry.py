@@ -13,7 +13,7 @@ from flashpoint.lab.bench.providers.provider import EPS, Attend, Provider
 
 def _bind_flashpoint(case: Case) -> Attend:
     """The public function, which chooses the fastest implementation that serves."""
-    return partial(flashpoint.attention, activation=case.activation, causal=case.causal)
+    return partial(flashpoint.attention, **case.options)
 
 
 def _bind_packed(case: Case) -> Callable[..., Tensor]:
@@ -24,8 +24,7 @@ def _bind_packed(case: Case) -> Callable[..., Tensor]:
             qkv,
             q_norm=flashpoint.HeadNorm("layer", q_gain, EPS),
             k_norm=flashpoint.HeadNorm("layer", k_gain, EPS),
-            activation=case.activation,
-            causal=case.causal,
+            **case.options,
         )
 
     return attend
