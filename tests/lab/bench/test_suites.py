@@ -7,6 +7,7 @@ from flashpoint.lab.bench.suites import (
     BEST_SDPA,
     RIVALS,
     SUITES,
+    VIT_LIMITS,
     Limits,
     SpeedLimit,
     stated_limits,
@@ -37,9 +38,17 @@ GPU_LIMITS = [
     ("4,16,4096,64", "relu2 forward", 1.2, 1.4),
     ("4,16,4096,64", "sigmoid forward", 1.2, 1.4),
     ("4,16,4096,64", "silu forward", 1.2, 1.4),
-    ("4,16,4096,64", "relu4/sum forward", 1.35, 1.6),
-    ("1,16,16384,64", "relu4/sum backward", 1.05, 1.2),
-    ("4,8,4096,128", "relu4/sum forward", 1.1, None),
+]
+SUMS_LIMITS = [
+    (shape, f"relu4/sum {mode}", must, aim)
+    for mode, at_64, at_128 in (
+        ("forward", (1.35, 1.6), (1.1, None)),
+        ("backward", (1.05, 1.2), (1.0, None)),
+    )
+    for shape, (must, aim) in (
+        *(("4,16,4096,64", at_64), ("1,16,16384,64", at_64)),
+        *(("4,8,4096,128", at_128), ("1,8,16384,128", at_128)),
+    )
 ]
 
 
@@ -72,7 +81,7 @@ def test_cpu_suite_states_its_limits():
     assert overhead[0].limits["fp32"].speed[0].must == pytest.approx(1 / 3)
 
 
-@pytest.mark.parametrize(("shape", "work", "must", "aim"), GPU_LIMITS)
+@pytest.mark.parametrize(("shape", "work", "must", "aim"), GPU_LIMITS + SUMS_LIMITS)
 def test_gpu_suites_state_their_limits(shape, work, must, aim):
     case = gpu_case(shape, work)
     limits = stated_limits(case)
@@ -80,7 +89,8 @@ def test_gpu_suites_state_their_limits(shape, work, must, aim):
     is_relu_over_rows = case.activation == "relu" and case.shape.queries is None
     flex = [SpeedLimit(rivals=("flex_log",), must=4, aim=5)] if is_relu_over_rows else []
     assert list(limits.speed[1:]) == flex
-    assert limits.kept_share == (0.78 if case.mode == "backward" else None)
+    keeps_inputs = case.mode == "backward" and not case.by_sum
+    assert limits.kept_share == (0.78 if keeps_inputs else None)
     assert stated_limits(gpu_case(shape, work, "fp16")) == Limits()
 
 
@@ -89,6 +99,15 @@ def test_no_other_gpu_case_has_a_limit():
         entry for name in ("long", "decode") for entry in SUITES[name].entries if entry.limits
     ]
     assert len(stated) == len(GPU_LIMITS)
+    summed = [e for e in SUITES["sums"].entries if e.limits and e.qk_norm == "none"]
+    assert len(summed) == len(SUMS_LIMITS)
+
+
+def test_sums_suite_has_images_with_norms():
+    found = [e for e in SUITES["sums"].entries if e.qk_norm == "layer"]
+    musts = {"forward": 1.5, "backward": 1.3}
+    assert len(found) == 2 * len(VIT_LIMITS)
+    assert all(e.limits["bf16"].speed[0].must == musts[e.mode] for e in found)
 
 
 def test_vit_suite_measures_and_limits_norms_too():
@@ -122,8 +141,9 @@ def test_vit_suite_measures_calling_too():
     }
 
 
-def test_all_is_the_three_gpu_suites():
-    parts = [entry for name in ("vit", "long", "decode") for entry in SUITES[name].entries]
+def test_all_is_the_other_gpu_suites():
+    names = ("vit", "long", "decode", "sums")
+    parts = [entry for name in names for entry in SUITES[name].entries]
     assert list(SUITES["all"].entries) == parts
     assert {str(e.shape) for e in SUITES["vit"].entries if e.overhead_dtype is None} == {
         "1024, 6, 49, 64",
