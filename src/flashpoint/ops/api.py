@@ -32,7 +32,14 @@ from flashpoint.ops.check import (
 from flashpoint.ops.implementations import Impl, choose
 from flashpoint.ops.library import operator_for
 from flashpoint.ops.qk_norm import HeadNorm
-from flashpoint.ops.spec import Activation, NormTerms, Terms, find_activation, normalizer
+from flashpoint.ops.spec import (
+    Activation,
+    NormTerms,
+    Terms,
+    find_activation,
+    normalizer,
+    registered,
+)
 from flashpoint.shapes import Float, Int
 
 Number = int | float
@@ -41,6 +48,9 @@ NORMALIZE = ("length", "sum")
 FLOOR = 1e-3  # of normalize="sum"
 BIAS_ADVICE = " Pass a number, or a tensor; to hide keys, pass a mask."
 Window = tuple[int | None, int | None]
+
+
+ReturnSums = bool | Literal["logs"]
 
 
 class Options(TypedDict, total=False):
@@ -83,7 +93,7 @@ def attention(
 ) -> Tensor: ...
 @overload
 def attention(
-    q: Tensor, k: Tensor, v: Tensor, *, return_sums: bool, **options: Unpack[DenseOptions]
+    q: Tensor, k: Tensor, v: Tensor, *, return_sums: ReturnSums, **options: Unpack[DenseOptions]
 ) -> Any: ...
 
 
@@ -103,7 +113,7 @@ def attention(
     causal: bool = False,
     window: Window | None = None,
     key_lengths: Int[Tensor, " B"] | None = None,
-    return_sums: bool = False,
+    return_sums: ReturnSums = False,
     impl: Impl = "auto",
 ) -> Float[Tensor, "B Hq Lq Dv"] | tuple[Float[Tensor, "B Hq Lq Dv"], Float[Tensor, "B Hq Lq"]]:
     r"""Attention whose weights pass through a pointwise activation instead of softmax.
@@ -141,13 +151,14 @@ def attention(
         window: (left, right): keep keys p - left <= j <= p + right; None on a side is unbounded.
         key_lengths: how many keys of each sample exist. It moves no position. On a GPU its values
             are not read, which would stop the host: those beyond Lk count as Lk.
-        return_sums: also give the rows' sums of weights, which have gradients.
+        return_sums: also give the rows' sums of weights, which have gradients. "logs": and those
+            of w log w, of which entropies follow; for nonnegative h.
         impl: "reference", "cpu" or "triton" is used or refused, never replaced; "auto" takes the
             fastest that serves these tensors.
 
     Returns:
-        [B, Hq, Lq, Dv], contiguous. With ``return_sums`` a pair: that, and sum_j w_ij as
-        [B, Hq, Lq] in fp32 (fp64 for fp64).
+        [B, Hq, Lq, Dv], contiguous. With ``return_sums`` a tuple: that, and sum_j w_ij as
+        [B, Hq, Lq] in fp32 (fp64 for fp64); by "logs" sum_j w_ij log w_ij behind it.
 
     Raises:
         InputError: the arguments do not fit together; one line says which and how.
@@ -161,7 +172,7 @@ def attention(
     q, k, v = check_inputs(q, k, v, DENSE)
     division = (normalize, floor, alpha, length)
     terms = _terms(activation, division, scale, bias, causal, window, q.dtype)
-    check_flag("return_sums", return_sums)
+    terms = _with_sums(terms, return_sums)
     if bias is not None or mask is not None:
         shape = (q.shape[0], q.shape[1], q.shape[2], k.shape[2])
         bias, mask = _check_scored(bias, mask, shape, q.device)
@@ -173,7 +184,7 @@ def attention(
             read_key_lengths(key_lengths, k.shape[2])
         with _outside_autocast(q.device.type):
             o, sums = reference.attention(q, k, v, bias, mask, key_lengths, terms)
-        return (o, sums) if return_sums else o
+        return _results(o, sums, return_sums)
     return _attend("dense", chosen, return_sums, q, k, v, bias, mask, key_lengths, terms)
 
 
@@ -183,7 +194,7 @@ def attention_qkvpacked(
 ) -> Tensor: ...
 @overload
 def attention_qkvpacked(
-    qkv: Tensor, *, return_sums: bool, **options: Unpack[PackedOptions]
+    qkv: Tensor, *, return_sums: ReturnSums, **options: Unpack[PackedOptions]
 ) -> Any: ...
 
 
@@ -203,7 +214,7 @@ def attention_qkvpacked(
     causal: bool = False,
     window: Window | None = None,
     key_lengths: Int[Tensor, " B"] | None = None,
-    return_sums: bool = False,
+    return_sums: ReturnSums = False,
     impl: Impl = "auto",
 ) -> Float[Tensor, "B L H D"] | tuple[Float[Tensor, "B L H D"], Float[Tensor, "B H L"]]:
     """``attention`` of tokens to themselves, from one projection to the next: no transposes.
@@ -221,7 +232,7 @@ def attention_qkvpacked(
 
     Returns:
         [B, L, H, D], contiguous: ``.flatten(2)`` is what the output projection takes. With
-        ``return_sums`` a pair: that, and the sums as [B, H, L].
+        ``return_sums`` a tuple: that, and the sums as [B, H, L].
 
     Example:
         >>> qkv = torch.nn.Linear(64, 3 * 64)(torch.randn(2, 10, 64)).unflatten(-1, (3, 4, 16))
@@ -234,7 +245,7 @@ def attention_qkvpacked(
     qk_norm = NormTerms(q_kind, q_eps, k_kind, k_eps)
     division = (normalize, floor, alpha, length)
     terms = _terms(activation, division, scale, bias, causal, window, qkv.dtype)
-    check_flag("return_sums", return_sums)
+    terms = _with_sums(terms, return_sums)
     tokens = qkv.shape[1]
     shape = (qkv.shape[0], qkv.shape[3], tokens, tokens)
     bias, mask = _check_scored(bias, mask, shape, qkv.device, "qkv")
@@ -247,7 +258,7 @@ def attention_qkvpacked(
             read_key_lengths(key_lengths, tokens)
         with _outside_autocast(qkv.device.type):
             o, sums = reference.attention_qkvpacked(*inputs)
-        return (o, sums) if return_sums else o
+        return _results(o, sums, return_sums)
     return _attend("packed", chosen, return_sums, *inputs)
 
 
@@ -274,7 +285,7 @@ def attention_varlen(
     max_seqlen_q: int,
     max_seqlen_k: int,
     *,
-    return_sums: bool,
+    return_sums: ReturnSums,
     **options: Unpack[Options],
 ) -> Any: ...
 
@@ -298,7 +309,7 @@ def attention_varlen(
     mask: Tensor | None = None,
     causal: bool = False,
     window: Window | None = None,
-    return_sums: bool = False,
+    return_sums: ReturnSums = False,
     impl: Impl = "auto",
 ) -> Float[Tensor, "Tq Hq Dv"] | tuple[Float[Tensor, "Tq Hq Dv"], Float[Tensor, "Hq Tq"]]:
     """``attention`` over sequences of different lengths, packed one after another.
@@ -320,7 +331,7 @@ def attention_varlen(
             [B, Hq, max_seqlen_q, max_seqlen_k], and each sequence uses its upper left corner.
 
     Returns:
-        [Tq, Hq, Dv], contiguous. With ``return_sums`` a pair: that, and the sums as [Hq, Tq].
+        [Tq, Hq, Dv], contiguous. With ``return_sums`` a tuple: that, and the sums as [Hq, Tq].
 
     Example:
         >>> q, k, v = torch.ones(3, 5, 2, 16)
@@ -331,7 +342,7 @@ def attention_varlen(
     q, k, v = check_inputs(q, k, v, PACKED)
     division = (normalize, floor, alpha, length)
     terms = _terms(activation, division, scale, bias, causal, window, q.dtype)
-    check_flag("return_sums", return_sums)
+    terms = _with_sums(terms, return_sums)
     num = cu_seqlens_q.shape[0] if isinstance(cu_seqlens_q, Tensor) and cu_seqlens_q.dim() else 0
     check_index("cu_seqlens_q", cu_seqlens_q, max(num, 1), q.device)
     check_index("cu_seqlens_k", cu_seqlens_k, num, q.device)
@@ -348,15 +359,37 @@ def attention_varlen(
             read_cu_seqlens(q, k, cu_seqlens_q, cu_seqlens_k, *longest)
         with _outside_autocast(q.device.type):
             o, sums = reference.attention_varlen(*tensors, *longest, terms)
-        return (o, sums) if return_sums else o
+        return _results(o, sums, return_sums)
     return _attend("varlen", chosen, return_sums, *tensors, *longest, terms)
 
 
-def _attend(form: str, chosen: str, return_sums: bool, *inputs: Any) -> Any:
+def _attend(form: str, chosen: str, return_sums: ReturnSums, *inputs: Any) -> Any:
     """The call by a registered operator, which gives sums where they are asked for or divide."""
-    with_sums = return_sums or inputs[-1].by_sum
-    result = operator_for(form, chosen, inputs[0], with_sums=with_sums)(*inputs)
-    return result[0] if with_sums and not return_sums else result
+    if not (return_sums or inputs[-1].by_sum):
+        return operator_for(form, chosen, inputs[0], with_sums=False)(*inputs)
+    o, sums = operator_for(form, chosen, inputs[0], with_sums=True)(*inputs)
+    return _results(o, sums, return_sums)
+
+
+def _results(o: Tensor, sums: Tensor, return_sums: ReturnSums) -> Any:
+    """What the caller asked for."""
+    if not return_sums:
+        return o
+    return (o, sums[0], sums[1]) if return_sums == "logs" else (o, sums)
+
+
+def _with_sums(terms: Terms, return_sums: ReturnSums) -> Terms:
+    """The terms of a call that gives these sums."""
+    if return_sums is True or return_sums is False:
+        return terms
+    check_choice("return_sums", return_sums, ("logs",), ", True or False")
+    h = registered(terms.activation)
+    if not h.is_nonnegative:
+        raise InputError(
+            f"return_sums='logs' takes logarithms of weights, and {h.name!r} may be negative. "
+            "Take another activation, or return_sums=True."
+        )
+    return terms._replace(logs=True)
 
 
 def _terms(

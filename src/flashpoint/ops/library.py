@@ -48,7 +48,7 @@ _SCORED = "Tensor? bias, Tensor? mask"
 _NORMS = "str q_kind, float q_eps, str k_kind, float k_eps"
 _TERMS = (
     "str activation, float alpha, str length, float gain, float? scale, float bias_number, "
-    "SymInt? left, SymInt? right, str normalize, float floor"
+    "SymInt? left, SymInt? right, str normalize, float floor, bool logs"
 )
 _GRAD = "Tensor do"
 _NEEDS = "bool need_dbias, bool need_dmask"
@@ -98,7 +98,10 @@ class Form(NamedTuple):
     def trace(self, *inputs: Any) -> Any:
         """The results, for tracing."""
         o = self.fake(*inputs)
-        return o if self.fake_sums is None else (o, self.fake_sums(*inputs))
+        if self.fake_sums is None:
+            return o
+        sums = self.fake_sums(*inputs)
+        return o, sums.new_empty(2, *sums.shape) if inputs[-1] else sums  # the last of the terms
 
     def count_backward(self, *inputs: Any, **rest: Any) -> int:
         """FLOPs of backward; the gradient of the sums and the results kept do not count."""

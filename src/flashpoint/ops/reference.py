@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from flashpoint.ops.packed import attend_packed
-from flashpoint.ops.spec import Activation, NormTerms, Terms, normalizer, registered
+from flashpoint.ops.spec import TINY, Activation, NormTerms, Terms, normalizer, registered
 from flashpoint.shapes import Bool, Float, Int
 
 
@@ -77,6 +77,8 @@ def attention_varlen(
         rows = x.new_zeros(q.shape[0] + 1, x.shape[1], *x.shape[3:])
         return rows.index_put((queries,), x.transpose(1, 2))[:-1]
 
+    if terms.logs:
+        return in_a_row(o), torch.stack([in_a_row(part).T for part in sums])
     return in_a_row(o), in_a_row(sums).T.contiguous()
 
 
@@ -127,6 +129,9 @@ def _attend(
         o = ((weights @ v) / divisor.masked_fill(nothing, 1)).masked_fill(nothing, 0)
     else:
         o = terms.gain * power * (weights @ v)
+    if terms.logs:
+        logs = weights * weights.clamp(min=TINY).log()
+        sums = torch.stack((sums, logs.sum(-1, keepdim=True)))
     return o.to(q.dtype), sums.squeeze(-1)
 
 

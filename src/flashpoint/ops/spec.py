@@ -25,6 +25,7 @@ from flashpoint.ops.identity import digest_of
 Pointwise = Callable[[Tensor], Tensor]
 
 HERE_ONLY = "here-"  # in keys of functions that no other process can be sure to have
+TINY = 2.0**-100  # under it a logarithm stays, on every device
 RESERVED = ("softmax",)  # words of layers that stand beside the activations' names
 PROBES = (-3.0, -0.5, 0.25, 1.0, 7.0)  # where claims about a user's function are tried
 _NAME = re.compile(r"[A-Za-z][\w.-]*", re.ASCII)
@@ -183,6 +184,7 @@ class Terms(NamedTuple):
         normalize: "length" or "sum".
         floor: of "sum". There alpha is -1, which makes floor * n_i ** -alpha of it; or 0, where a
             length given as a number is in the floor already.
+        logs: whether rows' sums of weights come with those of w_ij log w_ij, as [2, ...].
     """
 
     activation: str = "relu"
@@ -195,6 +197,7 @@ class Terms(NamedTuple):
     right: int | None = None
     normalize: str = "length"
     floor: float = 0.0
+    logs: bool = False
 
     @property
     def by_sum(self) -> bool:

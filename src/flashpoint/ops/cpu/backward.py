@@ -9,16 +9,20 @@ With sums z_i = sum_j w_ij and their gradients dz_i, a number joins each row:
     dw_ij = g_i . v_j + e_i          e_i = dz_i                                normalize="length"
     g_i = do_i / (z_i + floor n_i)   e_i = dz_i - g_i . o_i                    normalize="sum"
 
+and for gradients dl_i of sum_j w_ij log w_ij, dl_i (1 + log w_ij).
+
 Tiles are made transposed, [keys, rows]: then four of the five products read them as they lie in
 memory, and the fifth yields dq transposed, which is turned once at the end.
 """
+
+import math
 
 import torch
 from torch import Tensor
 
 from flashpoint.ops.cpu.scores import ScoreTiles, hide_, product_into, scaled_product
 from flashpoint.ops.cpu.tiling import Group, Tile
-from flashpoint.ops.spec import Terms
+from flashpoint.ops.spec import TINY, Terms
 
 
 def backward(
@@ -72,16 +76,27 @@ class _Rows:
     ) -> None:
         self.do, self.dsums, self.o, self.sums, self.tiles = do, dsums, o, sums, tiles
 
+    def slope_of_logs(self, group: Group) -> Tensor | None:
+        """What a group multiplies log w by: [samples, heads, queries, 1], or None."""
+        if self.dsums is None or not self.tiles.terms.logs:
+            return None
+        return self.tiles.moved * self.dsums[1, group.batch, group.q_heads].unsqueeze(-1)
+
     def of(self, group: Group) -> tuple[float | Tensor, Tensor | None]:
         """Both for a group: [samples, heads, queries, 1]."""
         tiles, at = self.tiles, (group.batch, group.q_heads)
         num_queries = tiles.plan.num_queries
         offset = None
         if self.dsums is not None:
-            offset = tiles.moved * self.dsums[at].unsqueeze(-1)
+            dsums = self.dsums[0] if tiles.terms.logs else self.dsums
+            offset = tiles.moved * dsums[at].unsqueeze(-1)
+        slope = self.slope_of_logs(group)
+        if slope is not None and offset is not None:  # of weights that lack the scale's share
+            offset = offset + slope * (1.0 + math.log(tiles.moved))
         if self.o is None or self.sums is None:
             return tiles.normalizer(group, 0, num_queries), offset
-        factor = tiles.divide(self.sums[at].unsqueeze(-1), group, 0, num_queries)
+        sums = self.sums[0] if tiles.terms.logs else self.sums
+        factor = tiles.divide(sums[at].unsqueeze(-1), group, 0, num_queries)
         do, o = (x[at].to(tiles.sums_dtype) for x in (self.do, self.o))
         share = factor * (do * o).sum(-1, keepdim=True)
         return factor, -share if offset is None else offset - share
@@ -137,7 +152,8 @@ class _Backward:
         self.dq, self.dk, self.dv = grads
         self.dbias, self.dmask = dbias, dmask
         self.tiles, self.plan, self.rows = tiles, tiles.plan, rows
-        self.offset: Tensor | None = None  # of the group at work
+        self.offset: Tensor | None = None  # of the group at work, as the next
+        self.slope: Tensor | None = None
         self.dw_buffer = torch.empty_like(tiles.buffer)
         has_whole_groups = self.plan.has_one_tile and self.plan.key_lengths is None
         self.in_place = has_whole_groups and self.dq.dtype == tiles.dtype
@@ -149,6 +165,7 @@ class _Backward:
             normalizer = self.tiles.normalizer(group, 0, plan.num_queries)
         else:
             normalizer, self.offset = self.rows.of(group)
+            self.slope = self.rows.slope_of_logs(group)
         if self.in_place:
             self._run_whole(group, normalizer)
             return
@@ -237,16 +254,19 @@ class _Backward:
         s = product_into(tiles.buffer, shape, k_rows, q_rows.mT, tiles.scale)
         dw = product_into(self.dw_buffer, shape, v_rows, g_rows.mT, factor)
         tiles.add_bias_(self._grid(s, group, tile), group, tile)
-        if self.offset is not None:
-            offset = self.offset[:, :, tile.i0 : tile.i1]
-            offset = offset.unflatten(1, (group.heads, self.plan.stack))
-            self._grid(dw, group, tile).add_(offset)
-        visible = tiles.visible(group, tile)
-        if visible is not None:
-            visible = visible.mT.contiguous().mT  # as the tiles lie in memory
         factors = tiles.factors
         if factors is not None:
             factors = self.plan.take_scores(factors, group, tile)
+        if self.offset is not None:
+            self._grid(dw, group, tile).add_(self._rows_of(self.offset, group, tile))
+        if self.slope is not None:
+            logs = self._grid(tiles.activation.weigh_(s.clone()), group, tile)
+            logs = (logs if factors is None else logs.mul_(factors)).clamp_(min=TINY).log_()
+            self._grid(dw, group, tile).addcmul_(logs, self._rows_of(self.slope, group, tile))
+        visible = tiles.visible(group, tile)
+        if visible is not None:
+            visible = visible.mT.contiguous().mT  # as the tiles lie in memory
+        if factors is not None:
             if self.dmask is not None:
                 gradient = tiles.activation.weigh_(s.clone()).mul_(dw)
                 self._add(self.dmask, gradient, visible, group, tile)
@@ -260,6 +280,10 @@ class _Backward:
         if self.dbias is not None:
             self._add(self.dbias, ds, None, group, tile)
         return w, ds
+
+    def _rows_of(self, x: Tensor, group: Group, tile: Tile) -> Tensor:
+        """A tile's share of [samples, heads, queries, 1], as it meets a grid."""
+        return x[:, :, tile.i0 : tile.i1].unflatten(1, (group.heads, self.plan.stack))
 
     def _add(
         self, total: Tensor, x: Tensor, visible: Tensor | None, group: Group, tile: Tile

@@ -3,6 +3,8 @@
 With sums: those of the weights too, by which the result may be divided.
 """
 
+import math
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -10,7 +12,7 @@ from torch import Tensor
 from flashpoint.ops.cpu.activations import on_tiles
 from flashpoint.ops.cpu.scores import ScoreTiles, scaled_product
 from flashpoint.ops.cpu.tiling import Group
-from flashpoint.ops.spec import Terms, normalizer
+from flashpoint.ops.spec import TINY, Terms, normalizer
 
 SMALL = 2**18  # numbers in q times numbers in k, where a call costs more than its arithmetic
 _NUMPY_DTYPES = (torch.float32, torch.float64)
@@ -60,11 +62,15 @@ def forward_sums(
     key_lengths: Tensor | None,
     terms: Terms,
 ) -> tuple[Tensor, Tensor]:
-    """The same and the rows' sums of weights, [B, Hq, Lq] in fp32 (fp64 for fp64)."""
+    """The same and the rows' sums of weights, [B, Hq, Lq] in fp32 (fp64 for fp64).
+
+    With logs [2, B, Hq, Lq]: those of w log w, too.
+    """
     tiles = ScoreTiles(q, k, bias, mask, key_lengths, terms, is_backward=False, has_sums=True)
     plan = tiles.plan
     o = q.new_empty(*q.shape[:3], v.shape[3])
-    sums = q.new_empty(q.shape[:3], dtype=tiles.sums_dtype)
+    planes = q.new_empty(1 + terms.logs, *q.shape[:3], dtype=tiles.sums_dtype)
+    sums = planes if terms.logs else planes[0]
     if plan.is_empty:
         return o.zero_(), sums.zero_()
     for group in plan.groups():
@@ -72,13 +78,15 @@ def forward_sums(
             target = o[group.batch, group.q_heads, i0:i1]
             rows, total = _attend_rows(q, k, v, tiles, group, i0, i1, with_sums=True)
             assert total is not None
-            total = total.mul_(tiles.moved).view(*target.shape[:3], 1)
+            total = total.mul_(tiles.moved).view(*target.shape[:3], -1)
             if terms.by_sum:
-                factor = tiles.divide(total, group, i0, i1)
+                factor = tiles.divide(total[..., :1], group, i0, i1)
             else:
                 factor = tiles.normalizer(group, i0, i1)
             torch.mul(rows.view(target.shape), factor, out=target)
-            sums[group.batch, group.q_heads, i0:i1] = total.squeeze(-1)
+            if terms.logs:  # of weights that have the scale's share
+                total[..., 1] += math.log(tiles.moved) * total[..., 0]
+            planes[:, group.batch, group.q_heads, i0:i1] = total.movedim(-1, 0)
     return o, sums
 
 
@@ -97,12 +105,13 @@ def _attend_rows(
 ) -> tuple[Tensor, Tensor | None]:
     """sum_j w_ij v_j for queries [i0, i1), [size, stacked rows, Dv], and sum_j w_ij if asked for.
 
-    With ``out``, for a single tile, the first are times the factor and written there.
+    The latter with those of w log w, if there are logs. With ``out``, for a single tile, the first
+    are times the factor and written there.
     """
     q_rows = tiles.queries(q, group, i0, i1)
     sums = None
     if with_sums:
-        sums = q.new_zeros((*q_rows.shape[:2], 1), dtype=tiles.sums_dtype)
+        sums = q.new_zeros((*q_rows.shape[:2], 1 + tiles.terms.logs), dtype=tiles.sums_dtype)
     total: Tensor | None = None
     for tile in tiles.plan.tiles_of_queries(group, i0, i1):
         k_rows, v_rows = (tiles.keys(x, group, tile.j0, tile.j1) for x in (k, v))
@@ -110,7 +119,9 @@ def _attend_rows(
         if out is not None:
             return scaled_product(w, v_rows, factor, out), sums
         if sums is not None:
-            sums += w.sum(-1, keepdim=True)
+            sums[..., 0] += w.sum(-1)
+            if tiles.terms.logs:
+                sums[..., 1] += (w * w.clamp(min=TINY).log_()).sum(-1)
         total = tiles.accumulate(total, w, v_rows)
     if total is not None:
         return total, sums

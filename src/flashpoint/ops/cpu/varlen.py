@@ -47,11 +47,12 @@ def forward_varlen_sums(
     """The same and the rows' sums of weights, [Hq, Tq]."""
     o = q.new_empty(q.shape[0], q.shape[1], v.shape[2])
     dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
-    sums = q.new_empty(q.shape[1], q.shape[0], dtype=dtype)
+    planes = (2,) if terms.logs else ()
+    sums = q.new_empty(*planes, q.shape[1], q.shape[0], dtype=dtype)
     ends = read_cu_seqlens(q, k, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
     for queries, _, inputs in _sequences(q, k, v, bias, mask, *ends):
         rows, own = forward_sums(*inputs, None, terms)
-        o[queries], sums[:, queries] = rows[0].transpose(0, 1), own[0]
+        o[queries], sums[..., queries] = rows[0].transpose(0, 1), own.squeeze(-3)
     return o, sums
 
 
@@ -74,7 +75,7 @@ def backward_varlen_sums(
 
     def of_sequence(queries: slice, *rest: Any) -> list[Tensor]:
         rows = (None if x is None else _as_batch(x, queries) for x in (do, o))
-        of_sums = (None if x is None else x[:, queries].unsqueeze(0) for x in (dsums, sums))
+        of_sums = (None if x is None else x[..., queries].unsqueeze(-3) for x in (dsums, sums))
         (dob, ob), (dsumsb, sumsb) = rows, of_sums
         assert dob is not None
         return backward_sums(dob, dsumsb, ob, sumsb, *rest)

@@ -10,11 +10,12 @@ import triton
 import triton.language as tl
 
 from flashpoint.errors import UnsupportedError
+from flashpoint.ops import spec
 from flashpoint.ops.implementations import INTERPRETED
 from flashpoint.ops.spec import registered
 
 SQRT_HALF = tl.constexpr(0.7071067811865476)
-TINY = tl.constexpr(2.0**-100)  # under it a logarithm stays: GPUs take that of less for that of 0
+TINY = tl.constexpr(spec.TINY)  # GPUs take a logarithm of less for that of 0
 GAUSS_AT_0 = tl.constexpr(0.3989422804014327)  # density of the standard normal distribution
 
 

@@ -124,7 +124,9 @@ def attend_sums(call: Call, recorder: Recorder, layout: Layout) -> list[Tensor]:
     call = call._replace(has_sums=True)
     o = _empty_result(call, recorder, layout)
     B, H, L, _ = call.q.shape
-    sums = recorder.empty(Role.SUMS, (H, L) if call.is_varlen else (B, H, L), torch.float32)
+    planes = (2,) if call.terms.logs else ()
+    heads = (H, L) if call.is_varlen else (B, H, L)
+    sums = recorder.empty(Role.SUMS, (*planes, *heads), torch.float32)
     if call.is_empty:
         recorder.is_repeatable = False
         return [o.zero_(), sums.zero_()]
@@ -305,4 +307,5 @@ def gradient_arguments(call: Call) -> dict[str, Any]:
     """What every kernel of backward takes, by name."""
     key = call.terms.activation
     own = {"GRADIENT": in_kernels(key)[1], "IS_BUILTIN": is_builtin(key), "offsets": None}
+    own["slopes"] = None
     return call.arguments() | own

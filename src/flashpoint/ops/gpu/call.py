@@ -280,6 +280,10 @@ class Call(NamedTuple):
             return 0, 1
         return round(degree * math.log2(scale)), degree
 
+    def plane_of(self, sums: Tensor | None) -> int:
+        """From a row's sum of weights to that of w log w, in numbers; 0 where there is none."""
+        return sums.stride(0) if sums is not None and self.terms.logs else 0
+
     def pointers(self, do: Tensor | None = None) -> dict[str, Any]:
         """q, k, v and do, and their strides."""
         tensors = {"q": self.q, "k": self.k, "v": self.v}
@@ -332,6 +336,7 @@ class Call(NamedTuple):
             "shrink": shrink,
             "shrink_ds": shrink_ds,
             "moved": self.moved,
+            "log_moved": math.log(self.moved),
             "WEIGH": weigh,
             "GROUP": self.group,
             "D": self.q.shape[3],
@@ -342,6 +347,7 @@ class Call(NamedTuple):
             "NORMALIZER": made.word,
             "POWER": made.power,
             "BY_SUM": terms.by_sum,
+            "LOGS": terms.logs,
             "SHRINKS": self.shrinks_weights,
             "WIDE": self.is_wide,
             "ENDS_EARLY": self.ends_early,

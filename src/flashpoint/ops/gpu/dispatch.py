@@ -137,6 +137,7 @@ def _why_not_hopper(call: Call, do: Tensor | None) -> str | None:
         (do is not None and not builtin, "its activation is not built in"),
         (do is not None and not is_regular(do), "rows of do do not lie on whole 16 bytes"),
         (call.is_wide, "its weights may leave float16's range"),
+        (terms.logs, "it sums logarithms"),
     )
 
 

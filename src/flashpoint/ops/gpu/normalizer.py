@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from flashpoint.ops.gpu.activations import log_of
 from flashpoint.ops.gpu.portable.blocks import in_window, load_scored, sequence
 from flashpoint.ops.gpu.versions import launch_options
 from flashpoint.ops.spec import normalizer
@@ -119,6 +120,19 @@ def load_of_rows(x, strides, b, h, rows, Lq):
     """Some queries' numbers out of [B or 1, H or 1, Lq], zeros behind the last."""
     at = x + tl.cast(b, tl.int64) * strides[0] + tl.cast(h, tl.int64) * strides[1]
     return tl.load(at + rows.to(tl.int64) * strides[2], mask=rows < Lq, other=0.0)
+
+
+@triton.jit
+def add_of_sums(dw, w, offsets, slopes, strides, b, h, queries, Lq):
+    """dw and what its queries' sums bring, if there are any; queries are 2-d, along their axis.
+
+    w: before it is divided. ``portable/backward_rows.py`` has the formulas.
+    """
+    if offsets is not None:
+        dw += load_of_rows(offsets, strides, b, h, queries, Lq)
+    if slopes is not None:
+        dw += load_of_rows(slopes, strides, b, h, queries, Lq) * log_of(w)
+    return dw
 
 
 @triton.jit

@@ -56,6 +56,7 @@ class Role(StrEnum):
     DSUMS = "dsums"
     FACTORS = "factors"
     OFFSETS = "offsets"
+    SLOPES = "slopes"
     G = "g"
     PART_SUMS = "part_sums"
 

@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from flashpoint.ops.gpu.normalizer import load_of_rows, normalizer_of
+from flashpoint.ops.gpu.normalizer import add_of_sums, normalizer_of
 from flashpoint.ops.gpu.portable.blocks import (
     HEADS_LAST,
     add_product,
@@ -22,7 +22,7 @@ from flashpoint.ops.gpu.portable.blocks import (
 @triton.jit
 def add_dkdv(
     dk, dv, k, v, i_begin, i_end,
-    q, do, bias, mask, normalizers, offsets,
+    q, do, bias, mask, normalizers, offsets, slopes,
     q_strides, do_strides, bias_strides, mask_strides, normalizer_strides,
     b, batch, h, j0, q_start, num_queries, num_keys, existing,
     left, right, scale, bias_number, gain, alpha, shrink, shrink_ds,
@@ -54,18 +54,19 @@ def add_dkdv(
             HAS_SCALE, HAS_BIAS_NUMBER,
         )
         w = WEIGH(s)
+        if MASK == "float":
+            m = load_scored(mask, mask_strides, b, h, queries, keys, num_queries, num_keys)
+            w *= m.to(tl.float32)
         if NORMALIZER != "constant":
             factor = normalizer_of(
                 rows, gain, alpha, normalizers, normalizer_strides, b, h, shift, num_queries,
                 existing, num_keys, left, right, NORMALIZER, POWER,
             )[None, :]
+            dw = add_of_sums(
+                dw * factor, w, offsets, slopes, normalizer_strides, b, h, queries, num_queries
+            )
             w *= factor
-            dw *= factor
-        if offsets is not None:
-            dw += load_of_rows(offsets, normalizer_strides, b, h, rows, num_queries)[None, :]
         if MASK == "float":
-            m = load_scored(mask, mask_strides, b, h, queries, keys, num_queries, num_keys)
-            w *= m.to(tl.float32)
             dw *= m.to(tl.float32)
         ds = gradient_of_scores(s, dw, GRADIENT, IS_BUILTIN)
         if MASK == "bool":
@@ -86,7 +87,7 @@ def add_dkdv(
 @triton.jit
 def backward_dkdv_kernel(
     q, k, v, do, dk, dv,                           # pointers; the first four descriptors where TMA
-    bias, mask, normalizers, offsets, lengths, cu_q, cu_k,  # pointers or None
+    bias, mask, normalizers, offsets, slopes, lengths, cu_q, cu_k,  # pointers or None
     q_strides, k_strides, v_strides, do_strides, bias_strides, mask_strides, normalizer_strides,
     Hq, Lq, Lk, Tk, left, right, scale, bias_number, gain, alpha, shrink, shrink_ds,
     WEIGH: tl.constexpr, GRADIENT: tl.constexpr, IS_BUILTIN: tl.constexpr,
@@ -152,7 +153,7 @@ def backward_dkdv_kernel(
         if right is not None:
             dk_acc, dv_acc = add_dkdv(
                 dk_acc, dv_acc, k_tile, v_tile, begin, tl.minimum(full_begin, stop),
-                q, do, bias, mask, normalizers, offsets,
+                q, do, bias, mask, normalizers, offsets, slopes,
                 q_strides, do_strides, bias_strides, mask_strides, normalizer_strides,
                 b, batch, h, j0, q_start, num_queries, num_keys, existing,
                 left, right, scale, bias_number, gain, alpha, shrink, shrink_ds,
@@ -161,7 +162,7 @@ def backward_dkdv_kernel(
             )
         dk_acc, dv_acc = add_dkdv(
             dk_acc, dv_acc, k_tile, v_tile, full_begin, full_end,
-            q, do, bias, mask, normalizers, offsets,
+            q, do, bias, mask, normalizers, offsets, slopes,
             q_strides, do_strides, bias_strides, mask_strides, normalizer_strides,
             b, batch, h, j0, q_start, num_queries, num_keys, existing,
             left, right, scale, bias_number, gain, alpha, shrink, shrink_ds,
@@ -171,7 +172,7 @@ def backward_dkdv_kernel(
         if not ONE_RANGE:
             dk_acc, dv_acc = add_dkdv(
                 dk_acc, dv_acc, k_tile, v_tile, full_end, stop,
-                q, do, bias, mask, normalizers, offsets,
+                q, do, bias, mask, normalizers, offsets, slopes,
                 q_strides, do_strides, bias_strides, mask_strides, normalizer_strides,
                 b, batch, h, j0, q_start, num_queries, num_keys, existing,
                 left, right, scale, bias_number, gain, alpha, shrink, shrink_ds,

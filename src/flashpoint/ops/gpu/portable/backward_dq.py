@@ -3,6 +3,7 @@
 import triton
 import triton.language as tl
 
+from flashpoint.ops.gpu.activations import log_of
 from flashpoint.ops.gpu.normalizer import load_of_rows, normalizer_of
 from flashpoint.ops.gpu.portable.blocks import (
     HEADS_LAST,
@@ -21,19 +22,21 @@ from flashpoint.ops.gpu.portable.blocks import (
 
 @triton.jit
 def add_dq(
-    dq, q, do, factor, offset, j_begin, j_end,
+    dq, q, do, factor, offset, slope, j_begin, j_end,
     k, v, bias, mask, k_strides, v_strides, bias_strides, mask_strides,
     b, batch, h, kv_head, i0, k_start, num_queries, num_keys, existing,
     left, right, scale, bias_number, shrink_ds,
-    GRADIENT: tl.constexpr, IS_BUILTIN: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
+    WEIGH: tl.constexpr, GRADIENT: tl.constexpr, IS_BUILTIN: tl.constexpr,
+    D: tl.constexpr, DV: tl.constexpr,
     HAS_SCALE: tl.constexpr, HAS_BIAS_NUMBER: tl.constexpr, MASK: tl.constexpr,
-    SHRINKS: tl.constexpr, WIDE: tl.constexpr, HAS_OFFSETS: tl.constexpr,
+    SHRINKS: tl.constexpr, WIDE: tl.constexpr, HAS_OFFSETS: tl.constexpr, HAS_SLOPES: tl.constexpr,
     MASKED: tl.constexpr, ENDS_EARLY: tl.constexpr, TMA: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
 ):
     """Add ds @ k of keys [j_begin, j_end) to dq: [BLOCK_M, BLOCK_D].
 
-    HAS_OFFSETS: of dw * factor + offset; else the factor comes behind the sum.
+    HAS_OFFSETS: of dw * factor + offset, with HAS_SLOPES + slope * log w; else the factor comes
+    behind the sum.
     """
     queries = i0 + tl.arange(0, BLOCK_M)[:, None]
     clean: tl.constexpr = ENDS_EARLY and MASKED
@@ -54,6 +57,12 @@ def add_dq(
             dw = dw * factor[:, None] + offset[:, None]
         if MASK == "float":
             m = load_scored(mask, mask_strides, b, h, queries, keys, num_queries, num_keys)
+        if HAS_SLOPES:
+            w = WEIGH(s)
+            if MASK == "float":
+                w *= m.to(tl.float32)
+            dw += slope[:, None] * log_of(w)
+        if MASK == "float":
             dw *= m.to(tl.float32)
         ds = gradient_of_scores(s, dw, GRADIENT, IS_BUILTIN)
         if MASK == "bool":
@@ -71,10 +80,10 @@ def add_dq(
 @triton.jit
 def backward_dq_kernel(
     q, k, v, do, dq,                               # pointers; all but dq descriptors where TMA
-    bias, mask, normalizers, offsets, lengths, cu_q, cu_k,  # pointers or None
+    bias, mask, normalizers, offsets, slopes, lengths, cu_q, cu_k,  # pointers or None
     q_strides, k_strides, v_strides, do_strides, bias_strides, mask_strides, normalizer_strides,
     Hq, Lq, Lk, Tq, left, right, scale, bias_number, gain, alpha, shrink_ds,
-    GRADIENT: tl.constexpr, IS_BUILTIN: tl.constexpr,
+    WEIGH: tl.constexpr, GRADIENT: tl.constexpr, IS_BUILTIN: tl.constexpr,
     GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     HAS_SCALE: tl.constexpr, HAS_BIAS_NUMBER: tl.constexpr, MASK: tl.constexpr,
     NORMALIZER: tl.constexpr, POWER: tl.constexpr,
@@ -108,9 +117,12 @@ def backward_dq_kernel(
         rows, gain, alpha, normalizers, normalizer_strides, b, h, shift,
         num_queries, existing, num_keys, left, right, NORMALIZER, POWER,
     )
-    offset = factor
+    HAS_SLOPES: tl.constexpr = slopes is not None
+    offset, slope = factor, factor
     if HAS_OFFSETS:
         offset = load_of_rows(offsets, normalizer_strides, b, h, rows, num_queries)
+    if HAS_SLOPES:
+        slope = load_of_rows(slopes, normalizer_strides, b, h, rows, num_queries)
     acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     i1 = tl.minimum(i0 + BLOCK_M, num_queries)
     begin, full_begin, full_end, stop = keys_of_block(
@@ -120,28 +132,28 @@ def backward_dq_kernel(
         full_end = stop
     if left is not None:
         acc = add_dq(
-            acc, q_tile, do_tile, factor, offset, begin, tl.minimum(full_begin, stop),
+            acc, q_tile, do_tile, factor, offset, slope, begin, tl.minimum(full_begin, stop),
             k, v, bias, mask, k_strides, v_strides, bias_strides, mask_strides,
             b, batch, h, h // GROUP, i0, k_start, num_queries, num_keys, existing,
-            left, right, scale, bias_number, shrink_ds, GRADIENT, IS_BUILTIN,
-            D, DV, HAS_SCALE, HAS_BIAS_NUMBER, MASK, SHRINKS, WIDE, HAS_OFFSETS, True,
+            left, right, scale, bias_number, shrink_ds, WEIGH, GRADIENT, IS_BUILTIN,
+            D, DV, HAS_SCALE, HAS_BIAS_NUMBER, MASK, SHRINKS, WIDE, HAS_OFFSETS, HAS_SLOPES, True,
             ENDS_EARLY, TMA, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV,
         )
     acc = add_dq(
-        acc, q_tile, do_tile, factor, offset, full_begin, full_end,
+        acc, q_tile, do_tile, factor, offset, slope, full_begin, full_end,
         k, v, bias, mask, k_strides, v_strides, bias_strides, mask_strides,
         b, batch, h, h // GROUP, i0, k_start, num_queries, num_keys, existing,
-        left, right, scale, bias_number, shrink_ds, GRADIENT, IS_BUILTIN,
-        D, DV, HAS_SCALE, HAS_BIAS_NUMBER, MASK, SHRINKS, WIDE, HAS_OFFSETS, False,
+        left, right, scale, bias_number, shrink_ds, WEIGH, GRADIENT, IS_BUILTIN,
+        D, DV, HAS_SCALE, HAS_BIAS_NUMBER, MASK, SHRINKS, WIDE, HAS_OFFSETS, HAS_SLOPES, False,
         ENDS_EARLY, TMA, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV,
     )
     if not ONE_RANGE:
         acc = add_dq(
-            acc, q_tile, do_tile, factor, offset, full_end, stop,
+            acc, q_tile, do_tile, factor, offset, slope, full_end, stop,
             k, v, bias, mask, k_strides, v_strides, bias_strides, mask_strides,
             b, batch, h, h // GROUP, i0, k_start, num_queries, num_keys, existing,
-            left, right, scale, bias_number, shrink_ds, GRADIENT, IS_BUILTIN,
-            D, DV, HAS_SCALE, HAS_BIAS_NUMBER, MASK, SHRINKS, WIDE, HAS_OFFSETS, True,
+            left, right, scale, bias_number, shrink_ds, WEIGH, GRADIENT, IS_BUILTIN,
+            D, DV, HAS_SCALE, HAS_BIAS_NUMBER, MASK, SHRINKS, WIDE, HAS_OFFSETS, HAS_SLOPES, True,
             ENDS_EARLY, TMA, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV,
         )
     if HAS_OFFSETS:

@@ -1,10 +1,11 @@
 """What a query's sum of weights z_i brings to backward: a factor f_i, and an offset e_i of dw_ij.
 
-    dw_ij = f_i do_i . v_j + e_i
+    dw_ij = f_i do_i . v_j + e_i + l_i log w_ij
     f_i = gain * n_i ** -alpha             e_i = dz_i                          normalize="length"
     f_i = 1 / (z_i + floor * n_i)          e_i = dz_i - f_i do_i . o_i         normalize="sum"
 
-Both are taken times ``moved`` where the scale stands behind h: they meet weights that lack it.
+With gradients l_i of sum_j w_ij log w_ij, e_i has l_i too. All are taken times ``moved`` where the
+scale stands behind h: they meet weights that lack it, and so do the logarithms.
 """
 
 from typing import Any, NamedTuple
@@ -27,7 +28,7 @@ class SumGradients(NamedTuple):
     """What backward gets beside do where a call has sums.
 
     Attributes:
-        dsums: the gradient of the sums, [B, H, L] or [H, T], or None.
+        dsums: the gradient of the sums, [B, H, L] or [H, T], two of these with logs, or None.
         o, sums: the results of forward where these divide, or None.
         layout: how heads lie in o.
     """
@@ -40,11 +41,11 @@ class SumGradients(NamedTuple):
 
 @triton.jit
 def rows_kernel(
-    factors, offsets,                              # [B, H, places], written, zeros behind Lq
+    factors, offsets, slopes,                      # [B, H, places], written, zeros behind Lq
     do, g, o, sums, dsums,                         # pointers; all but do may be None
     normalizers, lengths, cu_q, cu_k,              # pointers or None
     do_strides, normalizer_strides,
-    Hq, Lq, Lk, Tq, places, left, right, gain, alpha, moved,
+    Hq, Lq, Lk, Tq, places, plane, left, right, gain, alpha, moved, log_moved,
     NORMALIZER: tl.constexpr, POWER: tl.constexpr, BY_SUM: tl.constexpr, O_LAYOUT: tl.constexpr,
     DV: tl.constexpr, BLOCK_DV: tl.constexpr, BLOCK_M: tl.constexpr,
 ):
@@ -70,6 +71,12 @@ def rows_kernel(
     offset = tl.zeros([BLOCK_M], tl.float32)
     if dsums is not None:
         offset = moved * tl.load(dsums + head * T + token, mask=exists, other=0.0)
+        if slopes is not None:
+            at = dsums + plane + head * T + token
+            slope = moved * tl.load(at, mask=exists, other=0.0)
+            offset += slope * (1.0 + log_moved)
+            at = (tl.cast(b, tl.int64) * Hq + h) * places + rows
+            tl.store(slopes + at, slope, mask=rows < places)
     d = tl.arange(0, BLOCK_DV)
     ok = exists[:, None] & (d < DV)[None, :]
     at = do + tl.cast(batch, tl.int64) * do_strides[0] + tl.cast(h, tl.int64) * do_strides[1]
@@ -112,14 +119,18 @@ def launch_rows(
     else:
         made["factors"] = recorder.empty(Role.FACTORS, (*heads, places), torch.float32)
     offsets = recorder.empty(Role.OFFSETS, (*heads, places), torch.float32)
+    slopes = None
+    if call.terms.logs and given.dsums is not None:
+        slopes = recorder.empty(Role.SLOPES, (*heads, places), torch.float32)
     own = made | {
-        "offsets": offsets, "places": places, "do": do, "do_strides": do.stride(),
+        "offsets": offsets, "slopes": slopes, "places": places,
+        "plane": call.plane_of(given.dsums), "do": do, "do_strides": do.stride(),
         "o": given.o, "sums": given.sums, "dsums": given.dsums, "O_LAYOUT": int(given.layout),
         "BLOCK_M": ROWS, "BLOCK_DV": block_of(call.v.shape[3]),
     }
     programs = triton.cdiv(places, ROWS) * call.q_heads * call.num_samples
     recorder.launch(rows_kernel, programs, only(rows_kernel, arguments | own))
-    arguments = arguments | {"offsets": offsets}
+    arguments = arguments | {"offsets": offsets, "slopes": slopes}
     if made["g"] is not None:
         return made["g"], arguments
     return do, arguments | {

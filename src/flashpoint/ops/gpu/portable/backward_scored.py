@@ -14,7 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from flashpoint.ops.gpu.call import Call
-from flashpoint.ops.gpu.normalizer import load_of_rows, normalizer_of
+from flashpoint.ops.gpu.normalizer import add_of_sums, normalizer_of
 from flashpoint.ops.gpu.portable.blocks import (
     finish_scores,
     gradient_of_scores,
@@ -30,7 +30,7 @@ from flashpoint.ops.gpu.tiles.table import scored_tiles
 
 @triton.jit
 def gradient_tile(
-    q, k, v, do, bias, mask, normalizers, offsets,
+    q, k, v, do, bias, mask, normalizers, offsets, slopes,
     q_strides, k_strides, v_strides, do_strides, bias_strides, mask_strides, normalizer_strides,
     b, batch, h, kv_head, i0, j0, q_start, k_start, num_queries, num_keys, existing,
     left, right, scale, bias_number, gain, alpha,
@@ -61,9 +61,13 @@ def gradient_tile(
         rows, gain, alpha, normalizers, normalizer_strides, b, h, shift, num_queries, existing,
         num_keys, left, right, NORMALIZER, POWER,
     )
-    dw *= factor[:, None]
-    if offsets is not None:
-        dw += load_of_rows(offsets, normalizer_strides, b, h, rows, num_queries)[:, None]
+    w = WEIGH(s)
+    if MASK == "float":
+        m = load_scored(mask, mask_strides, b, h, queries, keys, num_queries, num_keys)
+        w *= m.to(tl.float32)
+    dw = add_of_sums(
+        dw * factor[:, None], w, offsets, slopes, normalizer_strides, b, h, queries, num_queries
+    )
     seen = in_window(queries, keys, shift, existing, left, right) & (queries < num_queries)
     if MASK != "none":
         m = load_scored(mask, mask_strides, b, h, queries, keys, num_queries, num_keys)
@@ -78,7 +82,7 @@ def gradient_tile(
 @triton.jit
 def backward_scored_kernel(
     q, k, v, do, grad,
-    bias, mask, normalizers, offsets, lengths, cu_q, cu_k,
+    bias, mask, normalizers, offsets, slopes, lengths, cu_q, cu_k,
     q_strides, k_strides, v_strides, do_strides, bias_strides, mask_strides, normalizer_strides,
     B, Hq, Lq, Lk, left, right, scale, bias_number, gain, alpha,
     grad_B, grad_H, grad_Lq, grad_Lk,              # the sums' sizes, 1 where they broadcast
@@ -117,7 +121,7 @@ def backward_scored_kernel(
                 j_end = end if ALL_KEYS else tl.minimum(end, j_own + BLOCK_N)
                 for j0 in range(j_begin, j_end, BLOCK_N):
                     acc += gradient_tile(
-                        q, k, v, do, bias, mask, normalizers, offsets,
+                        q, k, v, do, bias, mask, normalizers, offsets, slopes,
                         q_strides, k_strides, v_strides, do_strides, bias_strides, mask_strides,
                         normalizer_strides,
                         b, batch, h, h // GROUP, i0, j0, q_start, k_start, num_queries, num_keys,

@@ -89,6 +89,23 @@ def store_rows(
 
 
 @triton.jit
+def store_sums(
+    sums, total, logs, moved, log_moved, plane, b, h, row, end, H, L,
+    ROWS: tl.constexpr, LOGS: tl.constexpr,
+):
+    """Write rows' sums [ROWS] before ``end``, if wanted, times the scale's share of weights.
+
+    LOGS: and those of w log w, a plane behind them, whose logarithms lack that share, too.
+    """
+    if sums is not None:
+        total *= moved
+        store_rows(sums, total[:, None], b, h, row, end, H, L, 1, ROWS, 1, HEADS_FIRST)
+    if LOGS:
+        logs = logs * moved + log_moved * total
+        store_rows(sums + plane, logs[:, None], b, h, row, end, H, L, 1, ROWS, 1, HEADS_FIRST)
+
+
+@triton.jit
 def clear_between(
     x, b, h, block, num_blocks, cu, start, num, T, H,
     D: tl.constexpr, ROWS: tl.constexpr, BLOCK_D: tl.constexpr, LAYOUT: tl.constexpr,

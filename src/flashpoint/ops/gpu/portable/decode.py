@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from flashpoint.ops.gpu.activations import log_of
 from flashpoint.ops.gpu.call import Call
 from flashpoint.ops.gpu.device import HOPPER_FAMILY, gpu_of
 from flashpoint.ops.gpu.normalizer import normalizer_of, over_sum
@@ -37,13 +38,14 @@ def decode_kernel(
     B, Hq, Lq, Lk, left, right, scale, bias_number, shrink, num_splits,
     WEIGH: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     HAS_SCALE: tl.constexpr, HAS_BIAS_NUMBER: tl.constexpr, MASK: tl.constexpr,
-    SHRINKS: tl.constexpr, WIDE: tl.constexpr,
+    SHRINKS: tl.constexpr, WIDE: tl.constexpr, LOGS: tl.constexpr,
     ENDS_EARLY: tl.constexpr, TMA: tl.constexpr, CHAINED: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
 ):
     """parts[split] = sum of h(scale * q_i . k_j + b_ij) v_j over the split's keys j.
 
-    part_sums [splits, B, Hq, Lq], or None: the same of h alone.
+    part_sums [splits, B, Hq, Lq], or None: the same of w = h alone; LOGS: and behind all of them
+    those of w log w.
     """
     if CHAINED:  # the next kernel may be made ready; it waits for our end by itself
         tl.extra.cuda.gdc_launch_dependents()
@@ -69,6 +71,7 @@ def decode_kernel(
     at += queries.to(tl.int64) * q_strides[2] + d.to(tl.int64) * q_strides[3]
     q_tile = tl.load(at, mask=ok & (d < D), other=0.0)
     acc, total = tl.zeros([BLOCK_M, BLOCK_DV], tl.float32), tl.zeros([BLOCK_M], tl.float32)
+    logs = tl.zeros([BLOCK_M], tl.float32)
     for j0 in tl.range(j_begin, j_end, BLOCK_N):
         k_tile = load_rows(k, k_strides, b, kv_head, j0, existing, D, BLOCK_N, BLOCK_D, TMA, False)
         s = tl.dot(q_tile, k_tile.T, input_precision="ieee")  # [BLOCK_M, BLOCK_N]
@@ -83,6 +86,8 @@ def decode_kernel(
             w = tl.where(m != 0, w, 0.0) if MASK == "bool" else w * m.to(tl.float32)
         if part_sums is not None:
             total += tl.sum(w, 1)
+        if LOGS:
+            logs += tl.sum(w * log_of(w), 1)
         if SHRINKS:
             w *= shrink
         v_tile = load_rows(
@@ -94,13 +99,16 @@ def decode_kernel(
     tl.store(parts + at * DV + dv, acc, mask=ok & (dv < DV))
     if part_sums is not None:
         tl.store(part_sums + at, total[:, None], mask=ok)
+    if LOGS:
+        plane = tl.cast(num_splits, tl.int64) * B * Hq * Lq
+        tl.store(part_sums + plane + at, logs[:, None], mask=ok)
 
 
 @triton.jit
 def combine_kernel(
     parts, o, part_sums, sums, normalizers, lengths, normalizer_strides,
-    B, Hq, Lq, Lk, left, right, gain, alpha, shrink, moved, num_splits,
-    NORMALIZER: tl.constexpr, POWER: tl.constexpr, BY_SUM: tl.constexpr,
+    B, Hq, Lq, Lk, left, right, gain, alpha, shrink, moved, log_moved, plane, num_splits,
+    NORMALIZER: tl.constexpr, POWER: tl.constexpr, BY_SUM: tl.constexpr, LOGS: tl.constexpr,
     DV: tl.constexpr, SPLITS: tl.constexpr, BLOCK_DV: tl.constexpr, CHAINED: tl.constexpr,
 ):
     """o_i = gain * n_i ** -alpha * sum of its parts, for one query; or as ``forward`` divides."""
@@ -123,6 +131,10 @@ def combine_kernel(
         at = part_sums + tl.cast(pieces, tl.int64) * (B * Hq * Lq) + pid
         weight = tl.sum(tl.load(at, mask=pieces < num_splits, other=0.0), 0)
         tl.store(sums + pid, weight * moved)
+        if LOGS:
+            at += tl.cast(num_splits, tl.int64) * (B * Hq * Lq)
+            logs = tl.sum(tl.load(at, mask=pieces < num_splits, other=0.0), 0)
+            tl.store(sums + plane + pid, (logs + log_moved * weight) * moved)
         if BY_SUM:
             factor = over_sum(weight, factor)
     total = tl.sum(part, 0) * (factor / shrink)
@@ -138,7 +150,7 @@ def launch(
     assert layout is Layout.HEADS_FIRST
     chained = not INTERPRETED and gpu_of(o.device).family >= HOPPER_FAMILY
     arguments = call.arguments() | {"o": o, "sums": sums, "B": call.num_samples}
-    arguments |= {"CHAINED": chained}
+    arguments |= {"CHAINED": chained, "plane": call.plane_of(sums)}
     programs = call.k.shape[1] * call.num_samples
     rows = o.shape[0] * o.shape[1] * o.shape[2]
 
@@ -147,7 +159,8 @@ def launch(
         parts = recorder.empty(Role.PARTS, (splits, *o.shape), torch.float32)
         part_sums = None
         if sums is not None:
-            part_sums = recorder.empty(Role.PART_SUMS, (splits, *sums.shape), torch.float32)
+            numbers = (splits, sums.numel())  # of both kinds where there are two
+            part_sums = recorder.empty(Role.PART_SUMS, numbers, torch.float32)
         shared = arguments | {
             "parts": parts, "part_sums": part_sums,
             "num_splits": splits, "SPLITS": triton.next_power_of_2(splits),

@@ -6,6 +6,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from flashpoint.ops.gpu.activations import log_of
 from flashpoint.ops.gpu.call import Call
 from flashpoint.ops.gpu.normalizer import normalizer_of, over_sum
 from flashpoint.ops.gpu.portable.blocks import (
@@ -21,6 +22,7 @@ from flashpoint.ops.gpu.portable.blocks import (
     load_scored,
     sequence,
     store_rows,
+    store_sums,
 )
 from flashpoint.ops.gpu.replay import Recorder, only
 from flashpoint.ops.gpu.tiles.autotune import autotuned
@@ -29,19 +31,19 @@ from flashpoint.ops.gpu.tiles.table import forward_tiles
 
 @triton.jit
 def attend_keys(
-    o, sums, q, j_begin, j_end,
+    o, sums, logs, q, j_begin, j_end,
     k, v, bias, mask, k_strides, v_strides, bias_strides, mask_strides,
     b, batch, h, kv_head, i0, k_start, num_queries, num_keys, existing,
     left, right, scale, bias_number, shrink,
     WEIGH: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     HAS_SCALE: tl.constexpr, HAS_BIAS_NUMBER: tl.constexpr, MASK: tl.constexpr,
-    SHRINKS: tl.constexpr, WIDE: tl.constexpr, SUMS: tl.constexpr,
+    SHRINKS: tl.constexpr, WIDE: tl.constexpr, SUMS: tl.constexpr, LOGS: tl.constexpr,
     MASKED: tl.constexpr, ENDS_EARLY: tl.constexpr, TMA: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
 ):
     """Add h(q @ k.T) @ v of keys [j_begin, j_end) to o: [BLOCK_M, BLOCK_DV].
 
-    SUMS: and h(q @ k.T) to sums: [BLOCK_M].
+    SUMS: and w = h(q @ k.T) to sums: [BLOCK_M]. LOGS: and w log w to logs.
     """
     queries = i0 + tl.arange(0, BLOCK_M)[:, None]
     for j0 in tl.range(j_begin, j_end, BLOCK_N):
@@ -62,6 +64,8 @@ def attend_keys(
             w = tl.where(in_window(queries, keys, shift, existing, left, right), w, 0.0)
         if SUMS:
             sums += tl.sum(w, 1)
+        if LOGS:
+            logs += tl.sum(w * log_of(w), 1)
         if SHRINKS:
             w *= shrink
         v_tile = load_rows(
@@ -69,7 +73,7 @@ def attend_keys(
             ENDS_EARLY and MASKED,
         )
         o = add_product(o, w, v_tile, WIDE)
-    return o, sums
+    return o, sums, logs
 
 
 @triton.jit
@@ -78,11 +82,12 @@ def forward_kernel(
     bias, mask, normalizers, lengths, cu_q, cu_k,  # pointers or None
     q_strides, k_strides, v_strides, bias_strides, mask_strides, normalizer_strides,
     Hq, Lq, Lk, Tq, left, right,                   # varlen: the longest sequence's L, all Tq
-    scale, bias_number, gain, alpha, shrink, moved,
+    scale, bias_number, gain, alpha, shrink, moved, log_moved, plane,  # plane: from sums to logs
     WEIGH: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     HAS_SCALE: tl.constexpr, HAS_BIAS_NUMBER: tl.constexpr, MASK: tl.constexpr,
     NORMALIZER: tl.constexpr, POWER: tl.constexpr, BY_SUM: tl.constexpr,
-    SHRINKS: tl.constexpr, WIDE: tl.constexpr, ENDS_EARLY: tl.constexpr, ONE_RANGE: tl.constexpr,
+    LOGS: tl.constexpr, SHRINKS: tl.constexpr, WIDE: tl.constexpr,
+    ENDS_EARLY: tl.constexpr, ONE_RANGE: tl.constexpr,
     TMA: tl.constexpr, LAYOUT: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
 ):
@@ -112,11 +117,16 @@ def forward_kernel(
                 sums, b, h, block, num_blocks, cu_q, q_start, num_queries, Tq, Hq, 1, BLOCK_M, 1,
                 HEADS_FIRST,
             )
+            clear_between(  # once more where there are no logs
+                sums + plane, b, h, block, num_blocks, cu_q, q_start, num_queries, Tq, Hq, 1,
+                BLOCK_M, 1, HEADS_FIRST,
+            )
     if i0 >= num_queries:
         return
     shift, row, end = num_keys - num_queries, q_start + i0, q_start + num_queries
     q_tile = load_rows(q, q_strides, batch, h, row, end, D, BLOCK_M, BLOCK_D, TMA, False)
     acc, total = tl.zeros([BLOCK_M, BLOCK_DV], tl.float32), tl.zeros([BLOCK_M], tl.float32)
+    logs = tl.zeros([BLOCK_M], tl.float32)
     i1 = tl.minimum(i0 + BLOCK_M, num_queries)
     begin, full_begin, full_end, stop = keys_of_block(
         i0, i1, shift, existing, left, right, BLOCK_N
@@ -124,29 +134,29 @@ def forward_kernel(
     if ONE_RANGE:  # nothing to hide: keys behind the last are zeros, and so is what they add
         full_end = stop
     if left is not None:
-        acc, total = attend_keys(
-            acc, total, q_tile, begin, tl.minimum(full_begin, stop),
+        acc, total, logs = attend_keys(
+            acc, total, logs, q_tile, begin, tl.minimum(full_begin, stop),
             k, v, bias, mask, k_strides, v_strides, bias_strides, mask_strides,
             b, batch, h, h // GROUP, i0, k_start, num_queries, num_keys, existing,
             left, right, scale, bias_number, shrink,
-            WEIGH, D, DV, HAS_SCALE, HAS_BIAS_NUMBER, MASK, SHRINKS, WIDE, SUMS, True,
+            WEIGH, D, DV, HAS_SCALE, HAS_BIAS_NUMBER, MASK, SHRINKS, WIDE, SUMS, LOGS, True,
             ENDS_EARLY, TMA, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV,
         )
-    acc, total = attend_keys(
-        acc, total, q_tile, full_begin, full_end,
+    acc, total, logs = attend_keys(
+        acc, total, logs, q_tile, full_begin, full_end,
         k, v, bias, mask, k_strides, v_strides, bias_strides, mask_strides,
         b, batch, h, h // GROUP, i0, k_start, num_queries, num_keys, existing,
         left, right, scale, bias_number, shrink,
-        WEIGH, D, DV, HAS_SCALE, HAS_BIAS_NUMBER, MASK, SHRINKS, WIDE, SUMS, False, ENDS_EARLY,
-        TMA, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV,
+        WEIGH, D, DV, HAS_SCALE, HAS_BIAS_NUMBER, MASK, SHRINKS, WIDE, SUMS, LOGS, False,
+        ENDS_EARLY, TMA, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV,
     )
     if not ONE_RANGE:
-        acc, total = attend_keys(
-            acc, total, q_tile, full_end, stop,
+        acc, total, logs = attend_keys(
+            acc, total, logs, q_tile, full_end, stop,
             k, v, bias, mask, k_strides, v_strides, bias_strides, mask_strides,
             b, batch, h, h // GROUP, i0, k_start, num_queries, num_keys, existing,
             left, right, scale, bias_number, shrink,
-            WEIGH, D, DV, HAS_SCALE, HAS_BIAS_NUMBER, MASK, SHRINKS, WIDE, SUMS, True,
+            WEIGH, D, DV, HAS_SCALE, HAS_BIAS_NUMBER, MASK, SHRINKS, WIDE, SUMS, LOGS, True,
             ENDS_EARLY, TMA, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV,
         )
     factor = normalizer_of(
@@ -156,11 +166,10 @@ def forward_kernel(
     if BY_SUM:
         factor = over_sum(total, factor)
     acc *= (factor / shrink if SHRINKS else factor)[:, None]
-    if SUMS:
-        T = Tq if cu_q is not None else Lq
-        store_rows(
-            sums, (total * moved)[:, None], batch, h, row, end, Hq, T, 1, BLOCK_M, 1, HEADS_FIRST
-        )
+    T = Tq if cu_q is not None else Lq
+    store_sums(
+        sums, total, logs, moved, log_moved, plane, batch, h, row, end, Hq, T, BLOCK_M, LOGS
+    )
     store_rows(o, acc, batch, h, row, end, Hq, Lq, DV, BLOCK_M, BLOCK_DV, LAYOUT)
 
 
@@ -169,7 +178,8 @@ def launch(
 ) -> None:
     """Write the result to o, and the rows' sums, by the kernel that serves every call."""
     one_range = call.hides_nothing and (sums is None or call.ends_in_zeros)
-    own = {"o": o, "sums": sums, "ONE_RANGE": one_range, "LAYOUT": int(layout)}
+    own = {"o": o, "sums": sums, "plane": call.plane_of(sums)}
+    own |= {"ONE_RANGE": one_range, "LAYOUT": int(layout)}
     arguments = call.arguments() | own
 
     def launch_tiles(recorder: Recorder, tiles: dict[str, Any]) -> None:

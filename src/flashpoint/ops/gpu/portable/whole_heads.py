@@ -12,17 +12,18 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from flashpoint.ops.gpu.activations import log_of
 from flashpoint.ops.gpu.call import Call
 from flashpoint.ops.gpu.device import gpu_of
 from flashpoint.ops.gpu.normalizer import load_of_rows, over_sum
 from flashpoint.ops.gpu.portable.blocks import (
-    HEADS_FIRST,
     Layout,
     finish_scores,
     gradient_of_scores,
     load_rows,
     product,
     store_rows,
+    store_sums,
 )
 from flashpoint.ops.gpu.portable.qk_norm import normalize, normalize_gradient
 from flashpoint.ops.gpu.replay import Recorder, Role, only
@@ -67,10 +68,10 @@ def score(
 def whole_kernel(
     q, k, v, o, sums, q_gain, k_gain,              # pointers; sums and gains may be None
     q_strides, k_strides, v_strides, H, L, num_heads,  # num_heads: of all samples
-    q_eps, k_eps, scale, bias_number, gain, shrink, moved,
+    q_eps, k_eps, scale, bias_number, gain, shrink, moved, log_moved, plane,
     WEIGH: tl.constexpr, Q_NORM: tl.constexpr, K_NORM: tl.constexpr, D: tl.constexpr,
     HAS_SCALE: tl.constexpr, HAS_BIAS_NUMBER: tl.constexpr,
-    SHRINKS: tl.constexpr, WIDE: tl.constexpr, BY_SUM: tl.constexpr,
+    SHRINKS: tl.constexpr, WIDE: tl.constexpr, BY_SUM: tl.constexpr, LOGS: tl.constexpr,
     ALIKE: tl.constexpr, LAYOUT: tl.constexpr,
     ROWS: tl.constexpr, BLOCK_D: tl.constexpr, PREFETCH: tl.constexpr,
 ):
@@ -90,8 +91,12 @@ def whole_kernel(
             w *= shrink
         o_tile = product(w, v_tile, WIDE)
         if sums is not None:  # of keys behind the last v is zero, but perhaps not the weight
-            total = tl.sum(tl.where(tl.arange(0, ROWS)[None, :] < L, w, 0.0), 1)
-            store_rows(sums, (total * moved)[:, None], b, h, 0, L, H, L, 1, ROWS, 1, HEADS_FIRST)
+            w = tl.where(tl.arange(0, ROWS)[None, :] < L, w, 0.0)
+            total = tl.sum(w, 1)
+            logs = tl.sum(w * log_of(w), 1) if LOGS else total
+            store_sums(
+                sums, total, logs, moved, log_moved, plane, b, h, 0, L, H, L, ROWS, LOGS
+            )
         if BY_SUM:
             o_tile *= over_sum(total, gain)[:, None]
         else:
@@ -123,7 +128,7 @@ def store_share(dgain, share, D: tl.constexpr):
 @triton.jit
 def whole_backward_kernel(
     q, k, v, do, dq, dk, dv,                       # pointers
-    q_gain, k_gain, dq_gain, dk_gain, normalizers, offsets,  # pointers or None
+    q_gain, k_gain, dq_gain, dk_gain, normalizers, offsets, slopes,  # pointers or None
     q_strides, k_strides, v_strides, do_strides, normalizer_strides,
     H, L, num_heads,                               # num_heads: of all samples
     q_eps, k_eps, scale, bias_number, gain, shrink, shrink_ds,
@@ -150,8 +155,11 @@ def whole_backward_kernel(
         if offsets is not None:
             rows = tl.arange(0, ROWS)
             own = load_of_rows(normalizers, normalizer_strides, b, h, rows, L)[None, :]
-            w *= own
             dw = dw * own + load_of_rows(offsets, normalizer_strides, b, h, rows, L)[None, :]
+            if slopes is not None:
+                slope = load_of_rows(slopes, normalizer_strides, b, h, rows, L)[None, :]
+                dw += slope * log_of(w)
+            w *= own
             factor = 1.0
         ds = gradient_of_scores(s, dw, GRADIENT, IS_BUILTIN)
         if SHRINKS:
@@ -180,6 +188,7 @@ def launch(
     """Write the result to o, and the rows' sums."""
     programs, tiles = _tiles(call, *(FORWARD if call.qk_norm.is_none else NORMED_FORWARD))
     everything = call.arguments() | _inputs(call) | {"o": o, "sums": sums, "LAYOUT": int(layout)}
+    everything["plane"] = call.plane_of(sums)
     recorder.launch(whole_kernel, programs, only(whole_kernel, everything) | tiles, call.roles)
 
 
