@@ -3,11 +3,12 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from models.measured_rows import measure_rows
 from models.text_models import PER_HEAD, V, make, make_tokens
 
 from flashpoint.errors import UnsupportedError
 from flashpoint.layers.attention import Attention
-from flashpoint.models.penalty import has_penalty, penalise, row_means
+from flashpoint.models.penalty import has_penalty, penalise
 
 
 def penalties_by_hand(model, source, target, source_lengths, target_lengths):
@@ -19,7 +20,7 @@ def penalties_by_hand(model, source, target, source_lengths, target_lengths):
         q, k, _ = module.project(inputs[0], context)
         is_encoder = any(module is block.attn for block in model.encoder)
         lengths = source_lengths if is_encoder else target_lengths
-        found.append(penalise(module, [row_means(module, q, k, **options)], lengths))
+        found.append(penalise(module, [measure_rows(module, q, k, **options)], lengths))
 
     layers = [module for module in model.modules() if isinstance(module, Attention)]
     layers = [layer for layer in layers if has_penalty(layer.spec)]

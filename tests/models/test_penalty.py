@@ -6,13 +6,14 @@ from functools import partial
 import pytest
 import torch
 from implementations import IMPLEMENTATIONS, device_of, widest_dtype
+from models.measured_rows import measure_rows
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from flashpoint import attention
 from flashpoint.errors import UnsupportedError
 from flashpoint.layers.attention import Attention
 from flashpoint.layers.spec import AttentionSpec
-from flashpoint.models.penalty import FLOOR, RowSums, penalise, r_log_r, row_means, row_sums
+from flashpoint.models.penalty import FLOOR, RowSums, attend_and_measure, penalise, row_sums
 
 implementations = pytest.mark.parametrize("impl", IMPLEMENTATIONS)
 
@@ -55,7 +56,7 @@ def make_qk(lq=LQ, lk=LK, kv_heads=H, seed=1, size=1.0):
 
 def attention_penalty(layer, q, k, *, query_lengths=None, **options):
     """The penalty of one layer."""
-    return penalise(layer, [row_means(layer, q, k, **options)], query_lengths)
+    return penalise(layer, [measure_rows(layer, q, k, **options)], query_lengths)
 
 
 def dense_penalty(layer, q, k, *, causal=False, key_lengths=None, query_lengths=None):
@@ -135,24 +136,33 @@ def test_every_implementation_serves_the_penalty(impl, size):
 
 
 @implementations
-def test_r_log_r_is_its_formula(impl):
+def test_sum_of_one_weight_with_its_logarithm_is_their_formula(impl):
     scores = [-3.0, -1e-3, 0.0, 1e-38, 1e-6, 0.2, 1 / math.e, 1.0, 2.0, 1e4]
     expected = [s * math.log(s) if s > 0 else 0.0 for s in scores]
     slopes = [0.0 if s <= 0 else 1 + math.log(max(s, 2.0**-100)) for s in scores]
     device, dtype = device_of(impl), widest_dtype(impl)
-    k = torch.tensor(scores, device=device, dtype=dtype).view(1, 1, -1, 1).requires_grad_()
-    v = torch.eye(len(scores), device=device, dtype=dtype)[None, None]
-    o = attention(torch.ones_like(k[:, :, :1]), k, v, activation=r_log_r(), alpha=0, impl=impl)
-    (grads,) = torch.autograd.grad(o.sum(), k)
-    for got, wanted in ((o, expected), (grads, slopes)):
+    q = torch.tensor(scores, device=device, dtype=dtype).view(1, 1, -1, 1).requires_grad_()
+    k = torch.ones_like(q[:, :, :1])
+    _, _, logs = attention(q, k, k, return_sums="logs", impl=impl)
+    (grads,) = torch.autograd.grad(logs.sum(), q)
+    for got, wanted in ((logs, expected), (grads, slopes)):
         wanted = torch.tensor(wanted, dtype=torch.float64)
         torch.testing.assert_close(got.flatten().cpu().double(), wanted, rtol=2e-6, atol=2e-6)
+
+
+@pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
+def test_output_beside_sums_is_that_of_the_layer(spec):
+    layer = make_layer(spec, gate=True)
+    x = torch.randn(2, 7, H * D, dtype=torch.float64)
+    lengths = torch.tensor([7, 4])
+    y, _ = attend_and_measure(layer, x, causal=True, key_lengths=lengths)
+    torch.testing.assert_close(y, layer(x, causal=True, key_lengths=lengths))
 
 
 def test_sums_are_mass_and_entropy():
     layer, (q, k) = make_layer(SPECS["gamma learned"]), make_qk(lk=30)
     weights = layer.double().weights(q, k).double()
-    sums = row_sums(layer, [row_means(layer, q, k)])
+    sums = row_sums(layer, [measure_rows(layer, q, k)])
     torch.testing.assert_close(sums.mass[0, ..., 0], weights.sum(-1), rtol=1e-5, atol=1e-6)
     share = weights / weights.sum(-1, keepdim=True)
     entropy = -torch.special.xlogy(share, share).sum(-1)
@@ -255,4 +265,4 @@ def test_other_activations_are_refused():
     with pytest.raises(
         UnsupportedError, match="defined for relu attention, this layer has 'gelu'"
     ):
-        attention_penalty(layer, *make_qk())
+        attend_and_measure(layer, torch.zeros(1, 3, H * D).double())

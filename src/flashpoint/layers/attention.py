@@ -20,7 +20,7 @@ from flashpoint.layers.spec import SOFTMAX, AnySpec, AttentionSpec
 from flashpoint.layers.terms import PointwiseTerms, power
 from flashpoint.layers.visibility import Visibility, rows_of
 from flashpoint.ops.api import attention, attention_qkvpacked
-from flashpoint.ops.spec import Activation, find_activation
+from flashpoint.ops.spec import find_activation
 from flashpoint.shapes import Float, Int
 
 
@@ -151,6 +151,29 @@ class Attention(PointwiseTerms):
     ) -> Float[Tensor, "B Lq E"]:
         """The layer's output from what ``project`` gave; x opens the gate, if there is one."""
         return self._project_back(x, self._mix(q, k, v, mask, causal, key_lengths))
+
+    def finish_with_sums(
+        self,
+        x: Float[Tensor, "B Lq E"],
+        q: Float[Tensor, "B H Lq D"],
+        k: Float[Tensor, "B Hkv Lk D"],
+        v: Float[Tensor, "B Hkv Lk D"],
+        visibility: Visibility,
+    ) -> tuple[Float[Tensor, "B Lq E"], Float[Tensor, "B H Lq"], Float[Tensor, "B H Lq"]]:
+        """``finish``, and the rows' sums of w = h(scores) and of w log w, by one call.
+
+        Without the spec's normalizer and gain, in fp32 or more.
+        """
+        found: list[Tensor] = []
+
+        def attend(**options: Any) -> Tensor:
+            o, *sums = self.attend(q, k, v, mask=visibility.mask, return_sums="logs", **options)
+            found.extend(sums)
+            return o
+
+        o = self._attend_pointwise(attend, visibility)
+        sums, log_sums = found
+        return self._project_back(x, o), sums, log_sums
 
     def mix(
         self,
@@ -329,29 +352,6 @@ class Attention(PointwiseTerms):
         divisor = weights.sum(-1, keepdim=True) + self.spec.floor * n
         nothing = divisor == 0  # a row of zeros without a floor
         return self._gain() * divisor.masked_fill(nothing, torch.inf).reciprocal()
-
-    def mean_weight(
-        self,
-        q: Float[Tensor, "B H Lq D"],
-        k: Float[Tensor, "B Hkv Lk D"],
-        visibility: Visibility,
-        activation: str | Activation | None = None,
-    ) -> Float[Tensor, "B H Lq 1"]:
-        """The mean of h(scores) over the keys that a query sees, in O(L) memory.
-
-        Without the spec's normalizer and gain; any h, by default the layer's own.
-        """
-        n = self._length(visibility) if self._needs_length else 1.0
-        return self.attend(
-            q,
-            k,
-            k.new_ones(()).expand(*k.shape[:3], 1),
-            activation=activation or self.spec.activation,
-            bias=self._bias(n),
-            mask=visibility.mask,
-            causal=visibility.causal,
-            key_lengths=visibility.key_lengths,
-        )
 
     def _attend_pointwise(
         self, attend: Callable[..., Tensor], visibility: Visibility

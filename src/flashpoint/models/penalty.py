@@ -6,7 +6,7 @@ With the weights s_ij of query i over its n_i visible keys, normalizer and gain 
 
 H_i is the entropy of the row after dividing it by its sum. Neither term needs the weights
 themselves. With r_ij = relu(score_ij) unscaled and s_ij = f_i r_ij, all follows from two sums that
-the fused operator gives with values of one, in O(n) memory:
+the fused operator gives beside its result (``return_sums="logs"``), in O(n) memory:
 
     R_i = sum_j r_ij         E_i = sum_j r_ij log r_ij
     sum_j s_ij = f_i R_i     H_i = log R_i - E_i / R_i
@@ -30,24 +30,19 @@ from flashpoint.errors import UnsupportedError
 from flashpoint.layers.attention import Attention
 from flashpoint.layers.spec import AttentionSpec
 from flashpoint.layers.visibility import Visibility
-from flashpoint.ops.implementations import HAS_TRITON, INTERPRETED
-from flashpoint.ops.spec import Activation
 from flashpoint.shapes import Float, Int
 
 FLOOR = 1e-3
 SHARE = 0.7
 """Of log n, the entropy of equal weights: more is penalised."""
 
-_TINY = 2.0**-100  # under it the logarithm stays, on every device
-_made: dict[str, Activation] = {}
 
-
-class RowMeans(NamedTuple):
+class MeasuredRows(NamedTuple):
     """What one attention gives to the penalty.
 
     Attributes:
-        raw, raw_log: means of r = relu(score) and of r log r over the keys that a query sees,
-            [B, H, Lq, 1].
+        raw, raw_log: sums of r = relu(score) and of r log r over the keys that a query sees,
+            [B, H, Lq], in fp32 or more.
         gain, alpha: of its factor, as ``Attention.factor_terms`` gives them.
         visibility: who sees whom.
     """
@@ -103,26 +98,12 @@ def attend_and_measure(
     *,
     causal: bool = False,
     key_lengths: Int[Tensor, " B"] | None = None,
-) -> tuple[Float[Tensor, "B Lq E"], RowMeans]:
-    """The layer's output, and what ``penalise`` needs of the same queries and keys."""
-    q, k, v = layer.project(x, context)
-    y = layer.finish(x, q, k, v, causal=causal, key_lengths=key_lengths)
-    return y, row_means(layer, q, k, causal=causal, key_lengths=key_lengths)
-
-
-def row_means(
-    layer: Attention,
-    q: Float[Tensor, "B H Lq D"],
-    k: Float[Tensor, "B Hkv Lk D"],
-    *,
-    causal: bool = False,
-    key_lengths: Int[Tensor, " B"] | None = None,
-) -> RowMeans:
-    """What the penalty needs of every row, by two calls of the fused operator.
+) -> tuple[Float[Tensor, "B Lq E"], MeasuredRows]:
+    """The layer's output, and what ``penalise`` needs of the same queries and keys.
 
     Args:
         layer: one that ``has_penalty``.
-        q, k: as ``layer.project`` gives them.
+        x, context: as the layer takes them.
         causal, key_lengths: as for ``flashpoint.attention``.
     """
     if not has_penalty(layer.spec):
@@ -130,14 +111,15 @@ def row_means(
             f"the penalty is defined for relu attention, this layer has "
             f"{layer.spec.word!r}. Train it without."
         )
+    q, k, v = layer.project(x, context)
     visibility = Visibility.of(q, k, None, causal, key_lengths)
-    raw, raw_log = (layer.mean_weight(q, k, visibility, h) for h in ("relu", r_log_r()))
-    return RowMeans(raw, raw_log, *layer.factor_terms(), visibility)
+    y, raw, raw_log = layer.finish_with_sums(x, q, k, v, visibility)
+    return y, MeasuredRows(raw, raw_log, *layer.factor_terms(), visibility)
 
 
 def penalise(
     layer: Attention,
-    rows: Sequence[RowMeans],
+    rows: Sequence[MeasuredRows],
     query_lengths: Int[Tensor, " B"] | None = None,
 ) -> Float[Tensor, ""]:
     """The mean penalty of layers whose queries see alike: over heads and valid queries.
@@ -152,8 +134,8 @@ def penalise(
 
     Example:
         >>> layer = Attention(64, 4)
-        >>> q, k, v = layer.project(torch.randn(2, 10, 64))
-        >>> penalise(layer, [row_means(layer, q, k, causal=True)]).shape
+        >>> y, rows = attend_and_measure(layer, torch.randn(2, 10, 64), causal=True)
+        >>> penalise(layer, [rows]).shape
         torch.Size([])
     """
     sums = row_sums(layer, rows)
@@ -166,47 +148,22 @@ def penalise(
     return penalties.where(valid, 0).sum() / valid.sum().clamp(min=1)
 
 
-def row_sums(layer: Attention, rows: Sequence[RowMeans]) -> RowSums:
-    """The sums of layers whose queries see alike, from their means."""
+def row_sums(layer: Attention, rows: Sequence[MeasuredRows]) -> RowSums:
+    """The sums of layers whose queries see alike, with their counts and masses."""
     visibility = rows[0].visibility
-    means = torch.stack([part for row in rows for part in (row.raw, row.raw_log)])
-    means = means.to(torch.promote_types(means.dtype, torch.float32))
+    raw, raw_log = (
+        torch.stack(parts).unsqueeze(-1)  # [N, B, H, Lq, 1]
+        for parts in zip(*((row.raw, row.raw_log) for row in rows), strict=True)
+    )
     counts = visibility.counts()
     if not isinstance(counts, Tensor):
-        counts = means.new_full((1, 1, 1, 1), counts)
-    counts = counts.to(means.dtype)
-    # Sums leave fp16's range; means stay within it, and so do their gradients.
-    raw, raw_log = (counts * means).unflatten(0, (-1, 2)).unbind(1)  # [N, B, H, Lq, 1]
+        counts = raw.new_full((1, 1, 1, 1), counts)
     terms = zip(*((row.gain, row.alpha) for row in rows), strict=True)
     gain, alpha = (_stacked(term) for term in terms)
-    return RowSums(counts, raw, raw_log, (layer.factor(visibility, gain, alpha) * raw).abs())
+    mass = (layer.factor(visibility, gain, alpha) * raw).abs()
+    return RowSums(counts.to(raw.dtype), raw, raw_log, mass)
 
 
 def _stacked(terms: Sequence[Any]) -> Any:
     """[N, 1, #H, 1, 1] of learned ones; layers of one spec share what is a number."""
     return torch.stack([t[None] for t in terms]) if isinstance(terms[0], Tensor) else terms[0]
-
-
-def r_log_r() -> Activation:
-    """The activation relu(s) log relu(s); made by the first call, which must not be compiled.
-
-    Example:
-        >>> r_log_r().weights_of(torch.tensor([-1.0, 0.0, 1.0, torch.e])).tolist()
-        [0.0, 0.0, 0.0, 2.7182817459106445]
-    """
-    if "r_log_r" not in _made:
-        pair = None
-        if HAS_TRITON and (INTERPRETED or torch.cuda.is_available()):
-            from flashpoint.ops.gpu import activations
-
-            pair = activations.r_log_r, activations.r_log_r_slope
-        _made["r_log_r"] = Activation("r_log_r", _value, _slope, triton=pair)
-    return _made["r_log_r"]
-
-
-def _value(scores: Tensor) -> Tensor:
-    return torch.where(scores <= 0, 0, scores * scores.clamp(min=_TINY).log())
-
-
-def _slope(scores: Tensor) -> Tensor:
-    return torch.where(scores <= 0, 0, 1 + scores.clamp(min=_TINY).log())

@@ -41,11 +41,10 @@ from flashpoint.layers.qk_norm import QK_NORMS, QkNorm
 from flashpoint.layers.spec import SOFTMAX, AnySpec, AttentionSpec
 from flashpoint.models.decoding_state import BlockCaches, DecodingState
 from flashpoint.models.penalty import (
-    RowMeans,
+    MeasuredRows,
     attend_and_measure,
     has_penalty,
     penalise,
-    r_log_r,
 )
 from flashpoint.ops.check import check_flag
 from flashpoint.ops.spec import known_activations
@@ -163,7 +162,7 @@ class Block(nn.Module):
         lengths: Int[Tensor, " B"] | None = None,
         source_lengths: Int[Tensor, " B"] | None = None,
         with_penalty: bool = False,
-    ) -> tuple[Float[Tensor, "B L E"], list[RowMeans], list[RowMeans]]:
+    ) -> tuple[Float[Tensor, "B L E"], list[MeasuredRows], list[MeasuredRows]]:
         """Tokens, and what the penalty needs of own and cross-attention where they have one.
 
         Args:
@@ -176,7 +175,7 @@ class Block(nn.Module):
         keys = None if self.is_decoder else lengths
         sight = Sight(self.is_decoder, keys, with_penalty)
         x, own = self._attend(self.norm1, self.attn, x, None, sight)
-        cross: list[RowMeans] = []
+        cross: list[MeasuredRows] = []
         if self.is_decoder:
             sight = Sight(False, source_lengths, with_penalty)
             x, cross = self._attend(self.norm2, self.cross, x, encoded, sight)
@@ -201,7 +200,7 @@ class Block(nn.Module):
 
     def _attend(
         self, norm: nn.Module, layer: Attention, x: Tensor, context: Tensor | None, sight: "Sight"
-    ) -> tuple[Tensor, list[RowMeans]]:
+    ) -> tuple[Tensor, list[MeasuredRows]]:
         read = self._read(norm, x)
         causal, key_lengths, with_penalty = sight
         if not (with_penalty and has_penalty(layer.spec)):
@@ -252,8 +251,6 @@ class ReLUFormer(nn.Module):
         self.encoder_norm, self.decoder_norm = (
             nn.LayerNorm(width) if config.pre_norm else nn.Identity() for _ in range(2)
         )
-        if config.has_penalty:
-            r_log_r()  # it must exist before anything is compiled
         self.reset_parameters()
 
     @torch.no_grad()
@@ -292,8 +289,8 @@ class ReLUFormer(nn.Module):
         penalized = with_penalty and self._can_penalize()
         encoded, of_encoder = self._encode(source, source_lengths, penalized)
         x = self._embed(target, self.target_embed)
-        of_own: list[RowMeans] = []
-        of_cross: list[RowMeans] = []
+        of_own: list[MeasuredRows] = []
+        of_cross: list[MeasuredRows] = []
         for block in self.decoder:
             x, own, cross = block(
                 x,
@@ -323,7 +320,7 @@ class ReLUFormer(nn.Module):
         return config.has_penalty
 
     def _mean_penalty(
-        self, *kinds: tuple[str, Sequence[RowMeans], Tensor | None]
+        self, *kinds: tuple[str, Sequence[MeasuredRows], Tensor | None]
     ) -> Float[Tensor, ""]:
         """Over all attention that was measured, of each kind with the lengths of its queries."""
         block = self.decoder[0]
@@ -342,9 +339,9 @@ class ReLUFormer(nn.Module):
 
     def _encode(
         self, source: Tensor, lengths: Tensor | None, with_penalty: bool
-    ) -> tuple[Tensor, list[RowMeans]]:
+    ) -> tuple[Tensor, list[MeasuredRows]]:
         x = self._embed(source, None)
-        rows: list[RowMeans] = []
+        rows: list[MeasuredRows] = []
         for block in self.encoder:
             x, own, _ = block(x, lengths=lengths, with_penalty=with_penalty)
             rows = rows + own
