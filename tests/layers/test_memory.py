@@ -13,11 +13,14 @@ E, SLOTS = 12, 40
 FUNCTIONS = {
     "relu": F.relu,
     "relu2": lambda s: F.relu(s) ** 2,
+    "relu3": lambda s: F.relu(s) ** 3,
+    "relu4": lambda s: F.relu(s) ** 4,
     "relu6": F.relu6,
     "gelu": F.gelu,
     "silu": F.silu,
     "softplus": F.softplus,
     "sigmoid": torch.sigmoid,
+    "exp": torch.exp,
     "identity": lambda s: s,
     "softmax": lambda s: s.exp() / s.exp().sum(-1, keepdim=True),
 }

@@ -17,8 +17,6 @@ from flashpoint.lab.bench.providers.plain import visible_counts
 from flashpoint.lab.bench.providers.provider import Attend, Provider, compiled
 from flashpoint.ops.spec import find_activation
 
-NOT_NEGATIVE = ("relu", "relu2", "relu6", "softplus", "sigmoid")
-
 
 def log_weights(h: Callable[[Tensor], Tensor], scores: Tensor) -> Tensor:
     """log h(scores), and -inf with gradient zero where h is zero."""
@@ -106,7 +104,7 @@ def _refuse_log(case: Case) -> str | None:
     """Weights below zero have no logarithm, and the CPU gives no log-sum-exp."""
     if case.device == "cpu":
         return "FlexAttention gives no log-sum-exp on the CPU"
-    if case.activation not in NOT_NEGATIVE:
+    if not find_activation(case.activation).is_nonnegative:
         return f"weights of {case.activation} may be negative and have no logarithm"
     return None
 
