@@ -27,6 +27,7 @@ pytestmark = pytest.mark.slow
 
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
 PACKED = "normalize_heads forward normalize_heads dkdv dq denormalize_heads"
+DIVIDED = Terms("relu4", -1.0, normalize="sum", floor=1e-3)
 # dtype, D, Dv, Lq, Lk, terms, tensors beside q, k and v; which kernels the call takes
 CASES = {
     "64": (BF16, 64, 64, 2048, 2048, Terms(), (), "forward dkdv dq"),
@@ -41,6 +42,10 @@ CASES = {
     "decode": (BF16, 128, 128, 1, 4096, Terms(), (), "decode combine dkdv dq"),
     "whole": (BF16, 64, 64, 49, 49, Terms(), (), "whole whole_backward"),
     "packed": (BF16, 64, 64, 300, 300, Terms(), ("norms",), PACKED),
+    "sums": (BF16, 64, 64, 2048, 2048, DIVIDED, ("sums",), "forward rows dkdv dq"),
+    "sums-wide": (FP16, 128, 128, 300, 300, DIVIDED, ("sums",), "forward rows dkdv dq"),
+    "sums-decode": (BF16, 128, 128, 1, 4096, DIVIDED, ("sums",), "decode combine rows dkdv dq"),
+    "sums-whole": (FP16, 64, 64, 49, 49, DIVIDED, ("sums",), "whole rows whole_backward"),
 }
 WHOLE = (80, 90)  # without descriptors and with; others take some of the cases, for their time
 SHORT = ("64", "256", "bias", "mask", "fp32", "decode", "whole", "packed")  # every kernel
@@ -59,15 +64,20 @@ def test_kernels_compile_for_every_gpu(request):
 
 def call_plain(dtype, D, Dv, Lq, Lk, terms, extras):
     """Forward and backward on tensors without values."""
-    from flashpoint.ops.gpu.attend import launch_backward, launch_forward
+    from flashpoint.ops.gpu import attend
 
     q, do = (torch.empty(2, 4, Lq, d, dtype=dtype) for d in (D, Dv))
     k, v = (torch.empty(2, 2 if "lengths" in extras else 4, Lk, d, dtype=dtype) for d in (D, Dv))
     bias = torch.empty(1, 4, Lq, Lk, dtype=dtype) if "bias" in extras else None
     mask = torch.empty(2, 1, Lq, Lk, dtype=torch.bool) if "mask" in extras else None
     lengths = torch.empty(2, dtype=torch.int64) if "lengths" in extras else None
-    launch_forward(q, k, v, bias, mask, lengths, terms)
-    launch_backward(do, q, k, v, bias, mask, lengths, terms, bias is not None, False)
+    inputs = (q, k, v, bias, mask, lengths, terms)
+    if "sums" in extras:
+        o, sums = attend.launch_forward_sums(*inputs)
+        attend.launch_backward_sums(do, sums, o, sums, *inputs, bias is not None, False)
+        return
+    attend.launch_forward(*inputs)
+    attend.launch_backward(do, *inputs, bias is not None, False)
 
 
 def call_packed(dtype, D, Dv, Lq, Lk, terms, extras):

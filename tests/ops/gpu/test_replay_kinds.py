@@ -172,8 +172,24 @@ for norm, route in itertools.product(NORMS, ROUTES):
         KINDS[f"packed, {route}, {norm}"] = Kind(
             DENSE, launches, options, "packed", norms, gains, dtype
         )
+DIVISIONS = {
+    "sums": {"return_sums": True},
+    "divided": {"normalize": "sum", "activation": "softplus"},
+    "divided, sums": {"normalize": "sum", "return_sums": True, "floor": 0.5},
+}
+WITH_SUMS = (
+    *("grouped", "causal", "fp16", "window", "lengths", "bias", "bool mask", "long"),
+    *("whole heads", "decode", "decode, lengths", "varlen", "varlen, keys"),
+    *("packed, tiles, none-rms", "packed, causal, layer-rms", "packed, whole, layer-rms"),
+)
+for name, (word, division) in itertools.product(WITH_SUMS, DIVISIONS.items()):
+    plain = KINDS[name]
+    forward, backward = plain.launches
+    options = {n: x for n, x in plain.options.items() if n not in ("alpha", "activation")}
+    launches = (forward, backward + (backward > 0))  # one more, over rows
+    KINDS[f"{name}, {word}"] = plain._replace(launches=launches, options=options | division)
 REFUSED = (
-    *("dense", "long", "decode", "varlen"),
+    *("dense", "long", "decode", "varlen", "decode, divided", "varlen, sums"),
     *("packed, tiles, layer-rms", "packed, whole, layer-rms", "packed, causal, none-layer"),
 )
 

@@ -38,7 +38,8 @@ def measured():
 def test_activations_are_those_of_the_operator():
     import torch
 
-    assert set(ACTIVATIONS) == set(BUILTIN)
+    steep = {"relu3", "relu4", "exp"}  # to be divided by their sums: another variance, not drawn
+    assert set(ACTIVATIONS) == set(BUILTIN) - steep
     scores = torch.linspace(-9, 9, 101, dtype=torch.float64)
     for name, function in ACTIVATIONS.items():
         expected = registered(name).weights_of(scores).numpy()
