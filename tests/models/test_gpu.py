@@ -72,7 +72,7 @@ def moved(model, eps, seed):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
-@pytest.mark.parametrize("attention", ["relu", "softmax"])
+@pytest.mark.parametrize("attention", ["relu", "softmax", "relu4/sum"])
 def test_model_and_penalty_are_the_cpus(attention, dtype):
     """Within twice the error that the CPU makes at the same dtype, by norm.
 
@@ -89,7 +89,7 @@ def test_model_and_penalty_are_the_cpus(attention, dtype):
         assert error <= 2.0 * max(allowed) + 1e-4 * wanted.norm() + 1e-6
 
 
-@pytest.mark.parametrize("attention", ["relu", "softmax"])
+@pytest.mark.parametrize("attention", ["relu", "softmax", "relu4/sum"])
 def test_cached_steps_are_the_whole_model(attention):
     """Past 512 tokens, where one query has a kernel of its own, and past two buffers' ends."""
     model = make(attention, decoder_depth=2).cuda().eval()

@@ -36,8 +36,8 @@ class KeyValueMemory(nn.Module):
     Args:
         dim: E, the width of x.
         slots: how many there are; mlp_dim of a feed-forward layer.
-        activation: h: "softmax" over the slots, or one of relu, relu2, relu6, gelu, silu,
-            softplus, sigmoid, identity or a registered name for each slot by itself.
+        activation: h: "softmax" over the slots, or one of relu, relu2, relu3, relu4, relu6, gelu,
+            silu, softplus, sigmoid, exp, identity or a registered name for each slot by itself.
         output_norm: a LayerNorm on the output. softmax's output is so small that a residual
             swamps it; with this norm it is the paper's equivalent of the relu layer.
         bias: whether both layers have biases.

@@ -10,6 +10,7 @@ from itertools import accumulate, islice, pairwise
 import pytest
 import torch
 import torch.nn.functional as F
+import yaml
 from lab.training.runs import assert_same_run, curve, train_quietly
 from lab.training.text_runs import text_config, write_corpus
 
@@ -265,3 +266,24 @@ def test_recipe_of_a_named_model_is_a_run(corpus):
     config = config_file.parse(recipe("reluformer_base", f"jsonl:{corpus}"))
     assert (config.task, config.optimizer.betas) == ("text", (0.9, 0.98))
     assert (config.schedule.kind, config.schedule.warmup_steps) == ("inverse_sqrt", 4000)
+
+
+def test_run_of_an_earlier_version_is_opened(corpus, tmp_path):
+    """Its config has neither sums nor cross-attention nor kinds of samples; its weights fit."""
+    train_quietly(text_config(corpus, "steps=4"), tmp_path / "run")
+    file = tmp_path / "run" / "config.yaml"
+    values = yaml.safe_load(file.read_text())
+    for name in ("cross_attention", "qk_norm", "gate", "output_norm", "qkv_init"):
+        del values["model"][name]
+    for name in ("normalize", "floor"):
+        del values["model"]["attention"][name]
+    del values["data"]["samples"]
+    expected = open_run(tmp_path / "run").load_model(4).state_dict()
+    file.write_text(yaml.safe_dump(values))
+    run = open_run(tmp_path / "run")
+    found = run.load_model(4).state_dict()
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[name], expected[name]) for name in found)
+    train_quietly(text_config(corpus, "steps=4"), tmp_path / "run")  # it is the same run
+    with pytest.raises(InputError, match=r"model.attention.normalize was 'length', is 'sum'"):
+        train_quietly(text_config(corpus, "model.attention=relu/sum"), tmp_path / "run")

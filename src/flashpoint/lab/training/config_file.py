@@ -11,14 +11,20 @@ from flashpoint.lab.runs.schema import build, plain
 from flashpoint.lab.runs.stored import parse_yaml, read_yaml
 from flashpoint.lab.training.config import TrainConfig
 from flashpoint.lab.training.task_registry import config_class
-from flashpoint.layers.spec import fields_of
 
 Values = dict[str, Any]
 
+
+def _attention(word: str) -> Values:
+    from flashpoint.layers.spec import fields_of  # here, because plans of studies need no torch
+
+    return fields_of(word)
+
+
 _SHORT: dict[str, Callable[[str], Values]] = {
     "model": lambda word: {"name": word},
-    "attention": fields_of,
-    "cross_attention": fields_of,
+    "attention": _attention,
+    "cross_attention": _attention,
 }
 """Sections that may be written as one word, and the fields it fills."""
 

@@ -30,6 +30,7 @@ from flashpoint.lab.runs.stored import exists, read_text
 from flashpoint.lab.runs.writing import replace_file, writing
 from flashpoint.lab.training import checkpoint, config_file
 from flashpoint.lab.training.task_registry import task_class
+from flashpoint.models.registry import model_config
 
 if TYPE_CHECKING:
     from flashpoint.lab.training.config import TrainConfig
@@ -253,7 +254,8 @@ def _require_checkpoints(path: Path) -> None:
 def _require_same_config(path: Path, config: "TrainConfig") -> None:
     file = path / CONFIG
     if exists(file):
-        changed = config_file.differences(plain(config_file.load(file)), plain(config))
+        stored = _completed(config_file.load(file))
+        changed = config_file.differences(stored, plain(config))
         fatal = {key: pair for key, pair in changed.items() if key not in MAY_CHANGE}
         if fatal:
             first = "; ".join(
@@ -263,6 +265,13 @@ def _require_same_config(path: Path, config: "TrainConfig") -> None:
                 f"{path} holds a run with another config: {first}. Pass another --out, or remove "
                 "the folder."
             )
+
+
+def _completed(config: "TrainConfig") -> dict[str, Any]:
+    """A stored config as plain data, with settings that models have got since it was written."""
+    model = config.model
+    settings = plain(model_config(model.name, **model.settings))
+    return {**plain(config), "model": {"name": model.name, **settings}}
 
 
 def _keep(file: Path, content: bytes) -> None:
