@@ -105,12 +105,14 @@ def scored(draw, shape, dtype):
 @st.composite
 def divided(draw, options):
     """The same options, perhaps of a call that divides by the rows' sums, or gives them."""
-    options["return_sums"] = draw(st.booleans())
+    options["return_sums"] = draw(st.sampled_from([False, True, "logs"]))
     if draw(st.booleans()):
         del options["alpha"]
         options |= {"normalize": "sum", "floor": draw(st.sampled_from([0.0, 1e-3, 0.7]))}
         if options["activation"] not in NONNEGATIVE:
             options["activation"] = draw(st.sampled_from(NONNEGATIVE))
+    if options["return_sums"] == "logs" and options["activation"] not in NONNEGATIVE:
+        options["return_sums"] = True
     return options
 
 
@@ -129,8 +131,9 @@ def calls(draw, *option_strategies, masked=True, sums=True):
         options["bias"] = bias
     kind = draw(st.sampled_from([None, torch.bool, torch.float64])) if masked else None
     if kind == torch.float64:
-        mask = draw(scored(shape, kind))  # sums to divide by want factors of one sign
-        tensors["mask"] = mask.abs() if options.get("normalize") == "sum" else mask
+        mask = draw(scored(shape, kind))  # sums to divide by and logarithms want one sign
+        one_sign = options.get("normalize") == "sum" or options.get("return_sums") == "logs"
+        tensors["mask"] = mask.abs() if one_sign else mask
     elif kind == torch.bool:
         options["mask"] = draw(scored(shape, kind))
     return tensors, options
@@ -156,8 +159,9 @@ def give(impl, tensors, options):
 
 
 def whole(parts, axis=0, sums_axis=None):
-    """Outputs of several calls in a row; of pairs, the sums on their own axis."""
+    """Outputs of several calls in a row; where they come with sums, these on their own axis."""
     if not isinstance(parts[0], tuple):
         return torch.cat(parts, axis)
-    o, sums = zip(*parts, strict=True)
-    return torch.cat(o, axis), torch.cat(sums, axis if sums_axis is None else sums_axis)
+    o, *sums = zip(*parts, strict=True)
+    sums_axis = axis if sums_axis is None else sums_axis
+    return torch.cat(o, axis), *(torch.cat(part, sums_axis) for part in sums)

@@ -23,7 +23,7 @@ def evaluate(call: Callable[..., Any], **tensors: Tensor) -> dict[str, Tensor]:
     given = [torch.randn(x.shape, generator=generator, dtype=torch.float64).to(x) for x in made]
     grads = torch.autograd.grad(made, list(leaves.values()), given, materialize_grads=True)
     named = {f"d{name}": grad for name, grad in zip(leaves, grads, strict=True)}
-    return dict(zip(("o", "sums"), (x.detach() for x in made), strict=False)) | named
+    return dict(zip(("o", "sums", "logs"), (x.detach() for x in made), strict=False)) | named
 
 
 def assert_same(

@@ -152,7 +152,7 @@ def test_sum_of_one_weight_with_its_logarithm_is_their_formula(impl):
 
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
 def test_output_beside_sums_is_that_of_the_layer(spec):
-    layer = make_layer(spec, gate=True)
+    layer = make_layer(spec, gate="sigmoid")
     x = torch.randn(2, 7, H * D, dtype=torch.float64)
     lengths = torch.tensor([7, 4])
     y, _ = attend_and_measure(layer, x, causal=True, key_lengths=lengths)

@@ -130,7 +130,8 @@ def _attend(
     else:
         o = terms.gain * power * (weights @ v)
     if terms.logs:
-        logs = weights * weights.clamp(min=TINY).log()
+        large = weights.clamp(min=TINY)  # under it w log w goes on as a straight line
+        logs = weights * large.log() + (weights - large)
         sums = torch.stack((sums, logs.sum(-1, keepdim=True)))
     return o.to(q.dtype), sums.squeeze(-1)
 

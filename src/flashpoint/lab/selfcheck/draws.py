@@ -164,7 +164,7 @@ def _dim(rng: random.Random, pattern: str) -> int:
 
 
 def _activation(rng: random.Random, impl: str) -> str:
-    own = OWN if impl != "triton" or rng.random() < 0.1 else ("r_log_r", "soft")
+    own = OWN if impl != "triton" or rng.random() < 0.1 else ("soft",)
     return rng.choice(BUILTIN) if rng.random() < 0.85 else rng.choice(own)
 
 

@@ -41,8 +41,8 @@ LARGEST_EXP = 12.0  # the same for exp, whose fp32 ends at a score of 88
 LARGEST_EXP_FP16 = 2.0  # where fp16 must hold sums of weights that nothing divides
 TRIES = 8  # of drawing rows of q again; then they are zeros
 NORM_TERMS = 64  # roundings of a norm in fp32, in units of those of a product
-KINKS = {"relu": (0.0,), "relu6": (0.0, 6.0), "leaky": (0.0,), "r_log_r": (0.0,)}
-OWN = ("tanh", "leaky", "r_log_r", "square", "soft")
+KINKS = {"relu": (0.0,), "relu6": (0.0, 6.0), "leaky": (0.0,)}
+OWN = ("tanh", "leaky", "square", "soft")
 """Activations as users make them: by a function, with a derivative, with Triton's besides.
 
 The last two are stated to be nonnegative.
@@ -62,11 +62,7 @@ def activation_of(name: str) -> str | Activation:
         return Activation("leaky", functools.partial(F.leaky_relu, negative_slope=0.125), _leaks)
     if name == "square":
         return Activation("square", torch.square, degree=2, is_nonnegative=True)
-    if name == "soft":
-        return Activation("soft", _soft, torch.sigmoid, None, _soft_kernels(), is_nonnegative=True)
-    from flashpoint.models.penalty import r_log_r
-
-    return r_log_r()
+    return Activation("soft", _soft, torch.sigmoid, None, _soft_kernels(), is_nonnegative=True)
 
 
 def is_nonnegative(name: str) -> bool:
@@ -321,8 +317,6 @@ def away_from_kinks(case: Case, values: Values, generator: torch.Generator) -> V
     if not (kinks or divides) or (has_norm and case.dtype in ("fp16", "bf16")):
         return values
     terms = case.D + (NORM_TERMS if has_norm else 8)
-    if case.activation == "r_log_r":
-        terms *= 256  # its slope has no bound at the kink
     for attempt in range(TRIES + 1):
         near = _near(case, values, kinks, terms * 2.0**-24)
         if not bool(near.any()):

@@ -195,18 +195,6 @@ def silu_by_twos(s):
 
 
 @triton.jit
-def r_log_r(s):
-    """relu(s) log relu(s), which is 0 at 0: for the entropy of relu attention."""
-    return tl.where(s <= 0.0, 0.0, s * log_of(s))
-
-
-@triton.jit
-def r_log_r_slope(s):
-    """Its derivative: 0 up to 0, as relu's."""
-    return tl.where(s <= 0.0, 0.0, 1.0 + log_of(s))
-
-
-@triton.jit
 def log_of(s):
     return tl.log(tl.maximum(s, TINY, propagate_nan=tl.PropagateNan.ALL))
 
