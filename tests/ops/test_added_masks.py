@@ -95,6 +95,7 @@ def test_nobody_reads_values_that_are_traced_or_transformed():
 
 @pytest.mark.gpu
 @needs_gpu
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode:UserWarning")
 @every_name
 def test_gpu_does_not_wait_to_read_values(name):
     on_gpu = x.to(device_of("triton"))
