@@ -12,7 +12,7 @@ from lab.training.runs import TINY, write_config
 from typer.testing import CliRunner
 
 from flashpoint.errors import FlashpointError, InputError
-from flashpoint.lab.cli.train import STOPPED, train
+from flashpoint.lab.cli.train import SECONDS_TO_SPEAK, STOPPED, train
 from flashpoint.lab.runs.failure import Preempted
 from flashpoint.lab.training import loop, memory_check
 from flashpoint.lab.training.run_folder import open_run
@@ -269,10 +269,14 @@ def test_stopped_run_has_its_own_status(run, tmp_path, monkeypatch, rank, says):
 
 
 def test_other_processes_leave_errors_to_the_first(run, tmp_path, monkeypatch):
+    """They wait to be ended by torchrun, and speak if the first did not."""
+    slept = []
     monkeypatch.setenv("RANK", "1")
+    monkeypatch.setattr("time.sleep", slept.append)
     result = run(write_config(tmp_path), "--set", "lr=1")
     assert result.exit_code == 2
-    assert result.output == ""
+    assert slept == [SECONDS_TO_SPEAK]
+    assert result.output.startswith("error in process 1: ")
 
 
 def test_other_processes_say_what_only_they_know(run, tmp_path, monkeypatch):
