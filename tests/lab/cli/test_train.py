@@ -36,7 +36,7 @@ def test_config_file_trains_into_runs(run, tmp_path):
     assert open_run(tmp_path / "runs" / "tiny").record.steps == 12
 
 
-def test_changes_and_folder_are_honoured(run, tmp_path):
+def test_changes_and_folder_are_honored(run, tmp_path):
     changes = ("--set", "model.attention=softmax", "--set", "steps=2")
     result = run(write_config(tmp_path), "--out", "elsewhere/twin", *changes)
     assert result.exit_code == 0, result.output

@@ -7,7 +7,7 @@ products in fp32 or fp64, off by at most (D + 8) 2^-24 times the sum of the prod
 of q with a score so near to a kink are drawn again, until there is none. What is exact may stay
 on the kink: rows of zeros meet relu'(0) = 0 in all implementations.
 
-With norms in 16 bits this cannot be had: the normalised q and k are rounded to 16 bits, and one
+With norms in 16 bits this cannot be had: the normalized q and k are rounded to 16 bits, and one
 score in a hundred is that near. There the reference at the same dtype rounds them alike, and its
 error, of which twice is allowed, holds the same jumps.
 """

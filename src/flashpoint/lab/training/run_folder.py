@@ -29,7 +29,7 @@ from flashpoint.lab.runs.record import Record
 from flashpoint.lab.runs.schema import plain
 from flashpoint.lab.runs.stored import exists, read_text
 from flashpoint.lab.runs.writing import replace_file, writing
-from flashpoint.lab.training import checkpoint, config_file
+from flashpoint.lab.training import checkpoint_tensors, config_file
 from flashpoint.lab.training.task_registry import task_class
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class Run:
 
         step = self.find_step(which)
         try:
-            weights = checkpoint.load_tensors(self.path / CHECKPOINTS, step, MODEL)
+            weights = checkpoint_tensors.load_tensors(self.path / CHECKPOINTS, step, MODEL)
         except checkpoints.DamagedError as error:
             others = ", ".join(str(other) for other in self.steps if other != step)
             raise InputError(
