@@ -111,7 +111,7 @@ def photographs(folder):
 
 NEW_USER = (
     *("--set", "steps=2", "--set", "epochs=null", "--set", "data.image_size=32"),
-    *("--set", "data.workers=0", "--set", "device=cpu"),
+    *("--set", "data.workers=0", "--set", "device=cpu", "--set", "model.depth=2"),
 )
 
 
@@ -136,7 +136,7 @@ def test_named_model_trains_on_few_images_with_a_batch_that_suits_them(run, tmp_
 
 def test_batch_of_an_earlier_start_is_kept_unless_it_begins_anew(run, tmp_path, monkeypatch):
     """Also where another device or other memory would have another one now."""
-    monkeypatch.setattr("flashpoint.lab.training.recipes.CPU_OPERATIONS", 1e9)
+    monkeypatch.setattr("flashpoint.lab.training.recipes.CPU_OPERATIONS", 1e8)
     arguments = ("vit_ti16", "--data", photographs(tmp_path), *NEW_USER)
     assert run(*arguments).exit_code == 0
     chosen = open_run(tmp_path / "runs" / "vit_ti16").config.batch_size
