@@ -60,5 +60,5 @@ $(STAMP): pyproject.toml constraints.txt
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
 	  { echo "error: Flashpoint needs Python 3.11 or newer, '$(PYTHON)' is not. Pass PYTHON=/path/to/python." >&2; exit 1; }
 	"$(PYTHON)" -m venv .venv
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[dev]'
 	@touch $@
