@@ -10,7 +10,7 @@ INTERNALS := tests/ops/test_library.py tests/layers/test_pytorch.py \
   tests/lab/training/test_step.py tests/lab/training/test_step_memory.py tests/lab/training/test_optimizer.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-versions mutants lint docs-numbers bench clean
+.PHONY: help demo test test-all test-versions versions mutants lint docs-numbers bench clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 15
@@ -24,15 +24,17 @@ test: $(STAMP) ## run the tests and the doctests, a process per core; slow ones 
 test-all: $(STAMP) ## run all of them: processes, compilers, browsers and whole products too
 	@OMP_NUM_THREADS=1 $(BIN)/pytest -q -n auto
 
-test-versions: $(STAMP) $(OLDEST)/.installed $(NEWEST)/.installed ## compile and replay with the oldest and newest Triton, and run an old torch (7 GB, once)
+test-versions: versions ## compile and replay with the oldest and newest Triton, and run an old torch
 	@for folder in $(OLDEST) $(NEWEST); do echo "with $$folder"; \
 	  PYTHONPATH=$(CURDIR)/$$folder OMP_NUM_THREADS=1 $(BIN)/pytest -q --every-case $(COMPILED) || exit 1; done
 	@echo "with $(OLDEST): what leans on torch"
 	@PYTHONPATH=$(CURDIR)/$(OLDEST) OMP_NUM_THREADS=1 $(BIN)/pytest -q -n auto $(INTERNALS)
 
+versions: $(STAMP) $(OLDEST)/.installed $(NEWEST)/.installed ## download what test-versions needs (7 GB, once)
+
 .versions/%/.installed:
 	rm -rf $(@D)
-	$(BIN)/python -m pip install --quiet --no-warn-conflicts --target $(@D) $(if $(findstring triton,$*),--no-deps) $(subst -,==,$*)
+	$(BIN)/python -m pip install --quiet --no-warn-conflicts --no-compile --target $(@D) $(if $(findstring triton,$*),--no-deps) $(subst -,==,$*)
 	@touch $@
 
 mutants: $(STAMP) ## plant faults one by one and see that make test catches each; MUTANTS=--list
@@ -58,5 +60,5 @@ $(STAMP): pyproject.toml constraints.txt
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
 	  { echo "error: Flashpoint needs Python 3.11 or newer, '$(PYTHON)' is not. Pass PYTHON=/path/to/python." >&2; exit 1; }
 	"$(PYTHON)" -m venv .venv
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[dev]'
 	@touch $@

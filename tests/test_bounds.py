@@ -220,6 +220,7 @@ EXTREMES = [
 LEFT_OUT = ("data.workers", "data.image_size", "model.image_size")  # digits are 8 x 8, in memory
 
 
+@pytest.mark.slow
 @given(st.sampled_from([(path, value) for _, path, value in EXTREMES if path not in LEFT_OUT]))
 @settings(max_examples=10, deadline=None)
 @example(("batch_size", 2**24))

@@ -14,6 +14,7 @@ ROOT = Path(__file__).parents[1]
 SCRIPT = ROOT / ".ci" / "run"
 CALLED = """#!/bin/bash
 echo "$(basename $0) $*, browser $FLASHPOINT_REQUIRE_BROWSER" >> {log}
+[[ $2 != {failing} ]]
 """
 
 
@@ -26,9 +27,9 @@ def ci(tmp_path):
     for name in ("bash", "dirname", "basename"):
         (folder / name).symlink_to(shutil.which(name))
 
-    def run(*commands, user=0):
+    def run(*commands, user=0, failing="none"):
         texts = {"id": f"#!/bin/bash\necho {user}\n"}
-        texts |= dict.fromkeys(("make", *commands), CALLED.format(log=log))
+        texts |= dict.fromkeys(("make", *commands), CALLED.format(log=log, failing=failing))
         for name, text in texts.items():
             (folder / name).write_text(text)
             (folder / name).chmod(0o755)
@@ -53,9 +54,19 @@ def test_browser_that_is_there_is_required_of_the_tests(ci, name):
 
 
 def test_every_target_that_checks_a_change_is_made(ci):
+    """While others run, one of them is downloaded: when it is begun cannot be told."""
     _, called = ci("chromium")
-    targets = [line.partition(",")[0].split()[2] for line in called]
-    assert targets == ["lint", "docs-numbers", "demo", "bench", "test-versions", "test-all"]
+    first, *targets = [line.partition(",")[0].split()[2] for line in called]
+    assert first == ".venv/.installed"
+    targets.remove("versions")
+    assert targets == ["lint", "docs-numbers", "demo", "bench", "test-all", "test-versions"]
+
+
+@pytest.mark.parametrize("target", ["lint", "versions"])
+def test_target_that_fails_is_the_end(ci, target):
+    done, called = ci("chromium", failing=target)
+    assert done.returncode != 0
+    assert not [line for line in called if " test-versions," in line]
 
 
 def test_what_a_contributor_does_not_run_is_what_bears_the_mark():

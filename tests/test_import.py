@@ -29,7 +29,7 @@ import flashpoint
 flashpoint.attention
 print(time.perf_counter() - start)
 """
-    assert min(float(run_python(code)) for _ in range(3)) < 1.0
+    assert any(float(run_python(code)) < 1.0 for _ in range(3))
 
 
 @pytest.mark.parametrize("name", flashpoint.__all__)

@@ -340,7 +340,7 @@ MUTANTS = (
         "lab/runs/checkpoints.py",
         "if hashlib.sha256(content).hexdigest() != expected:",
         "if expected is None:",
-        ("lab/training/test_checkpoint.py",),
+        ("lab/training/test_checkpoint_tensors.py",),
     ),
     Mutant(
         "mixup-neighbor",

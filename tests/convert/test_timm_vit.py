@@ -25,7 +25,7 @@ VARIANTS = {
     "gelu tanh": {"act_layer": "gelu_tanh"},
     "other eps": {"norm_layer": partial(nn.LayerNorm, eps=1e-3)},
     "no head": {"num_classes": 0},
-    "grey": {"in_chans": 1},
+    "gray": {"in_chans": 1},
 }
 
 

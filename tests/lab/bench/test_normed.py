@@ -33,7 +33,7 @@ def error_of(name, case, inputs):
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("mode", ["forward", "backward", "training"])
 @pytest.mark.parametrize("name", ["flashpoint", "sdpa", "plain"])
-def test_result_is_that_of_normalised_q_and_k(name, mode, causal):
+def test_result_is_that_of_normalized_q_and_k(name, mode, causal):
     case = replace(CASE, mode=mode, causal=causal)
     assert error_of(name, case, make_inputs(case)) < 1e-5
 

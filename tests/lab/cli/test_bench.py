@@ -59,6 +59,7 @@ def replace_attention(monkeypatch, attend):
     monkeypatch.setattr(flashpoint, "attention", attention)
 
 
+@pytest.mark.slow  # memory is measured in processes
 def test_json_on_stdout_and_nothing_else(run):
     status, out, err = run("--quick", "--shape", "1,2,64,16", "--dtype", "fp32", "--json", "-")
     assert status == 0
@@ -189,6 +190,7 @@ def test_providers_are_those_named_and_refusals_are_told(run):
     assert "No sdpa_cudnn: this backend needs a CUDA device (1, 2/1, 1:64, 16)." in err
 
 
+@pytest.mark.slow  # memory is measured in processes
 def test_backward_alone_is_measured(run):
     status, out, _ = run(
         "--quick", "--shape", "1,2,64,16", "--dtype", "fp32", "--mode", "backward", "--json", "-",

@@ -109,6 +109,7 @@ def test_failed_trials_end_with_a_status_of_their_own(study, monkeypatch):
     assert "1 of 1 trials failed. Why is in their failure.json; the same" in result.stderr
 
 
+@pytest.mark.slow
 def test_trial_with_a_broken_record_is_done_again_as_it_says(study):
     folder = Path("runs", "studies", "smoke", "small", "add")
     study("run", "small", "--scale", "smoke")
@@ -135,6 +136,7 @@ def test_study_with_a_broken_file_goes_on_as_it_says(study):
     assert content(folder) == before
 
 
+@pytest.mark.slow
 def test_trial_that_was_stopped_from_outside_is_said(study, monkeypatch):
     stops = replace(STUDY, plan=lambda _: (measurement("stops", "stop"),))
     use_registry(monkeypatch, stops)
@@ -151,6 +153,7 @@ def test_ray_that_is_not_installed_is_said_before_anything_is_written(study, mon
     assert not Path("runs").exists()
 
 
+@pytest.mark.slow
 def test_changed_plan_is_refused_and_fresh_removes_it(study, monkeypatch):
     study("run", "small", "--scale", "smoke", "--jobs", "1")
     other = replace(STUDY, name="small", plan=lambda _: (measurement("add", "add", x=5, y=5),))
@@ -172,6 +175,7 @@ def test_report_asks_which_of_several_folders(study):
     )
 
 
+@pytest.mark.slow
 def test_checkpoints_are_kept_if_asked_for(study, monkeypatch):
     use_registry(monkeypatch, replace(STUDY, plan=lambda _: (training("relu", steps=2),)))
     study("run", "tiny", "--scale", "smoke", "--jobs", "1", "--keep-checkpoints", "--out", "here")

@@ -12,7 +12,7 @@ from lab.training.runs import TINY, write_config
 from typer.testing import CliRunner
 
 from flashpoint.errors import FlashpointError, InputError
-from flashpoint.lab.cli.train import STOPPED, train
+from flashpoint.lab.cli.train import SECONDS_TO_SPEAK, STOPPED, train
 from flashpoint.lab.runs.failure import Preempted
 from flashpoint.lab.training import loop, memory_check
 from flashpoint.lab.training.run_folder import open_run
@@ -36,7 +36,7 @@ def test_config_file_trains_into_runs(run, tmp_path):
     assert open_run(tmp_path / "runs" / "tiny").record.steps == 12
 
 
-def test_changes_and_folder_are_honoured(run, tmp_path):
+def test_changes_and_folder_are_honored(run, tmp_path):
     changes = ("--set", "model.attention=softmax", "--set", "steps=2")
     result = run(write_config(tmp_path), "--out", "elsewhere/twin", *changes)
     assert result.exit_code == 0, result.output
@@ -111,7 +111,7 @@ def photographs(folder):
 
 NEW_USER = (
     *("--set", "steps=2", "--set", "epochs=null", "--set", "data.image_size=32"),
-    *("--set", "data.workers=0", "--set", "device=cpu"),
+    *("--set", "data.workers=0", "--set", "device=cpu", "--set", "model.depth=2"),
 )
 
 
@@ -136,7 +136,7 @@ def test_named_model_trains_on_few_images_with_a_batch_that_suits_them(run, tmp_
 
 def test_batch_of_an_earlier_start_is_kept_unless_it_begins_anew(run, tmp_path, monkeypatch):
     """Also where another device or other memory would have another one now."""
-    monkeypatch.setattr("flashpoint.lab.training.recipes.CPU_OPERATIONS", 1e9)
+    monkeypatch.setattr("flashpoint.lab.training.recipes.CPU_OPERATIONS", 1e8)
     arguments = ("vit_ti16", "--data", photographs(tmp_path), *NEW_USER)
     assert run(*arguments).exit_code == 0
     chosen = open_run(tmp_path / "runs" / "vit_ti16").config.batch_size
@@ -269,10 +269,14 @@ def test_stopped_run_has_its_own_status(run, tmp_path, monkeypatch, rank, says):
 
 
 def test_other_processes_leave_errors_to_the_first(run, tmp_path, monkeypatch):
+    """They wait to be ended by torchrun, and speak if the first did not."""
+    slept = []
     monkeypatch.setenv("RANK", "1")
+    monkeypatch.setattr("time.sleep", slept.append)
     result = run(write_config(tmp_path), "--set", "lr=1")
     assert result.exit_code == 2
-    assert result.output == ""
+    assert slept == [SECONDS_TO_SPEAK]
+    assert result.output.startswith("error in process 1: ")
 
 
 def test_other_processes_say_what_only_they_know(run, tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""Small images, folders and shards for tests. An image's colour tells which sample it is."""
+"""Small images, folders and shards for tests. An image's color tells which sample it is."""
 
 import io
 import tarfile
@@ -13,8 +13,8 @@ from flashpoint.lab.data.config import AugmentationConfig, DataConfig
 
 def picture(number: int, size: tuple[int, int] = (20, 16)) -> Image.Image:
     """A flat image whose red and green are the number."""
-    colour = (number % 256, number // 256, 128)
-    return Image.new("RGB", size, colour)
+    color = (number % 256, number // 256, 128)
+    return Image.new("RGB", size, color)
 
 
 def noise(size: tuple[int, int] = (40, 30), seed: int = 0, mode: str = "RGB") -> Image.Image:
@@ -91,6 +91,6 @@ def second_without_waiting(batches):
 
 
 def config(train="unused", *, augmentation=None, **changes) -> DataConfig:
-    """A config for 8 x 8 colour images, without workers."""
+    """A config for 8 x 8 color images, without workers."""
     values = {"train": train, "validation": train, "image_size": 8, "workers": 0} | changes
     return DataConfig(augmentation=AugmentationConfig(**(augmentation or {})), **values)

@@ -87,14 +87,14 @@ def test_ranks_tile_the_global_batch(made, mixup, randaug):
     for step, batch in enumerate(expected):
         assert torch.equal(torch.cat([p[step].images for p in parts]), batch.images)
         assert torch.equal(torch.cat([p[step].labels for p in parts]), batch.labels)
-        neighbours = [p[step].neighbour for p in parts]
-        assert batch.neighbour is None
+        neighbors = [p[step].neighbor for p in parts]
+        assert batch.neighbor is None
         if not mixup:
-            assert neighbours == [None] * 3
+            assert neighbors == [None] * 3
             continue
         before = batch.images[[11, 3, 7]]
-        assert torch.equal(torch.cat([n[0] for n in neighbours]), before)
-        assert torch.equal(torch.cat([n[1] for n in neighbours]), batch.labels[[11, 3, 7]])
+        assert torch.equal(torch.cat([n[0] for n in neighbors]), before)
+        assert torch.equal(torch.cat([n[1] for n in neighbors]), batch.labels[[11, 3, 7]])
 
 
 def test_an_epoch_has_every_sample_once(made):
@@ -337,11 +337,11 @@ def test_randaug_leaves_small_sets_on_the_device():
     assert not torch.equal(a.images, b.images)
 
 
-def test_grey_and_colour_follow_the_config(folder):
-    colour = open_source(str(folder), "train")
+def test_gray_and_color_follow_the_config(folder):
+    color = open_source(str(folder), "train")
     for channels in (1, 3):
         settings = config(channels=channels)
-        for source in (colour, open_source("digits", "train")):
+        for source in (color, open_source("digits", "train")):
             (batch,) = take(TrainBatches(source, settings, batch_size=4, seed=0), 0, 1)
             assert batch.images.shape == (4, channels, 8, 8)
 

@@ -21,7 +21,7 @@ def run(batches, count):
 
 
 class PartlyBroken(Source):
-    """Grey images, some of which cannot be read."""
+    """Gray images, some of which cannot be read."""
 
     def __init__(self, size, broken):
         super().__init__("partly", ("a", "b"), np.arange(size) % 2)
@@ -56,7 +56,7 @@ def share(ranks):
 def test_chance_does_not_stop_a_run_within_the_limit(world_size):
     broken = [3, 50, 51, 200]
     source = PartlyBroken(400, broken)  # 1%, which is the limit
-    settings = config(augmentation={"mixup": 0.2})  # ranks also read a neighbour's image
+    settings = config(augmentation={"mixup": 0.2})  # ranks also read a neighbor's image
     for seed in range(3):
         place = {"batch_size": 20, "seed": seed, "world_size": world_size}
         ranks = [TrainBatches(source, settings, rank=r, **place) for r in range(world_size)]

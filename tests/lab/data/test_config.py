@@ -9,7 +9,7 @@ from flashpoint.errors import InputError
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"channels": 2}, "channels=2 must be 1 .grey. or 3 .colour."),
+        ({"channels": 2}, "channels=2 must be 1 .gray. or 3 .color."),
         ({"image_size": 0}, "data.image_size=0 must be a whole number from 1 to 8,192"),
         ({"workers": -1}, "data.workers=-1"),
         ({"max_broken_share": 1.5}, "max_broken_share=1.5"),

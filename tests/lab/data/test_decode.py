@@ -1,4 +1,4 @@
-"""Every kind of image becomes 8 bits of grey or colour; broken ones are named."""
+"""Every kind of image becomes 8 bits of gray or color; broken ones are named."""
 
 import ast
 import io
@@ -18,23 +18,23 @@ from flashpoint.lab.data.image_source import BrokenImageError
 ROOT = Path(__file__).parents[3]
 
 
-def test_rgb_and_grey_are_as_stored():
-    colour, grey = noise(), noise(mode="L")
+def test_rgb_and_gray_are_as_stored():
+    color, gray = noise(), noise(mode="L")
     assert np.array_equal(
-        to_pixels(decode(encoded(colour), "x"), 3), np.asarray(colour).transpose(2, 0, 1)
+        to_pixels(decode(encoded(color), "x"), 3), np.asarray(color).transpose(2, 0, 1)
     )
-    assert np.array_equal(to_pixels(decode(encoded(grey), "x"), 1)[0], np.asarray(grey))
-    as_colour = to_pixels(decode(encoded(grey), "x"), 3)
-    assert all(np.array_equal(plane, np.asarray(grey)) for plane in as_colour)
+    assert np.array_equal(to_pixels(decode(encoded(gray), "x"), 1)[0], np.asarray(gray))
+    as_color = to_pixels(decode(encoded(gray), "x"), 3)
+    assert all(np.array_equal(plane, np.asarray(gray)) for plane in as_color)
 
 
 def test_alpha_is_dropped():
-    colour = noise()
-    with_alpha = colour.copy()
+    color = noise()
+    with_alpha = color.copy()
     with_alpha.putalpha(noise(mode="L", seed=1))
-    assert np.array_equal(np.asarray(decode(encoded(with_alpha), "x")), np.asarray(colour))
-    grey = noise(mode="L")
-    assert np.array_equal(np.asarray(decode(encoded(grey.convert("LA")), "x")), np.asarray(grey))
+    assert np.array_equal(np.asarray(decode(encoded(with_alpha), "x")), np.asarray(color))
+    gray = noise(mode="L")
+    assert np.array_equal(np.asarray(decode(encoded(gray.convert("LA")), "x")), np.asarray(gray))
 
 
 @pytest.mark.parametrize("transparent", [False, True])

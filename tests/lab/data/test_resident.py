@@ -1,4 +1,4 @@
-"""Images on the device: gathered, cropped, flipped and normalised there."""
+"""Images on the device: gathered, cropped, flipped and normalized there."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ from flashpoint.lab.data import resident
 from flashpoint.lab.data.batches import TrainBatches
 from flashpoint.lab.data.resident import ResidentAugmenter, ResidentImages
 from flashpoint.lab.data.small_sets import ArraySource
-from flashpoint.lab.data.streamed import normalise
+from flashpoint.lab.data.streamed import normalize
 from flashpoint.lab.data.transforms import crop_boxes, flips, pad_shifts
 
 DRAWS = np.random.default_rng(0).random((64, 5))
@@ -35,7 +35,7 @@ def augment(device="cpu", **options):
 def plain():
     """The images of the samples, float in [-1, 1], channels first."""
     images = make_source().images[SAMPLES].transpose(0, 3, 1, 2)
-    return normalise(torch.from_numpy(images))
+    return normalize(torch.from_numpy(images))
 
 
 def test_without_augmentation_images_are_as_stored():
@@ -70,7 +70,7 @@ def test_inception_crops_equal_pillow():
         image = Image.fromarray(make_source().images[SAMPLES[k]])
         box = (left, top, left + width, top + height)
         crop = image.resize((12, 12), Image.Resampling.BILINEAR, box=box)
-        expected = normalise(torch.from_numpy(np.array(crop).transpose(2, 0, 1)))
+        expected = normalize(torch.from_numpy(np.array(crop).transpose(2, 0, 1)))
         expected = expected.flip(2) if flips(DRAWS)[k] else expected
         assert (images[k] - expected).abs().max() < 0.02  # Pillow rounds to 8 bits
 

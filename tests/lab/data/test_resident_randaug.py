@@ -16,7 +16,7 @@ from flashpoint.lab.data.order import Purpose, generator
 from flashpoint.lab.data.randaug import OPERATIONS
 from flashpoint.lab.data.resident_randaug import ResidentRandaug
 from flashpoint.lab.data.small_sets import ArraySource
-from flashpoint.lab.data.streamed import normalise
+from flashpoint.lab.data.streamed import normalize
 
 NAMES = list(OPERATIONS)
 MAGNITUDES = [0.0, 3.3, 5.0, 10.0, 15.0, 30.0]
@@ -97,7 +97,7 @@ def number_of(name):
 
 @pytest.mark.parametrize("magnitude", MAGNITUDES)
 def test_operation_equals_pillow(magnitude):
-    """Every operation on every picture, as grey and in color; sizes and places take turns."""
+    """Every operation on every picture, as gray and in color; sizes and places take turns."""
     first = MAGNITUDES.index(magnitude)
     for number, size in enumerate(SIZES):
         channels = 1 if (first + number) % 2 else 3
@@ -186,7 +186,7 @@ def test_randaug_comes_after_crop_and_flip_and_before_mixup(crop, channels):
     expected = [by_pillow(image, drawn, 10.0) for image, drawn in zip(cropped, draws, strict=True)]
     images = take(busy, step)
     assert np.array_equal(pixels_of(images), np.stack(expected))
-    assert torch.equal(images, normalise(torch.from_numpy(np.stack(expected))).permute(0, 3, 1, 2))
+    assert torch.equal(images, normalize(torch.from_numpy(np.stack(expected))).permute(0, 3, 1, 2))
 
 
 def test_streamed_randaug_has_the_same_frequencies():

@@ -288,7 +288,7 @@ def test_damage_inside_is_measured_by_what_lies_before(tmp_path):
         assert source.lost_share == pytest.approx(25 / 100, abs=0.05)
 
 
-def test_unlabelled_images_are_counted_as_lost(tmp_path):
+def test_unlabeled_images_are_counted_as_lost(tmp_path):
     for shard in range(2):
         members = [part for n in range(5) for part in sample(10 * shard + n, n)]
         members += [(f"lonely{n}.png", encoded(picture(n))) for n in range(5)]

@@ -78,9 +78,9 @@ def test_inception_crop_of_a_ramp_shows_the_box():
         pixels = augment(Image.fromarray(ramp), position).astype(float)
         box = crop_boxes(first_draws(3, position)[:, :4], width, height, 0.05)[0]
         middle = pixels[:, 7:9, 7:9].mean(axis=(1, 2))
-        centre = box[0] + box[2] / 2 - 0.5, 2 * (box[1] + box[3] / 2 - 0.5)
-        assert middle[0] == pytest.approx(centre[0], abs=1.0)
-        assert middle[1] == pytest.approx(centre[1], abs=1.5)
+        center = box[0] + box[2] / 2 - 0.5, 2 * (box[1] + box[3] / 2 - 0.5)
+        assert middle[0] == pytest.approx(center[0], abs=1.0)
+        assert middle[1] == pytest.approx(center[1], abs=1.5)
 
 
 def first_draws(seed, position):
@@ -159,7 +159,7 @@ def test_operations_change_images_at_full_level(name):
 
 
 def apply(name, values, level):
-    """An operation on a row of grey values, seen as an image of 224 pixels in height."""
+    """An operation on a row of gray values, seen as an image of 224 pixels in height."""
     image = Image.fromarray(np.tile(np.array(values, dtype=np.uint8), (224, 1)))
     return np.asarray(OPERATIONS[name](image, level, np.random.default_rng(0)))[0].tolist()
 
@@ -229,7 +229,7 @@ def test_randaug_draws_every_operation_alike(monkeypatch):
 
 @pytest.mark.parametrize("size", [(500, 375), (333, 512), (256, 256), (31, 40)])
 @pytest.mark.parametrize("target", [224, 32])
-def test_crop_view_is_resize_then_centre_crop(size, target):
+def test_crop_view_is_resize_then_center_crop(size, target):
     image = noise(size)
     short = round(target * 256 / 224)
     factor = short / min(size)
@@ -272,7 +272,7 @@ def make_batch(size=6):
     return torch.randn(size, 3, 4, 4), torch.eye(10)[torch.arange(size)]
 
 
-def test_mixup_blends_with_the_neighbour_before():
+def test_mixup_blends_with_the_neighbor_before():
     images, targets = make_batch()
     share = mixup_share(0.3, seed=1, step=5)
     mixed, blended = mixup(images, targets, 0.3, seed=1, step=5)
@@ -305,7 +305,7 @@ def test_mixup_share_follows_seed_and_step():
     assert mixup_share(0.2, 3, 7) != mixup_share(0.2, 4, 7)
 
 
-def test_mixup_of_two_ranks_with_neighbours_equal_one():
+def test_mixup_of_two_ranks_with_neighbors_equal_one():
     images, targets = make_batch(8)
     whole = mixup(images, targets, 0.5, seed=0, step=3)
     parts = [
@@ -315,7 +315,7 @@ def test_mixup_of_two_ranks_with_neighbours_equal_one():
             0.5,
             seed=0,
             step=3,
-            neighbour=(images[[before]], targets[[before]]),
+            neighbor=(images[[before]], targets[[before]]),
         )
         for part, before in ((slice(0, 4), 7), (slice(4, 8), 3))
     ]

@@ -41,7 +41,7 @@ def test_ids_are_found_inside_names():
 
 
 def test_restriction_lets_only_shared_classes_answer():
-    """The model's favourite is a class that the data do not have."""
+    """The model's favorite is a class that the data do not have."""
     logits = torch.tensor([[0.0, 1.0, 9.0, 2.0, 9.0], [3.0, 0.0, 9.0, 1.0, 9.0]])
     restricted, labels = match_classes(LARGE, SMALL).restrict(logits, torch.tensor([0, 1]))
     assert restricted.tolist() == [[2.0, 1.0, 0.0], [1.0, 0.0, 3.0]]

@@ -29,11 +29,11 @@ def random_system(num_points, dim, num_classes=3):
 
 
 def clusters(per_class, *, dim=16, num_classes=4, distance=3.0, seed=0):
-    """Gaussian clouds around one centre a class, shifted and scaled unevenly."""
-    centres = torch.randn(num_classes, dim, generator=torch.Generator().manual_seed(99))
+    """Gaussian clouds around one center a class, shifted and scaled unevenly."""
+    centers = torch.randn(num_classes, dim, generator=torch.Generator().manual_seed(99))
     generator = torch.Generator().manual_seed(seed)
     labels = torch.arange(num_classes).repeat(per_class)
-    values = distance * centres[labels] + torch.randn(len(labels), dim, generator=generator)
+    values = distance * centers[labels] + torch.randn(len(labels), dim, generator=generator)
     return Features(values=values * torch.logspace(-2, 2, dim) + 7.0, labels=labels)
 
 

@@ -46,7 +46,7 @@ def test_panels_change_by_a_click_and_are_drawn_then(open_page):
     assert page.get_by_role("tab", name="by step").get_attribute("aria-selected") == "false"
 
 
-def test_colours_follow_the_system_and_the_button(open_page):
+def test_colors_follow_the_system_and_the_button(open_page):
     page = open_page(color_scheme="dark")
     dark = page.evaluate(f"[{INK}, {TEXT}]")
     assert dark[0] == dark[1] == "rgb(232, 230, 225)"
@@ -69,7 +69,7 @@ def test_page_fits_every_screen(open_page):
         assert page.evaluate(widest) <= width
 
 
-def test_page_prints_in_light_colours(open_page):
+def test_page_prints_in_light_colors(open_page):
     page = open_page(color_scheme="dark")
     assert page.pdf(format="A4").startswith(b"%PDF")
     page.emulate_media(media="print")

@@ -1,4 +1,4 @@
-"""Charts as figures: intervals, axes, categories and colours."""
+"""Charts as figures: intervals, axes, categories and colors."""
 
 import math
 
@@ -34,32 +34,32 @@ def places(*names, dashed=()):
     return assign_places([make_chart(*series)])
 
 
-def test_softmax_and_relu_keep_their_colours_in_every_study():
+def test_softmax_and_relu_keep_their_colors_in_every_study():
     alone, among = places("softmax"), places("gate", "relu / L", "softmax", "other")
     assert alone["softmax"] == among["softmax"] == 1
     assert among["relu / L"] == places("relu")["relu"] == 0
     assert len(set(among.values())) == 4
 
 
-def test_others_take_relus_and_softmax_s_colours_last():
+def test_others_take_relus_and_softmax_s_colors_last():
     found = places(*(f"n{i}" for i in range(NUM_SERIES)))
     assert list(found.values())[-2:] == [0, 1]
     assert sorted(found.values()) == list(range(NUM_SERIES))
 
 
-def test_more_names_than_colours_share_some():
+def test_more_names_than_colors_share_some():
     found = places(*(f"n{i}" for i in range(NUM_SERIES + 3)))
     assert max(found.values()) < NUM_SERIES
 
 
-def test_theory_has_the_colour_of_what_it_is_beside():
+def test_theory_has_the_color_of_what_it_is_beside():
     found = places("relu", "relu2", dashed=["relu2, theory", "relu, theory", "limit"])
     assert found["relu, theory"] == found["relu"]
     assert found["relu2, theory"] == found["relu2"]
     assert found["limit"] not in (found["relu"], found["relu2"])
 
 
-def test_names_that_share_a_colour_are_in_different_charts():
+def test_names_that_share_a_color_are_in_different_charts():
     many = make_chart(*(line(f"n{i}") for i in range(NUM_SERIES - 1)), line("softmax"))
     few = make_chart(line("softmax"), line("relu, alpha 0.5"), line("relu, alpha 1"))
     found = assign_places([many, few])
@@ -76,7 +76,7 @@ def test_theory_beside_what_was_measured_has_no_entry_in_the_legend():
     assert [one.name for one in legend_of(chart)] == ["relu", "a guess"]
 
 
-def test_colours_hold_over_all_charts_of_a_study():
+def test_colors_hold_over_all_charts_of_a_study():
     found = assign_places([make_chart(line("a"), line("b")), make_chart(line("b"), line("c"))])
     assert list(found) == ["a", "b", "c"]
     assert len(set(found.values())) == 3

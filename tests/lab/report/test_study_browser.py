@@ -187,7 +187,7 @@ def test_light_and_dark_are_those_of_the_system(open_page):
     assert open_page(viewport=DESKTOP, color_scheme="dark").evaluate(COLORS) == DARK
 
 
-def test_series_have_their_colour_in_both_themes(open_page):
+def test_series_have_their_color_in_both_themes(open_page):
     page = open_page(viewport=DESKTOP, color_scheme="light")
     stroke = (
         "getComputedStyle(document.querySelector("

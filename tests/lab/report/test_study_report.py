@@ -173,7 +173,7 @@ def legend_of_curves(tmp_path, factors):
     text = report_studies([one_study(runs=read_runs(runs), factors=factors)], title="")
     traces = next(f["data"] for f in Page(text).figures if f["data"][0]["text"] == "run-0")
     named = {trace["name"]: trace["line"]["color"] for trace in traces if trace["showlegend"]}
-    return named, re.search(r"Coloured by ([^;]*);|A line names", text).group(1)
+    return named, re.search(r"Colored by ([^;]*);|A line names", text).group(1)
 
 
 def test_curves_are_told_apart_by_all_that_is_varied_but_the_seed(tmp_path):
@@ -192,7 +192,7 @@ def test_curves_are_told_apart_by_all_that_is_varied_but_the_seed(tmp_path):
     assert by == "attention and length"
 
 
-def test_curves_leave_out_factors_for_which_colours_do_not_suffice(tmp_path):
+def test_curves_leave_out_factors_for_which_colors_do_not_suffice(tmp_path):
     factors = [{"kind": f"k{i}", "alpha": a} for i in range(5) for a in (0.5, 1.0)]
     named, by = legend_of_curves(tmp_path, factors)
     assert list(named) == ["k0", "k1", "k2", "k3", "k4"]
@@ -200,13 +200,13 @@ def test_curves_leave_out_factors_for_which_colours_do_not_suffice(tmp_path):
     assert by == "kind"
 
 
-def test_curves_of_seeds_alone_have_one_colour(tmp_path):
+def test_curves_of_seeds_alone_have_one_color(tmp_path):
     named, by = legend_of_curves(tmp_path, [{"seed": 0}, {"seed": 1}])
     assert list(named) == ["all"]
     assert by is None
 
 
-def test_colour_of_an_attention_is_that_of_its_charts(page):
+def test_color_of_an_attention_is_that_of_its_charts(page):
     chart = next(f for f in page.figures if len(f["data"]) == 8)
     curves = next(f for f in page.figures if len(f["data"]) == MOST_RUNS)
     charted = {trace["name"]: trace["line"]["color"] for trace in chart["data"]}

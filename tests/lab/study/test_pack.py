@@ -12,15 +12,18 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from lab.report.run_folders import add_attention, make_run
 from lab.study.tiny import SETTINGS, STUDY, content, measurement, plan, settle, training
+from lab.training.runs import train_quietly
+from typer.testing import CliRunner
 
 from flashpoint.errors import InputError
+from flashpoint.lab.cli.main import app
 from flashpoint.lab.report.run_report import report_runs
 from flashpoint.lab.report.study_report import report_studies
 from flashpoint.lab.runs import names, stored, trials, writing
 from flashpoint.lab.runs.metrics import read_metrics
 from flashpoint.lab.study import store
 from flashpoint.lab.study.sections import read_section
-from flashpoint.lab.training import config_file
+from flashpoint.lab.training import config_file, loop
 
 FINISHED, STOPPED, FAILED, WAITING = "relu-seed0", "relu-seed1", "few-seed0", "wait"
 """Trials of the study that is packed here, by what became of them."""
@@ -124,6 +127,37 @@ def test_every_byte_comes_back(tmp_path, data):
     store.pack_study(study)
     store.unpack_study(study)
     assert files(study) == before
+
+
+def test_report_of_a_packed_trial_is_no_obstacle_to_unpack(study):
+    before = files(study)
+    store.pack_study(study)
+    result = CliRunner().invoke(app, ["report", str(study / FINISHED)])
+    assert result.exit_code == 0, result.output
+    written = study / FINISHED / names.PAGE
+    assert files(study).keys() == {names.STUDY, names.TRIALS, f"{FINISHED}/{names.PAGE}"}
+    store.unpack_study(study)
+    assert written.is_file()
+    written.unlink()
+    assert files(study) == before
+
+
+def test_packed_trial_is_not_trained(study):
+    """A finished one has nothing to do, unless it is to begin anew."""
+    config, run = config_file.parse(training("relu", 0).work.config), study.parent / "run"
+    train_quietly(config, run)
+    for trial in (FINISHED, STOPPED):
+        shutil.copyfile(run / names.CONFIG, study / trial / names.CONFIG)
+    shutil.copyfile(run / names.RECORD, study / FINISHED / names.RECORD)
+    store.pack_study(study)
+    before = files(study).keys()
+    assert "is finished" in train_quietly(config, study / FINISHED)[1]
+    for trial, fresh in ((FINISHED, True), (STOPPED, True), (STOPPED, False)):
+        said = f"{trial} is packed. Make its folder again: flashpoint study unpack {study}."
+        with pytest.raises(InputError, match=said):
+            loop.train(config, study / trial, fresh=fresh)
+    locks = {f"{trial}/{names.LOCK}" for trial in (FINISHED, STOPPED)}
+    assert files(study).keys() - before == locks
 
 
 def test_what_is_written_as_json_is_packed_as_json(study):

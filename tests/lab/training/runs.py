@@ -13,7 +13,7 @@ from rich.console import Console
 
 import flashpoint
 from flashpoint.lab.runs import checkpoints
-from flashpoint.lab.training import checkpoint, config_file, loop
+from flashpoint.lab.training import checkpoint_tensors, config_file, loop
 from flashpoint.lab.training.vision import VisionTask
 
 TINY = {
@@ -153,7 +153,7 @@ def curve(out):
 def final(out):
     """The last checkpoint of a run."""
     folder = out / "checkpoints"
-    return checkpoint.load(folder, checkpoints.saved_steps(folder)[-1])
+    return checkpoint_tensors.load(folder, checkpoints.saved_steps(folder)[-1])
 
 
 def assert_same_run(one, other):

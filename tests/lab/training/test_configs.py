@@ -91,6 +91,7 @@ def shards(tmp_path):
     )
 
 
+@pytest.mark.slow  # the loader's processes
 @pytest.mark.parametrize("name", PAPER)
 def test_paper_config_trains_on_shards_through_the_real_loader(tmp_path, shards, name):
     config = load(name, *shards, *SMALLER)

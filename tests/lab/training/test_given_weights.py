@@ -23,7 +23,7 @@ from flashpoint.errors import InputError
 from flashpoint.lab.runs import checkpoints
 from flashpoint.lab.runs.failure import Preempted
 from flashpoint.lab.runs.names import MODEL
-from flashpoint.lab.training import checkpoint
+from flashpoint.lab.training import checkpoint_tensors
 from flashpoint.lab.training.ranks import Ranks
 from flashpoint.lab.training.run_folder import open_run
 from flashpoint.lab.training.vision import VisionTask
@@ -56,7 +56,7 @@ def test_run_starts_from_the_best_of_an_earlier_one(earlier):
 @pytest.mark.parametrize("inner", ["", "model.safetensors"])
 def test_checkpoint_of_another_step_may_be_named(earlier, inner):
     folder = checkpoints.step_folder(earlier / "checkpoints", OTHER_STEP)
-    weights = checkpoint.load_tensors(earlier / "checkpoints", OTHER_STEP, MODEL)
+    weights = checkpoint_tensors.load_tensors(earlier / "checkpoints", OTHER_STEP, MODEL)
     model = started(f"weights={folder / inner}")
     assert all(tensor.equal(weights[name]) for name, tensor in model.state_dict().items())
 

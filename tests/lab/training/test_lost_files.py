@@ -21,7 +21,7 @@ from lab.training.runs import (
 from flashpoint.errors import FlashpointError, InputError
 from flashpoint.lab.runs import checkpoints
 from flashpoint.lab.runs.failure import Preempted, RunError
-from flashpoint.lab.training import checkpoint
+from flashpoint.lab.training import checkpoint_tensors
 from flashpoint.lab.training.run_folder import LostError
 
 NOBODY = 65534
@@ -235,7 +235,7 @@ def test_run_killed_before_its_first_checkpoint_begins_anew_with_a_word(
         raise RunError("the machine is gone")
 
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint, "save", vanish)
+        patch.setattr(checkpoint_tensors, "save", vanish)
         with pytest.raises(RunError, match="the machine is gone"):
             train_quietly(config, out)
     assert [line["step"] for line in curve(out)] == [5]

@@ -15,7 +15,7 @@ from torch import Tensor
 import flashpoint
 from flashpoint.lab.bench.calls import Inputs
 from flashpoint.lab.bench.cases import Case
-from flashpoint.lab.bench.providers.provider import Function, normalise
+from flashpoint.lab.bench.providers.provider import Function, normalize
 from flashpoint.ops.api import FLOOR
 
 CHUNK = 64
@@ -57,11 +57,11 @@ class Head:
 
     def norm_q(self, q: Tensor) -> Tensor:
         """Some rows of q as they meet the keys."""
-        return rounded(normalise(q, self.gains[0]), self.dtype) if self.gains else q
+        return rounded(normalize(q, self.gains[0]), self.dtype) if self.gains else q
 
     def norm_k(self, k: Tensor) -> Tensor:
         """Some rows of k as they meet the queries."""
-        return rounded(normalise(k, self.gains[1]), self.dtype) if self.gains else k
+        return rounded(normalize(k, self.gains[1]), self.dtype) if self.gains else k
 
     @property
     def offset(self) -> int:

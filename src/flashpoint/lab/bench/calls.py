@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from flashpoint.lab.bench.cases import Case
-from flashpoint.lab.bench.providers.provider import Provider, normalise_first
+from flashpoint.lab.bench.providers.provider import Provider, normalize_first
 from flashpoint.lab.bench.timing import Call
 
 TORCH_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
@@ -92,7 +92,7 @@ def prepare(provider: Provider, case: Case, inputs: Inputs) -> Prepared:
         return Prepared(partial(provider.bind_packed(case), *leaves), leaves, do)
     attend = provider.bind(case)
     if case.qk_norm != "none":
-        attend = normalise_first(attend, case)
+        attend = normalize_first(attend, case)
     return Prepared(partial(attend, *inputs.leaves), inputs.leaves, inputs.do)
 
 

@@ -87,7 +87,7 @@ class Case:
         dtype: a name out of ``DTYPES``.
         activation: what Flashpoint puts in the place of softmax, "relu4/sum" for relu4 divided by
             its sums; softmax providers ignore it.
-        qk_norm: with "layer" everybody normalises q and k too: Flashpoint inside
+        qk_norm: with "layer" everybody normalizes q and k too: Flashpoint inside
             ``attention_qkvpacked``, on qkv as a linear layer leaves it; the others by compiled
             norms before their attention, on contiguous q, k and v.
     """

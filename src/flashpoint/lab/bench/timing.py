@@ -136,7 +136,7 @@ def interleave(started: Mapping[str, Started], budget: Budget, timer: Timer) -> 
 
 
 def summarize(samples: Sequence[float], repeats: int, method: Method = "clock") -> Timing:
-    """Percentiles of two samples or more, with straight lines between neighbours."""
+    """Percentiles of two samples or more, with straight lines between neighbors."""
     p20_s, _, _, p80_s = statistics.quantiles(samples, n=5, method="inclusive")
     return Timing(
         median_s=statistics.median(samples),

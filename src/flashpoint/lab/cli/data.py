@@ -109,10 +109,10 @@ def show(
 def _show_images(where: str, split: str | None, labels: Path | None, png: Path | None) -> None:
     from rich.console import Console
 
-    from flashpoint.lab.data.summary import summarise
+    from flashpoint.lab.data.summary import summarize
 
     with Console(stderr=True).status(f"opening {where}"):
-        summaries, broken = summarise(where, split, str(labels) if labels is not None else None)
+        summaries, broken = summarize(where, split, str(labels) if labels is not None else None)
     if summaries:
         _print_images(where, summaries, png)
     _end_broken(broken)
@@ -142,13 +142,13 @@ def _show_documents(where: str, split: str | None, pairs: int, languages: str) -
     from rich.console import Console
 
     from flashpoint.errors import InputError
-    from flashpoint.lab.data.text.summary import summarise
+    from flashpoint.lab.data.text.summary import summarize
 
     source, _, target = languages.partition("-")
     if not source or not target:
         raise InputError(f"--languages {languages!r} must be two codes, as en-de.")
     with Console(stderr=True).status(f"opening {where}"):
-        summaries, broken = summarise(where, split, (source, target))
+        summaries, broken = summarize(where, split, (source, target))
     if summaries:
         _print_documents(where, summaries, pairs)
     _end_broken(broken)

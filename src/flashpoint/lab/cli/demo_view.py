@@ -28,7 +28,7 @@ HEADER = Text.assemble(
     ("relu", COLORS["relu"]),
     " divides rectified scores by the number of keys, ",
     ("softmax", COLORS["softmax"]),
-    " normalises their exponentials.\n",
+    " normalizes their exponentials.\n",
 )
 
 

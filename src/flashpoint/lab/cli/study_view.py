@@ -6,13 +6,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from textwrap import shorten
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from flashpoint.lab.cli.terminal import LiveView
+from flashpoint.lab.cli.terminal import LiveView, plain_table
 from flashpoint.lab.report.verdicts import numbers_of
 from flashpoint.lab.runs.findings import Findings, Verdict
 from flashpoint.lab.runs.formats import count, duration
@@ -75,9 +74,7 @@ class Progress(LiveView):
 
     def _draw(self, standing: Mapping[Path, Status], seconds: float) -> RenderableType:
         glances = {f: look_at(f) for f, status in standing.items() if status == "running"}
-        table = Table(
-            box=SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold", expand=True
-        )
+        table = plain_table(header_style="bold", expand=True)
         third = self._console.width // 3
         table.add_column("trial", no_wrap=True, overflow="ellipsis", max_width=third)
         table.add_column("", no_wrap=True, min_width=len("finished"))
@@ -164,10 +161,7 @@ def draw_studies(
     studies: Sequence[Study], scales: Sequence[str], counts: Sequence[Sequence[int]]
 ) -> RenderableType:
     """Two lines a study: its name, source and trials at each scale, and below what it asks."""
-    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, caption_justify="left")
-    table.add_column("study")
-    for scale in scales:
-        table.add_column(scale, justify="right")
+    table = plain_table("study", *scales, caption_justify="left")
     longest = max(len(study.name) for study in studies)
     for study, numbers in zip(studies, counts, strict=True):
         head = Text.assemble((f"{study.name:<{longest}}", "bold"), f"  {study.source}")
@@ -215,9 +209,7 @@ def _axes(trials: Sequence[Trial]) -> dict[str, list[Factor]]:
 def _trials(trials: Sequence[Trial], flops: Sequence[float]) -> Table:
     """A row for all trials that differ in their seed only."""
     axes = [name for name in _axes(trials) if name != "seed"]
-    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
-    for name in (*axes, "seeds", "FLOPs of one"):
-        table.add_column(name, justify="left" if name in axes else "right")
+    table = plain_table(*axes, "seeds", "FLOPs of one", left=len(axes), header_style="bold")
     rows: dict[tuple[str, ...], list[int]] = {}
     for number, trial in enumerate(trials):
         key = tuple(str(trial.factors.get(name, "")) for name in axes)

@@ -2,8 +2,9 @@
 
 import os
 import sys
+import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
 STOPPED = 75
 """Exit status of a run that was asked to stop and saved itself; EX_TEMPFAIL, "try again"."""
+SECONDS_TO_SPEAK = 30.0
+"""So long the other processes of a run wait at most for the first one to say why all end."""
 
 
 def train(
@@ -89,10 +92,13 @@ def train(
         if said and is_first:
             typer.echo(said, err=True)
         _run(config, folder, is_first, fresh)
-    except FlashpointError:
+    except FlashpointError as error:
         if is_first:
             raise
-        raise typer.Exit(2) from None  # the first process says why
+        # What ends all processes is said once, by the first. Once one has ended, torchrun ends the
+        # others: this one stays until then. Should nobody end it, it alone knows of the error.
+        time.sleep(SECONDS_TO_SPEAK)
+        _say_and_leave(error)
 
 
 def _config(what: str, data: str | None, weights: str | None, changes: list[str]) -> "TrainConfig":
@@ -219,7 +225,7 @@ def _run(config: "TrainConfig", folder: Path, is_first: bool, fresh: bool) -> No
         return
     except InputError as error:
         if not is_first:  # its own share of the data, perhaps: the first may know nothing of it
-            typer.echo(f"error in process {os.environ['RANK']}: {error}", err=True)
+            _say_and_leave(error)
         raise
     except Preempted as stop:
         if is_first:
@@ -235,6 +241,12 @@ def _run(config: "TrainConfig", folder: Path, is_first: bool, fresh: bool) -> No
             f"{folder}: {describe_numbers(record.validation)} after {record.steps} steps, "
             f"{record.seconds:.0f} s, {record.samples_per_s:,.0f} {record.unit}/s"
         )
+
+
+def _say_and_leave(error: FlashpointError) -> NoReturn:
+    """End a process that is not the first, with a line."""
+    typer.echo(f"error in process {os.environ['RANK']}: {error}", err=True)
+    raise typer.Exit(2) from None
 
 
 def _may_ask() -> bool:

@@ -23,7 +23,7 @@ from flashpoint.lab.data.streamed import (
     Reader,
     Slot,
     make_loader,
-    normalise,
+    normalize,
     start,
     upload,
 )
@@ -38,13 +38,13 @@ class Batch:
     Attributes:
         images: float in [-1, 1], [b, C, S, S], on the device.
         labels: int64 [b], on the device.
-        neighbour: image and label that precede the slice in the global batch, for mixup on
+        neighbor: image and label that precede the slice in the global batch, for mixup on
             several ranks; None where mixup is off or there is one rank.
     """
 
     images: Float[Tensor, "b C S S"]
     labels: Int[Tensor, " b"]
-    neighbour: tuple[Float[Tensor, "1 C S S"], Int[Tensor, " 1"]] | None = None
+    neighbor: tuple[Float[Tensor, "1 C S S"], Int[Tensor, " 1"]] | None = None
 
 
 class _ReadBatches:
@@ -107,7 +107,7 @@ class TrainBatches(_ReadBatches):
         self._source, self._config, self._seed = source, config, seed
         self._batch_size, self._rank, self._world_size = batch_size, rank, world_size
         self._device = torch.device(device)
-        self._has_neighbour = world_size > 1 and config.augmentation.mixup > 0.0
+        self._has_neighbor = world_size > 1 and config.augmentation.mixup > 0.0
         self._order = EpochOrder(source, seed)
         self._augmenter: ResidentAugmenter | None = None
         self._log = _log(source, config, world_size, is_shuffled=True)
@@ -181,7 +181,7 @@ class TrainBatches(_ReadBatches):
             self._batch_size,
             self._rank,
             self._world_size,
-            with_neighbour=self._has_neighbour,
+            with_neighbor=self._has_neighbor,
         )
 
     def _resident_batch(self, augmenter: ResidentAugmenter, step: int) -> Batch:
@@ -214,7 +214,7 @@ class TrainBatches(_ReadBatches):
     def _checked(self, batches: Iterator[Decoded]) -> Iterator[Decoded]:
         """Count what was broken; stop past the limit."""
         for batch in batches:
-            own = batch.wanted - self._has_neighbour  # which another rank counts
+            own = batch.wanted - self._has_neighbor  # which another rank counts
             self._log.add(own, [name for place, name in batch.broken.items() if place < own])
             if len(batch.labels) < batch.wanted:
                 raise InputError(
@@ -224,7 +224,7 @@ class TrainBatches(_ReadBatches):
             yield batch
 
     def _batch(self, images: Tensor, labels: Tensor) -> Batch:
-        if not self._has_neighbour:
+        if not self._has_neighbor:
             return Batch(images, labels)
         return Batch(images[:-1], labels[:-1], (images[-1:], labels[-1:]))
 
@@ -290,7 +290,7 @@ class EvalBatches(_ReadBatches):
         """All batches, once."""
         if self._stored is not None:
             for first, last in self._spans:
-                images = normalise(self._stored.images[first:last])
+                images = normalize(self._stored.images[first:last])
                 yield Batch(images, self._stored.labels[first:last])
             return
         for batch in self._checked():

@@ -52,11 +52,11 @@ class DataConfig:
             "mnist:DIR", "fashion-mnist:DIR", a folder of class folders, "shards:PATTERN",
             "hf:DIR".
         image_size: height and width of a batch's images.
-        channels: 3 for colour, 1 for grey.
+        channels: 3 for color, 1 for gray.
         augmentation: of training images.
         evaluation_view: how a validation image is brought to size. "crop": the short side to
-            256/224 of image_size, then the centre. "squash": both sides to 256/224, then the
-            centre. "whole": both sides to image_size. "auto": "whole" for the small sets that
+            256/224 of image_size, then the center. "squash": both sides to 256/224, then the
+            center. "whole": both sides to image_size. "auto": "whole" for the small sets that
             have names, "crop" for all others.
         resident: keep all images on the device and augment them there. "auto": for the small
             sets that have names.
@@ -81,4 +81,4 @@ class DataConfig:
         check_choice("data.resident", self.resident, get_args(Resident))
         check_bounds(self, "data.")
         if self.channels not in (1, 3):
-            raise InputError(f"data.channels={self.channels} must be 1 (grey) or 3 (colour).")
+            raise InputError(f"data.channels={self.channels} must be 1 (gray) or 3 (color).")

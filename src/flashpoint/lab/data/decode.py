@@ -1,4 +1,4 @@
-"""Bytes of an image file to pixels: grey or RGB, 8 bits, whatever the file holds.
+"""Bytes of an image file to pixels: gray or RGB, 8 bits, whatever the file holds.
 
 Alpha is dropped, palettes are resolved, CMYK is converted, 16 bits keep their upper 8. A rotation
 noted in EXIF is ignored, as BigVision's decoder ignores it. An animation is its first frame.
@@ -71,7 +71,7 @@ def _plain(image: "Image") -> "Image":
 
 
 def to_pixels(image: "Image", channels: int) -> Pixels:
-    """uint8 [C, H, W] of an image, as grey or as colour."""
+    """uint8 [C, H, W] of an image, as gray or as color."""
     mode = "L" if channels == 1 else "RGB"
     plane = np.asarray(image if image.mode == mode else image.convert(mode))
     return plane[None] if channels == 1 else np.ascontiguousarray(plane.transpose(2, 0, 1))

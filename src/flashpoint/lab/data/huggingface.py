@@ -93,7 +93,7 @@ def _labels(name: str, dataset: Any, label: str) -> Integers:
     if column.null_count:
         raise InputError(
             f"{name} has {column.null_count} samples without a label. Take a split that is "
-            "labelled."
+            "labeled."
         )
     return as_labels(column.to_numpy(), name)
 

@@ -23,7 +23,7 @@ class BrokenImageError(Exception):
 
 
 class Source(ABC):
-    """Labelled images that can be read in any order, by any process.
+    """Labeled images that can be read in any order, by any process.
 
     Attributes:
         name: what messages call it; the split that was taken, where there were several, stands at

@@ -85,7 +85,7 @@ def _check_range(low: int, high: int, name: str) -> None:
     if low < 0:
         raise InputError(
             f"{name} has samples without a label: the label {low} is below 0. Take a split that "
-            "is labelled."
+            "is labeled."
         )
     if high >= MAX_CLASSES:
         raise _no_label(name, high)

@@ -58,19 +58,19 @@ def check_rank(rank: int, world_size: int) -> None:
 
 
 def rank_positions(
-    step: int, batch_size: int, rank: int, world_size: int, *, with_neighbour: bool
+    step: int, batch_size: int, rank: int, world_size: int, *, with_neighbor: bool
 ) -> Integers:
     """The positions of one rank in a global batch: the rank's slice of it.
 
-    With a neighbour, the position before the slice comes last: mixup's partner of its first
+    With a neighbor, the position before the slice comes last: mixup's partner of its first
     sample, which on one rank is found by rolling the batch.
 
     Example:
-        >>> rank_positions(2, 8, 1, 2, with_neighbour=True).tolist()
+        >>> rank_positions(2, 8, 1, 2, with_neighbor=True).tolist()
         [20, 21, 22, 23, 19]
     """
     share = batch_size // world_size
     places = np.arange(rank * share, (rank + 1) * share, dtype=np.int64)
-    if with_neighbour:
+    if with_neighbor:
         places = np.append(places, (rank * share - 1) % batch_size)
     return step * batch_size + places

@@ -16,8 +16,8 @@ direction take either one by chance. With level = magnitude / 10, at 224 pixels:
 | cutout | a square of 80 pixels x level |
 
 Magnitude 0 is not nothing: factors of 0.1, one bit, inverted images. Lengths in pixels scale with
-the image, where BigVision's stay as at 224. Empty places become grey (128), pixels are the nearest
-ones. Contrast blends with BigVision's grey: not the image's mean but 196, from 224 * 224 / 256.
+the image, where BigVision's stay as at 224. Empty places become gray (128), pixels are the nearest
+ones. Contrast blends with BigVision's gray: not the image's mean but 196, from 224 * 224 / 256.
 """
 
 from collections.abc import Callable
@@ -36,8 +36,8 @@ Matrix = tuple[float, float, float, float, float, float]
 
 FULL_LEVEL = 10.0
 REFERENCE_SIZE = 224
-GREY = 128
-CONTRAST_GREY = 196
+GRAY = 128
+CONTRAST_GRAY = 196
 
 
 def randaug(image: "Image", num_ops: int, magnitude: float, rng: np.random.Generator) -> "Image":
@@ -59,9 +59,9 @@ def cutout_half(level: float, size: int) -> int:
 
 
 def _fill(image: "Image") -> int | tuple[int, ...]:
-    """Grey in the image's mode."""
+    """Gray in the image's mode."""
     bands = len(image.getbands())
-    return GREY if bands == 1 else (GREY,) * bands
+    return GRAY if bands == 1 else (GRAY,) * bands
 
 
 def _affine(image: "Image", matrix: Matrix) -> "Image":
@@ -94,7 +94,7 @@ def _solarize_add(image: "Image", level: float) -> "Image":
 
 
 def _enhance(kind: str) -> Change:
-    """Blend with a degenerate image: no colour, black, or smooth."""
+    """Blend with a degenerate image: no color, black, or smooth."""
 
     def change(image: "Image", level: float) -> "Image":
         from PIL import ImageEnhance
@@ -106,7 +106,7 @@ def _enhance(kind: str) -> Change:
 
 def _contrast(image: "Image", level: float) -> "Image":
     pillow = require_pillow()
-    flat = pillow.new("L", image.size, CONTRAST_GREY).convert(image.mode)
+    flat = pillow.new("L", image.size, CONTRAST_GRAY).convert(image.mode)
     return pillow.blend(flat, image, blend_factor(level))
 
 

@@ -1,4 +1,4 @@
-"""Sets that live on the device: batches are gathered, augmented and normalised there.
+"""Sets that live on the device: batches are gathered, augmented and normalized there.
 
 The host draws a handful of random numbers for each image of the global batch and sends what
 follows from them along with the samples' numbers; nothing waits for the device, and no loop runs
@@ -17,7 +17,7 @@ from flashpoint.lab.data.config import AugmentationConfig, DataConfig
 from flashpoint.lab.data.decode import to_pixels
 from flashpoint.lab.data.image_source import BrokenImageError, Integers, Pixels, Source
 from flashpoint.lab.data.resident_randaug import ResidentRandaug
-from flashpoint.lab.data.streamed import normalise
+from flashpoint.lab.data.streamed import normalize
 from flashpoint.lab.data.transforms import (
     NUM_DRAWS,
     Floats,
@@ -113,7 +113,7 @@ class ResidentAugmenter:
         self._size = stored.images.shape[-1]
         device = stored.images.device
         self._steps = torch.arange(self._size, device=device)
-        self._centres = (2.0 * self._steps + 1.0) / self._size - 1.0  # of pixels, in [-1, 1]
+        self._centers = (2.0 * self._steps + 1.0) / self._size - 1.0  # of pixels, in [-1, 1]
         self._channels = torch.arange(stored.images.shape[1], device=device)[:, None, None]
         self._randaug: ResidentRandaug | None = None
         if config.randaug_ops:
@@ -139,7 +139,7 @@ class ResidentAugmenter:
             plan = self._randaug.plan(draws[:, NUM_DRAWS:])
             plan_numbers = self._send(torch.from_numpy(plan.numbers))
             images = self._randaug(images.to(torch.uint8), plan.counts, plan_numbers)
-        return normalise(images), self._stored.labels[index]
+        return normalize(images), self._stored.labels[index]
 
     def _send(self, tensor: Tensor) -> Tensor:
         """To the device, without waiting for it."""
@@ -186,7 +186,7 @@ class ResidentAugmenter:
     def _zoomed(self, index: Tensor, numbers: Tensor) -> Tensor:
         """Crops resized to the images' size, bilinear; in whole numbers for randaug."""
         scale_x, x, scale_y, y = numbers[:, :, None].unbind(1)  # [b, 1] each
-        columns, rows = self._centres * scale_x + x, self._centres * scale_y + y  # [b, S]
+        columns, rows = self._centers * scale_x + x, self._centers * scale_y + y  # [b, S]
         shape = (len(index), self._size, self._size)
         grid = torch.stack((columns[:, None].expand(shape), rows[..., None].expand(shape)), -1)
         images = self._stored.images[index].to(torch.float32)

@@ -19,7 +19,7 @@ from flashpoint.lab.data.image_source import Integers
 from flashpoint.lab.data.randaug import (
     FULL_LEVEL,
     GEOMETRIC,
-    GREY,
+    GRAY,
     OPERATIONS,
     POINTWISE,
     blend_factor,
@@ -28,7 +28,7 @@ from flashpoint.lab.data.randaug import (
 from flashpoint.shapes import Int, UInt8
 
 OPERATION_DRAWS = 3  # random numbers for one operation: which, then direction, or x and y
-LUMA = (19595, 38470, 7471)  # of red, green and blue in grey, over 65536
+LUMA = (19595, 38470, 7471)  # of red, green and blue in gray, over 65536
 
 _GROUPS = (  # in the order of ``changes`` below
     tuple(POINTWISE),
@@ -133,11 +133,11 @@ class ResidentRandaug:
     def _geometric(self, images: Tensor, numbers: Tensor) -> Tensor:
         sources = self._sources[numbers[0]][:, None].expand(-1, images.shape[1], -1)
         moved = images.flatten(2).gather(2, sources)
-        return moved.masked_fill_(self._is_outside[numbers[0]][:, None], GREY).view_as(images)
+        return moved.masked_fill_(self._is_outside[numbers[0]][:, None], GRAY).view_as(images)
 
     def _cutout(self, images: Tensor, numbers: Tensor) -> Tensor:
         columns, rows = self._is_cut[numbers[1:]]
-        return images.masked_fill(rows[:, None, :, None] & columns[:, None, None, :], GREY)
+        return images.masked_fill(rows[:, None, :, None] & columns[:, None, None, :], GRAY)
 
     def _autocontrast(self, images: Tensor, numbers: Tensor) -> Tensor:
         """From the darkest and the lightest value to 0 and 255, in fp64 as Python computes it."""
@@ -161,8 +161,8 @@ class ResidentRandaug:
     def _color(self, images: Tensor, numbers: Tensor) -> Tensor:
         if images.shape[1] == 1:
             return images
-        grey = ((images * self._luma).sum(1, keepdim=True) + 0x8000) >> 16
-        return self._blend(grey.float(), images.float())
+        gray = ((images * self._luma).sum(1, keepdim=True) + 0x8000) >> 16
+        return self._blend(gray.float(), images.float())
 
     def _sharpness(self, images: Tensor, numbers: Tensor) -> Tensor:
         """Smooth is the mean of 3 x 3 pixels, the middle five times; the edge stays as it is."""
@@ -188,7 +188,7 @@ def _sources(level: float, size: int) -> Integers:
 
     Even rows are for the level, odd ones for the other direction.
     """
-    first = GREY + 1  # so that no pixel's number is that of an empty place
+    first = GRAY + 1  # so that no pixel's number is that of an empty place
     numbers = np.arange(first, first + size * size, dtype=np.int32).reshape(size, size)
     image = require_pillow().fromarray(numbers)
     moved = [

@@ -58,7 +58,7 @@ class ShardIndex:
     values: Sequence[str]
     names: dict[str, str]
     damage: str = ""
-    num_unlabelled: int = 0
+    num_unlabelled: int = 0  # spelled as stored indices have it
     readable: float = 1.0
 
 
@@ -69,7 +69,7 @@ class _Samples:
     rows: list[tuple[int, int, int]] = field(default_factory=list)
     values: dict[str, int] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
-    unlabelled: list[str] = field(default_factory=list)
+    unlabeled: list[str] = field(default_factory=list)
 
     def add(self, image: Member, label: str, name: str | None) -> None:
         code = self.values.setdefault(label, len(self.values))
@@ -79,8 +79,8 @@ class _Samples:
 
     def index(self, damage: str, readable: float) -> ShardIndex:
         offsets, sizes, codes = np.array(self.rows, dtype=np.int64).reshape(-1, 3).T.copy()
-        values, unlabelled = tuple(self.values), len(self.unlabelled)
-        return ShardIndex(offsets, sizes, codes, values, self.names, damage, unlabelled, readable)
+        values, unlabeled = tuple(self.values), len(self.unlabeled)
+        return ShardIndex(offsets, sizes, codes, values, self.names, damage, unlabeled, readable)
 
 
 def index_shards(shards: Sequence[Path]) -> list[ShardIndex]:
@@ -123,8 +123,8 @@ def scan(shard: Path) -> ShardIndex:
                 readable = 0.0 if key.is_cut else key.position / length
             else:
                 _add_sample(samples, handle, key, [m for m in group if isinstance(m, Member)])
-    if unlabelled := samples.unlabelled:
-        damage.append(f"{len(unlabelled)} images without a label, as {unlabelled[0]}")
+    if unlabeled := samples.unlabeled:
+        damage.append(f"{len(unlabeled)} images without a label, as {unlabeled[0]}")
     return samples.index("; ".join(damage), readable)
 
 
@@ -160,7 +160,7 @@ def _add_sample(samples: _Samples, handle: int, key: str, parts: Sequence[Member
     candidates = (texts.get("cls"), facts.get("label"), texts.get("txt"))
     label = next((str(value) for value in candidates if _is_label(value)), None)
     if label is None:
-        samples.unlabelled.append(image.name)
+        samples.unlabeled.append(image.name)
         return
     match = WORDNET_ID.search(texts.get("json", "")) or WORDNET_ID.search(key)
     class_name = facts.get("class_name")

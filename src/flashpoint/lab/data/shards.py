@@ -210,7 +210,7 @@ def _split_word(name: str) -> str:
 
 
 def _lost_share(indices: Sequence[ShardIndex]) -> float:
-    """The samples that are unlabelled or behind a damage, as a share of all."""
+    """The samples that are unlabeled or behind a damage, as a share of all."""
     kept = np.array([len(index.offsets) for index in indices], dtype=np.float64)
     found = kept + [index.num_unlabelled for index in indices]
     whole = _whole_counts(found, np.array([index.readable for index in indices]))

@@ -109,7 +109,7 @@ def _as_it_is(decoded: Any) -> Any:
     return decoded
 
 
-def normalise(images: Tensor) -> Tensor:
+def normalize(images: Tensor) -> Tensor:
     """uint8 to float in [-1, 1]."""
     return images.to(torch.float32).div_(127.5).sub_(1.0)
 
@@ -121,7 +121,7 @@ def upload(batches: Iterable[Decoded], device: torch.device) -> Iterator[Decoded
     """
     if device.type != "cuda":
         for batch in batches:
-            images, labels = normalise(batch.images.to(device)), batch.labels.to(device)
+            images, labels = normalize(batch.images.to(device)), batch.labels.to(device)
             yield batch._replace(images=images, labels=labels)
         return
     stream = torch.cuda.Stream(device)
@@ -141,7 +141,7 @@ class _Copied:
     def __init__(self, batch: Decoded, stream: torch.cuda.Stream, device: torch.device) -> None:
         self._device = device
         with torch.cuda.stream(stream):
-            images = normalise(batch.images.to(device, non_blocking=True))
+            images = normalize(batch.images.to(device, non_blocking=True))
             labels = batch.labels.to(device, non_blocking=True)
             self._batch = batch._replace(images=images, labels=labels)
             self._done = stream.record_event()

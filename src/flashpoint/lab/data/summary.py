@@ -53,7 +53,7 @@ class Summary:
         return f"{low}" if low == high else f"{low} to {high}, median {int(np.median(counts))}"
 
 
-def summarise(
+def summarize(
     where: str, split: str | None = None, labels: str | None = None
 ) -> tuple[list[Summary], dict[str, str]]:
     """One split of what a text names, or those it has for training and validation.

@@ -3,7 +3,7 @@
 - Validation: which part of it is seen, brought to the model's size. Bilinear with antialiasing.
   Only the part that is kept is computed, so that an image of any shape costs the same.
 - Training: crop, flip and randaug, in the workers for a streamed set.
-- Training, a whole batch: mixup, every image and target blended with the neighbour's.
+- Training, a whole batch: mixup, every image and target blended with the neighbor's.
 
 The inception crop follows the sampler that BigVision uses: the ratio of the sides is uniform in
 [3/4, 4/3], then the height is uniform among those that keep the area in [min_area, 1] and the crop
@@ -45,7 +45,7 @@ def view_of(source: Source, config: DataConfig) -> View:
 def view_box(view: View, width: int, height: int, size: int) -> Box:
     """Left, top, right and bottom of the part that is seen, in pixels of the image.
 
-    "crop" brings the short side to round(256/224 * size) and keeps the centre, "squash" both
+    "crop" brings the short side to round(256/224 * size) and keeps the center, "squash" both
     sides, "whole" keeps all. Sides are rounded to whole pixels as if the resized image were made.
 
     Example:
@@ -180,7 +180,7 @@ def mixup(
     seed: int,
     step: int,
     *,
-    neighbour: tuple[Float[Tensor, "1 C S S"], Float[Tensor, "1 K"]] | None = None,
+    neighbor: tuple[Float[Tensor, "1 C S S"], Float[Tensor, "1 K"]] | None = None,
 ) -> tuple[Float[Tensor, "B C S S"], Float[Tensor, "B K"]]:
     """Both blended: ``l * x + (1 - l) * x rolled by one``, where l follows from (seed, step).
 
@@ -188,8 +188,8 @@ def mixup(
         images, targets: of one rank, on any device; targets one-hot.
         p: of Beta(p, p); 0 gives back what came in.
         seed, step: of the run and the batch.
-        neighbour: image and target that stand before the first in the global batch, from
-            ``Batch.neighbour``. None: the last of this batch, which is right on one rank.
+        neighbor: image and target that stand before the first in the global batch, from
+            ``Batch.neighbor``. None: the last of this batch, which is right on one rank.
 
     Example:
         >>> import torch
@@ -200,7 +200,7 @@ def mixup(
     share = mixup_share(p, seed, step)
     if share == 1.0:
         return images, targets
-    first = (images[-1:], targets[-1:]) if neighbour is None else neighbour
+    first = (images[-1:], targets[-1:]) if neighbor is None else neighbor
     mixed = [
         share * own + (1.0 - share) * cat((before, own[:-1]))
         for own, before in zip((images, targets), first, strict=True)

@@ -1,6 +1,6 @@
 """Attention as pictures: maps over images, statistics as heat maps; matplotlib draws them.
 
-The paper is transparent and the ink a grey that reads on white and on black alike.
+The paper is transparent and the ink a gray that reads on white and on black alike.
 """
 
 import math
@@ -110,7 +110,7 @@ def draw_statistics(statistics: AttentionStatistics, file: Path) -> None:
 
 
 def _show_cells(axes: Any, values: Any, title: str) -> None:
-    """Coloured cells with their numbers."""
+    """Colored cells with their numbers."""
     low = np.nanmin(values, initial=0.0)
     high = max(np.nanmax(values, initial=low), low + 1e-9)
     axes.imshow(values, cmap="Oranges", vmin=low, vmax=low + 1.6 * (high - low), aspect="auto")
@@ -126,8 +126,8 @@ def _show_cells(axes: Any, values: Any, title: str) -> None:
 
 def _pixels(image: Tensor) -> Any:
     """[S, S, 3] in [0, 1] of an image [C, S, S] in [-1, 1]."""
-    colour = image.expand(3, -1, -1) if image.shape[0] == 1 else image
-    return ((colour.permute(1, 2, 0).float() + 1) / 2).clamp(0, 1).numpy()
+    color = image.expand(3, -1, -1) if image.shape[0] == 1 else image
+    return ((color.permute(1, 2, 0).float() + 1) / 2).clamp(0, 1).numpy()
 
 
 def _stretch(heat: Tensor) -> Any:

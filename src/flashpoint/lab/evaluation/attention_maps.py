@@ -32,7 +32,7 @@ class AttentionMaps:
     Attributes:
         images: what the model saw, [B, C, S, S], values in [-1, 1].
         layers: their numbers, from 0.
-        maps: by layer, [B, rows of patches, columns of patches], not normalised.
+        maps: by layer, [B, rows of patches, columns of patches], not normalized.
         reading: "received": mean over queries; "class token": its row.
     """
 

@@ -34,7 +34,7 @@ class HeadStatistics:
             nothing but zeros, which a kernel could skip; smaller tiles at the edges count too.
         empty_rows: share of queries all of whose weights are zero.
         mass: sum of a query's weights; 1 for softmax.
-        entropy: of a query's weights, normalised, in nats; empty rows left out, None if all are.
+        entropy: of a query's weights, normalized, in nats; empty rows left out, None if all are.
         is_dead: no query of any image has any mass to speak of.
     """
 

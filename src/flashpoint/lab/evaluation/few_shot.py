@@ -1,6 +1,6 @@
 """The few-shot probe: how well a linear reader learns from a few images a class.
 
-Frozen features of ``shots`` images a class, standardised by their own mean and deviation, one
+Frozen features of ``shots`` images a class, standardized by their own mean and deviation, one
 large constant feature for the bias, targets of -1 and +1, ridge regression, the largest answer.
 Systems are solved in fp64, so that the two ways to write them agree.
 """
@@ -89,7 +89,7 @@ def choose_shots(labels: Integers, num_classes: int, shots: int, seed: int) -> I
 def fit_ridge(
     x: Float[Tensor, "N D"], y: Float[Tensor, "N C"], l2: float = L2
 ) -> Float[Tensor, "D C"]:
-    """w that minimises ``|x w - y|^2 + l2 |w|^2``, from the smaller of the two systems."""
+    """w that minimizes ``|x w - y|^2 + l2 |w|^2``, from the smaller of the two systems."""
     return fit_primal(x, y, l2) if x.shape[0] >= x.shape[1] else fit_dual(x, y, l2)
 
 

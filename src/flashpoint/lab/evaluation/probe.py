@@ -25,7 +25,7 @@ Count = Callable[[int, int], None]
 
 
 def probe_config(config: DataConfig, where: str, classes: str | None = None) -> DataConfig:
-    """How the probe reads images: both sides to 256/224 of the size, then the centre; as they
+    """How the probe reads images: both sides to 256/224 of the size, then the center; as they
     are if they live in memory at the model's size; never augmented.
 
     A file with their classes takes the place of the run's, which holds for its own data only.

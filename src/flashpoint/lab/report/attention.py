@@ -103,6 +103,6 @@ def _matrix(heads: Sequence[Row], name: str) -> list[list[float | None]]:
 
 
 def _greatest(matrix: Sequence[Sequence[float | None]]) -> float:
-    """The upper end of the colours; never zero."""
+    """The upper end of the colors; never zero."""
     found = max((v for row in matrix for v in row if v is not None), default=0.0)
     return found if found > 0 and math.isfinite(found) else 1.0

@@ -1,6 +1,6 @@
 """A chart of findings as a figure of the page, and what its pictures share with it.
 
-A series keeps its colour and its mark in all charts of a study, the activations in all studies:
+A series keeps its color and its mark in all charts of a study, the activations in all studies:
 softmax is blue everywhere.
 """
 
@@ -50,9 +50,9 @@ class Point(NamedTuple):
 
 
 def assign_places(charts: Sequence[Chart]) -> dict[str, int]:
-    """Which of the ``NUM_SERIES`` colours and marks each name has in all these charts.
+    """Which of the ``NUM_SERIES`` colors and marks each name has in all these charts.
 
-    A dashed series whose name begins with that of another one has its colour: theory beside
+    A dashed series whose name begins with that of another one has its color: theory beside
     what was measured. Where names are many, those that share a place are in different charts, as
     far as they can be.
     """
@@ -186,7 +186,7 @@ def has_legend(chart: Chart) -> bool:
 
 
 def legend_of(chart: Chart) -> list[Series]:
-    """Those that the legend names: all but theory in the colour of what was measured."""
+    """Those that the legend names: all but theory in the color of what was measured."""
     measured = [one.name for one in chart.series if not one.is_dashed]
     return [one for one in chart.series if not (one.is_dashed and _kin(one.name, measured))]
 

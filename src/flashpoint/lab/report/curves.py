@@ -40,12 +40,12 @@ def curves(runs: Sequence[RunFiles]) -> Html:
 def curves_by_factors(
     runs: Sequence[RunFiles], factors: Sequence[Mapping[str, Factor]], places: Mapping[str, int]
 ) -> Html:
-    """The same of many runs as thin lines, coloured by what a study varies.
+    """The same of many runs as thin lines, colored by what a study varies.
 
     Args:
         runs: of which ``MOST_RUNS`` are drawn, evenly spread.
         factors: of each run.
-        places: of names that have their colour elsewhere, as ``assign_places`` gives them.
+        places: of names that have their color elsewhere, as ``assign_places`` gives them.
     """
     names = _told_apart(factors)
     shown = spread(list(zip(runs, factors, strict=True)), MOST_RUNS)
@@ -60,13 +60,13 @@ def curves_by_factors(
         f"{len(shown)} of {len(runs)} runs, evenly chosen. " if len(shown) < len(runs) else ""
     )
     by = " and ".join(name.replace("_", " ") for name in names)
-    colored = f"Coloured by {by}; a" if by else "A"
+    colored = f"Colored by {by}; a" if by else "A"
     note = f"{left_out}{colored} line names its run where the pointer is."
     return join([tag("p", note, class_="note"), _panels(drawn)])
 
 
 def _told_apart(factors: Sequence[Mapping[str, Factor]]) -> list[str]:
-    """Factors that a colour stands for: those that vary but the seed, while colours suffice."""
+    """Factors that a color stands for: those that vary but the seed, while colors suffice."""
     every = dict.fromkeys(name for stands in factors for name in stands if name != "seed")
     varied = [name for name in every if len({stands.get(name) for stands in factors}) > 1]
     for end in range(len(varied), 1, -1):

@@ -1,7 +1,7 @@
-"""Figures as data: plotly draws them in the browser, in the colours of the page's theme.
+"""Figures as data: plotly draws them in the browser, in the colors of the page's theme.
 
-A figure is traces and axes without colours for paper, ink and grid: the page's script takes those
-from the style sheet, so that light, dark and print each look right. Colours of series are names
+A figure is traces and axes without colors for paper, ink and grid: the page's script takes those
+from the style sheet, so that light, dark and print each look right. Colors of series are names
 of the style sheet's variables (``SERIES``). Names and titles go through ``plain``, since plotly
 takes some markup in them for its own.
 """
@@ -112,7 +112,7 @@ def heat_figure(
     form: str,
     limits: tuple[float, float],
 ) -> Figure:
-    """A matrix of numbers as coloured cells with the numbers in them; None stays blank."""
+    """A matrix of numbers as colored cells with the numbers in them; None stays blank."""
     trace = {
         "type": "heatmap",
         "z": [list(row) for row in values],

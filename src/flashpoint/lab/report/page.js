@@ -6,15 +6,15 @@
   let chosen = null; // "light" or "dark" once the reader has chosen
 
   const probe = document.head.appendChild(document.createElement("span"));
-  /* The colour that a variable of the style sheet means in this theme. */
+  /* The color that a variable of the style sheet means in this theme. */
   const value = (name) => {
     probe.style.color = `var(${name})`;
     return getComputedStyle(probe).color;
   };
 
-  /* Replace names of the style sheet's variables, where a colour belongs, by their colours. */
+  /* Replace names of the style sheet's variables, where a color belongs, by their colors. */
   const resolve = (item) => {
-    if (Array.isArray(item)) return item; // numbers and texts, never colours
+    if (Array.isArray(item)) return item; // numbers and texts, never colors
     if (!item || typeof item !== "object") return item;
     return Object.fromEntries(Object.entries(item).map(([key, inner]) =>
       [key, /color$/.test(key) && String(inner).startsWith("--") ? value(inner) : resolve(inner)]));

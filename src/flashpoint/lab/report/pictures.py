@@ -30,7 +30,7 @@ COLORS = (
     *("#D55E00", "#0072B2", "#009E73", "#AA4499"),
     *("#E69F00", "#56B4E9", "#222222", "#7F7F7F"),
 )
-"""By place, as the page's: colour-blind readers tell them apart; marks help on grey paper."""
+"""By place, as the page's: color-blind readers tell them apart; marks help on gray paper."""
 MARKS = ("o", "s", "D", "^", "v", "P", "p", "*")
 INK, MUTED, RULE = "#1B1F24", "#4B5563", "#E5E7EB"
 SIZE = (4.6, 3.1)  # inches: a column of a paper

@@ -21,7 +21,7 @@ MARGIN = 0.18
 
 
 def badge(word: Word) -> Html:
-    """The verdict: never by colour alone."""
+    """The verdict: never by color alone."""
     sign = tag("span", SIGNS[word], aria_hidden="true")
     return tag("span", sign, f" {word}", class_=f"badge {word}")
 

@@ -35,7 +35,7 @@ class Series:
 
     Attributes:
         is_dashed: drawn dashed, as theory beside measurement is. Where its name begins with that
-            of another series, it has that one's colour and no entry in the legend: the caption
+            of another series, it has that one's color and no entry in the legend: the caption
             says what it is.
         has_line: points are joined.
     """

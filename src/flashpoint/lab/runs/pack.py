@@ -125,6 +125,12 @@ def is_packed(study: Path) -> bool:
     return exists(study / names.TRIALS)
 
 
+def packed_in(folder: Path) -> Path | None:
+    """The study whose pack holds the trial of this folder; None if there is none."""
+    study = folder.parent
+    return study if _may_be_packed(study) and folder.name in _read(study / names.TRIALS) else None
+
+
 def pack(study: Path, trials: Sequence[str]) -> None:
     """Put all files of a study's trials into its pack, then remove their folders.
 
@@ -153,14 +159,17 @@ def pack(study: Path, trials: Sequence[str]) -> None:
 
 
 def unpack(study: Path) -> int:
-    """Make the folders of a study's trials again, then remove its pack; gives how many."""
+    """Make the folders of a study's trials again, then remove its pack; gives how many.
+
+    What lies in such a folder and is no record, as a report of the trial, stays there.
+    """
     file = study / names.TRIALS
     if not is_packed(study):
         raise InputError(f"{study} is not packed: it has no {names.TRIALS}.")
     packed = {
         trial: {n: _decode(c) for n, c in files.items()} for trial, files in _read(file).items()
     }
-    _require_same(study, {trial: _collect(study / trial) for trial in packed})
+    _require_same(study, {trial: _collect(study / trial, strict=False) for trial in packed})
     for trial, files in packed.items():
         for name, content in files.items():
             replace_file(study / trial / name, content)
@@ -172,14 +181,21 @@ def unpack(study: Path) -> int:
     return len(packed)
 
 
-def _collect(folder: Path) -> Files:
-    """All files of a trial's folder, in the order of a pack; refused where one would be lost."""
+def _collect(folder: Path, *, strict: bool = True) -> Files:
+    """All records in a trial's folder, in the order of a pack.
+
+    Args:
+        folder: of the trial.
+        strict: refuse other files, which a pack would lose; else they are passed over.
+    """
     found: Files = {}
     for path in [folder, *sorted(folder.rglob("*"))]:
         name = path.relative_to(folder).as_posix()
         if any(fnmatch.fnmatchcase(path.name, pattern) for pattern in _PASSING):
             continue
         is_folder = name in (".", names.ATTENTION)
+        if _rank(name) is None and not is_folder and not strict:
+            continue
         if path.is_symlink() or (_rank(name) is None and not is_folder):
             raise InputError(
                 f"{path} is no record of a trial, and a pack would lose it. Leave the study as it "

@@ -11,7 +11,7 @@ Where powers of relu are divided by their sum, so is a row whose largest score i
 than usual: its weights are made again in backward, and the less is left of a score's products, the
 more its last digits say of the weights' shares.
 
-With norms in 16 bits this cannot be had: the normalised q and k are rounded to 16 bits, and one
+With norms in 16 bits this cannot be had: the normalized q and k are rounded to 16 bits, and one
 score in a hundred is that near. There the reference at the same dtype rounds them alike, and its
 error, of which twice is allowed, holds the same jumps.
 """

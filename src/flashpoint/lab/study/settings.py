@@ -54,8 +54,8 @@ _VISION: Mapping[Scale, tuple[str, Config]] = {
         "digits",
         {
             **{"model.width": 32, "model.depth": 2, "model.num_heads": 2, "model.mlp_dim": 64},
-            **{"epochs": None, "steps": 40},
-            **{"log_every": 10, "evaluate_every": 40, "checkpoint_every": 40},
+            **{"epochs": None, "steps": 20},
+            **{"log_every": 5, "evaluate_every": 20, "checkpoint_every": 20},
         },
     ),
     "small": (
@@ -78,10 +78,10 @@ _TEXT: Mapping[Scale, tuple[str | None, Config]] = {
                 **{"num_heads": 2, "mlp_dim": 64},
             },
             "data": {"length": 32, "join": False, "pieces": {"vocabulary_size": NUM_PIECES}},
-            **{"steps": 30, "batch_size": 1024, "optimizer": {"lr": 2e-3}},
+            **{"steps": 12, "batch_size": 1024, "optimizer": {"lr": 2e-3}},
             "schedule": {"kind": "cosine", "warmup_share": 0.1, "warmup_steps": 0},
             "precision": "fp32",
-            **{"log_every": 10, "evaluate_every": 30, "checkpoint_every": 30},
+            **{"log_every": 4, "evaluate_every": 12, "checkpoint_every": 12},
         },
     ),
     "small": (

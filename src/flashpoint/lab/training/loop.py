@@ -21,8 +21,8 @@ from flashpoint.lab.runs.names import CHECKPOINTS, METRICS, RECORD
 from flashpoint.lab.runs.record import Record, numbers_of
 from flashpoint.lab.runs.stored import exists, parse_json
 from flashpoint.lab.runs.writing import claim
-from flashpoint.lab.training import checkpoint
-from flashpoint.lab.training.checkpoint import Checkpoint
+from flashpoint.lab.training import checkpoint_tensors
+from flashpoint.lab.training.checkpoint_tensors import Checkpoint
 from flashpoint.lab.training.config import TrainConfig
 from flashpoint.lab.training.device_rate import matrix_rate
 from flashpoint.lab.training.environment import describe_environment
@@ -269,7 +269,7 @@ class _Run:
             def write() -> None:
                 assert self.metrics is not None
                 self.metrics.sync()
-                checkpoint.save(self.out / CHECKPOINTS, saved)
+                checkpoint_tensors.save(self.out / CHECKPOINTS, saved)
                 checkpoints.note_saved(self.out, step)
                 self._prune()
 
@@ -289,7 +289,7 @@ class _Run:
         found: list[Checkpoint | None] = [None]
 
         def read() -> None:
-            found[0] = checkpoint.latest(self.out / CHECKPOINTS, self.progress.say)
+            found[0] = checkpoint_tensors.latest(self.out / CHECKPOINTS, self.progress.say)
             step = found[0].step if found[0] else 0
             self.metrics = Metrics(self.out, step, self.progress.say)
 

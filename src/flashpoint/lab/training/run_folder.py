@@ -24,11 +24,12 @@ from flashpoint.lab.runs.names import (
     SAVED,
     START,
 )
+from flashpoint.lab.runs.pack import packed_in
 from flashpoint.lab.runs.record import Record
 from flashpoint.lab.runs.schema import plain
 from flashpoint.lab.runs.stored import exists, read_text
 from flashpoint.lab.runs.writing import replace_file, writing
-from flashpoint.lab.training import checkpoint, config_file
+from flashpoint.lab.training import checkpoint_tensors, config_file
 from flashpoint.lab.training.task_registry import task_class
 from flashpoint.models.registry import model_config
 
@@ -99,7 +100,7 @@ class Run:
 
         step = self.find_step(which)
         try:
-            weights = checkpoint.load_tensors(self.path / CHECKPOINTS, step, MODEL)
+            weights = checkpoint_tensors.load_tensors(self.path / CHECKPOINTS, step, MODEL)
         except checkpoints.DamagedError as error:
             others = ", ".join(str(other) for other in self.steps if other != step)
             raise InputError(
@@ -175,6 +176,9 @@ def settle(
         identity: of its data, likewise.
         fresh: remove what an earlier run left; refused where files there are not a run's.
     """
+    if (study := packed_in(path)) is not None:
+        _settle_packed(path, study, config, fresh=fresh)
+        return
     if fresh:
         _clear(path, config)
     _require_same_config(path, config)
@@ -189,6 +193,16 @@ def settle(
     if not is_finished:
         with writing(path / CHECKPOINTS):
             (path / CHECKPOINTS).mkdir(exist_ok=True)
+
+
+def _settle_packed(path: Path, study: Path, config: "TrainConfig", *, fresh: bool) -> None:
+    """Leave a trial in its pack if it has finished and may stay; else say how to get it out."""
+    if fresh or Record.read(path) is None:
+        raise InputError(
+            f"{path} is packed. Make its folder again: flashpoint study unpack {study}. Or pass "
+            "another --out."
+        )
+    _require_same_config(path, config)
 
 
 def _clear(path: Path, config: "TrainConfig") -> None:

@@ -145,11 +145,11 @@ class VisionTask:
         """Images, and targets as shares of the classes, mixed if the config says so."""
         p, seed = self.config.data.augmentation.mixup, self.config.seed
         for step, batch in enumerate(self._train.iterate(start), start=start):
-            neighbour = batch.neighbour
-            if neighbour is not None:
-                neighbour = neighbour[0], self._one_hot(neighbour[1])
+            neighbor = batch.neighbor
+            if neighbor is not None:
+                neighbor = neighbor[0], self._one_hot(neighbor[1])
             targets = self._one_hot(batch.labels)
-            yield mixup(batch.images, targets, p, seed, step, neighbour=neighbour)
+            yield mixup(batch.images, targets, p, seed, step, neighbor=neighbor)
 
     def largest_shares(self, batch_size: int) -> list[Callable[[], Batch]]:
         """All batches have the same shapes."""

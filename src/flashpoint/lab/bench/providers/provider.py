@@ -52,24 +52,24 @@ def compiled(function: Callable[P, R]) -> Callable[P, R]:
     return torch.compile(function, fullgraph=True, dynamic=False)
 
 
-def normalise(x: Tensor, gain: Tensor) -> Tensor:
+def normalize(x: Tensor, gain: Tensor) -> Tensor:
     """LayerNorm over the head dim in fp32 (fp64 for fp64), rounded to x's dtype."""
     wide = x if x.dtype == gain.dtype else x.float()
     return F.layer_norm(wide, x.shape[-1:], gain.to(wide.dtype), eps=EPS).to(x.dtype)
 
 
-def normalise_both(q: Tensor, k: Tensor, q_gain: Tensor, k_gain: Tensor) -> tuple[Tensor, Tensor]:
+def normalize_both(q: Tensor, k: Tensor, q_gain: Tensor, k_gain: Tensor) -> tuple[Tensor, Tensor]:
     """Both, so that a compiler sees them together."""
-    return normalise(q, q_gain), normalise(k, k_gain)
+    return normalize(q, q_gain), normalize(k, k_gain)
 
 
-def normalise_first(attend: Attend, case: Case) -> Callable[..., Tensor]:
+def normalize_first(attend: Attend, case: Case) -> Callable[..., Tensor]:
     """The attention behind the norms, which are compiled on a GPU: takes the gains too."""
-    norms = compiled(normalise_both) if case.device == "cuda" else normalise_both
+    norms = compiled(normalize_both) if case.device == "cuda" else normalize_both
 
-    def attend_normalised(
+    def attend_normalized(
         q: Tensor, k: Tensor, v: Tensor, q_gain: Tensor, k_gain: Tensor
     ) -> Tensor:
         return attend(*norms(q, k, q_gain, k_gain), v)
 
-    return attend_normalised
+    return attend_normalized

@@ -33,7 +33,7 @@ class Summary:
     origins: dict[str, tuple[int, int]]
 
 
-def summarise(
+def summarize(
     where: str, split: str | None = None, languages: tuple[str, str] = ("en", "de")
 ) -> tuple[list[Summary], dict[str, str]]:
     """One split of what a text names, or all that it has.

@@ -37,7 +37,7 @@ class TokenSide:
         return np.diff(self.offsets)
 
     def take(self, segments: Integers) -> "TokenSide":
-        """These segments in this order; runs of neighbours are copied at once."""
+        """These segments in this order; runs of neighbors are copied at once."""
         lengths = self.lengths[segments]
         offsets = np.concatenate(([0], np.cumsum(lengths)))
         breaks = np.flatnonzero(np.diff(segments) != 1) + 1

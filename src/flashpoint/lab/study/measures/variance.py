@@ -1,4 +1,4 @@
-"""Variance of attention's output at initialisation, measured with the operator and in a layer.
+"""Variance of attention's output at initialization, measured with the operator and in a layer.
 
 ``moments.py`` says what both should be, and how the numbers are named.
 """

@@ -93,7 +93,7 @@ def _verdicts(outcomes: Sequence[Outcome]) -> list[Verdict]:
             unit="points of top-1, learned less fixed",
         ),
         judge(
-            f"Learned from 0.5, alpha rises by more than {MOVED:g}, towards 1.",
+            f"Learned from 0.5, alpha rises by more than {MOVED:g}, toward 1.",
             [numbers(outcomes, "learned.alpha", alpha="learned from 0.5")],
             (0.5 + MOVED, float("inf")),
             unit="alpha, mean over layers",

@@ -1,4 +1,4 @@
-"""What relu attention needs: the factor, and the regularisation (paper 2's ablation)."""
+"""What relu attention needs: the factor, and the regularization (paper 2's ablation)."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -40,7 +40,7 @@ def translation(scale: Scale) -> Evaluation:
 
 
 def plan(settings: Settings) -> tuple[Trial, ...]:
-    """The vanilla model and the steps towards ReLUFormer."""
+    """The vanilla model and the steps toward ReLUFormer."""
     return tuple(
         trial(
             {"attention": kind, "seed": seed},
@@ -111,7 +111,7 @@ def _verdicts(outcomes: Sequence[Outcome]) -> list[Verdict]:
             unit="BLEU, factor less softmax",
         ),
         judge(
-            "The regularisation helps.",
+            "The regularization helps.",
             [bleu(WHOLE), bleu(FACTOR)],
             (0.0, float("inf")),
             unit="BLEU, with the penalty less without",
@@ -144,7 +144,7 @@ def _chart(outcomes: Sequence[Outcome], number: str, title: str, y_title: str) -
         name=f"relu-attention-{number.rpartition('.')[2]}",
         title=f"{title} of relu attention, step by step",
         caption="Paper 2: without the factor relu attention does not converge, with it it comes "
-        "near softmax, and with the regularisation it passes it.",
+        "near softmax, and with the regularization it passes it.",
         x_title="attention",
         y_title=y_title,
         series=[line(title, points, has_line=False)],
@@ -155,7 +155,7 @@ STUDY = Study(
     name="relu-attention",
     question="What does relu attention need in a translation model?",
     source="paper 2, ablation",
-    claim="Unscaled relu attention fails, the factor makes it work, and the regularisation brings "
+    claim="Unscaled relu attention fails, the factor makes it work, and the regularization brings "
     "it past softmax.",
     plan=plan,
     findings=findings,

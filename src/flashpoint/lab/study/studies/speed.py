@@ -155,7 +155,7 @@ def _kernel_chart(device: str, lines: Mapping[str, Mapping[int, float]]) -> Char
         name=f"speed-kernels-{name_of({'device': device})}".lower(),
         title=f"Attention alone on {device}: times as fast as softmax's best kernel",
         caption="From the stored benchmarks: relu in bf16, every key visible. 1 is as fast. Files "
-        "may be of different commits: neighbours on a line need not be of the same code.",
+        "may be of different commits: neighbors on a line need not be of the same code.",
         x_title="keys",
         y_title="time of softmax over ours",
         series=[

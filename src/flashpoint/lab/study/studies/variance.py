@@ -141,7 +141,7 @@ def _chart(outcomes: Sequence[Outcome], alpha: float) -> Chart:
     drawn = {activation: (activation, alpha) for activation in _DRAWN}
     return Chart(
         name=f"variance-alpha{alpha:g}",
-        title=f"Variance of the output at initialisation, alpha {alpha:g}",
+        title=f"Variance of the output at initialization, alpha {alpha:g}",
         caption="Paper 1 asks for weights of O(1/n), which alpha 1 gives as softmax does; paper 2 "
         "for variance 1, which is alpha 0.5. softmax has no alpha and is in every chart. Dashed: "
         "computed. relu6 lies on relu and is left out.",
@@ -212,7 +212,7 @@ def _moments() -> DataTable:
 
 STUDY = Study(
     name="variance",
-    question="How does the output's variance at initialisation depend on the number of keys?",
+    question="How does the output's variance at initialization depend on the number of keys?",
     source="both papers, theory",
     claim="With alpha 1 relu's variance falls as softmax's does, as 1/n; with paper 2's factor it "
     "is 1 at every n.",

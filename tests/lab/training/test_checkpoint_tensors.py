@@ -13,8 +13,8 @@ import torch
 from flashpoint.lab.runs import checkpoints, writing
 from flashpoint.lab.runs.checkpoints import DamagedError
 from flashpoint.lab.runs.failure import RunError
-from flashpoint.lab.training import checkpoint
-from flashpoint.lab.training.checkpoint import Checkpoint
+from flashpoint.lab.training import checkpoint_tensors
+from flashpoint.lab.training.checkpoint_tensors import Checkpoint
 
 
 def make(step):
@@ -34,11 +34,11 @@ def files(folder):
 
 def test_checkpoint_comes_back_as_it_was(tmp_path):
     saved = make(7)
-    path = checkpoint.save(tmp_path / "checkpoints", saved)
+    path = checkpoint_tensors.save(tmp_path / "checkpoints", saved)
     assert sorted(p.name for p in path.iterdir()) == [
         *("model.safetensors", "optimizer.safetensors", "state.json")
     ]
-    loaded = checkpoint.load(tmp_path / "checkpoints", 7)
+    loaded = checkpoint_tensors.load(tmp_path / "checkpoints", 7)
     assert loaded.state == saved.state
     for part in ("model", "optimizer"):
         mine, theirs = getattr(saved, part), getattr(loaded, part)
@@ -71,13 +71,13 @@ SPOILS = (spoil_truncate, spoil_empty, spoil_flip, spoil_remove)
 @pytest.mark.parametrize("spoil", SPOILS)
 def test_damaged_checkpoint_is_noticed_and_the_one_before_taken(tmp_path, name, spoil):
     for step in (3, 20, 100):
-        checkpoint.save(tmp_path, make(step))
+        checkpoint_tensors.save(tmp_path, make(step))
     spoil(tmp_path / "step_100" / name)
     before = files(tmp_path / "step_100")
     with pytest.raises(DamagedError):
-        checkpoint.load(tmp_path, 100)
+        checkpoint_tensors.load(tmp_path, 100)
     said = []
-    found = checkpoint.latest(tmp_path, said.append)
+    found = checkpoint_tensors.latest(tmp_path, said.append)
     assert found.step == 20
     assert len(said) == 1
     assert said[0].startswith("checkpoint step_100 is damaged (")
@@ -90,54 +90,58 @@ def test_damaged_checkpoint_is_noticed_and_the_one_before_taken(tmp_path, name, 
 def test_state_with_a_number_that_is_not_finite_is_whole(tmp_path):
     """JSON has none: it comes back as null, and is not taken for damage."""
     saved = replace(make(7), state={"loss": math.inf, "seconds": math.nan, "lines": 3})
-    checkpoint.save(tmp_path, saved)
-    assert checkpoint.load(tmp_path, 7).state == {"loss": None, "seconds": None, "lines": 3}
+    checkpoint_tensors.save(tmp_path, saved)
+    assert checkpoint_tensors.load(tmp_path, 7).state == {
+        "loss": None,
+        "seconds": None,
+        "lines": 3,
+    }
 
 
 def test_every_cut_of_every_file_is_noticed(tmp_path):
-    path = checkpoint.save(tmp_path, make(1))
+    path = checkpoint_tensors.save(tmp_path, make(1))
     for file in path.iterdir():
         content = file.read_bytes()
         for length in range(0, len(content), max(1, len(content) // 40)):
             file.write_bytes(content[:length])
             with pytest.raises(DamagedError):
-                checkpoint.load(tmp_path, 1)
+                checkpoint_tensors.load(tmp_path, 1)
         file.write_bytes(content)
-    checkpoint.load(tmp_path, 1)
+    checkpoint_tensors.load(tmp_path, 1)
 
 
 def test_changed_number_in_the_state_is_noticed(tmp_path):
-    path = checkpoint.save(tmp_path, make(1)) / "state.json"
+    path = checkpoint_tensors.save(tmp_path, make(1)) / "state.json"
     content = json.loads(path.read_text())
     content["state"]["seconds"] = 5.0
     path.write_text(json.dumps(content))
     with pytest.raises(DamagedError, match="does not match its checksum"):
-        checkpoint.load(tmp_path, 1)
+        checkpoint_tensors.load(tmp_path, 1)
 
 
 def test_no_whole_checkpoint_is_an_error_that_keeps_them(tmp_path):
     for step in (1, 2):
-        spoil_truncate(checkpoint.save(tmp_path, make(step)) / "state.json")
+        spoil_truncate(checkpoint_tensors.save(tmp_path, make(step)) / "state.json")
     before = files(tmp_path)
     with pytest.raises(RunError, match=r"none of the 2 checkpoints in .* is whole"):
-        checkpoint.latest(tmp_path, print)
+        checkpoint_tensors.latest(tmp_path, print)
     assert files(tmp_path) == before
 
 
 def test_no_checkpoint_is_none(tmp_path):
-    assert checkpoint.latest(tmp_path / "nothing", print) is None
+    assert checkpoint_tensors.latest(tmp_path / "nothing", print) is None
 
 
 def test_steps_are_numbers_not_names(tmp_path):
     for step in (9, 10, 100):
-        checkpoint.save(tmp_path, make(step))
+        checkpoint_tensors.save(tmp_path, make(step))
     (tmp_path / "step_best").mkdir()
     assert checkpoints.saved_steps(tmp_path) == [9, 10, 100]
 
 
 def test_prune_keeps_the_chosen_and_clears_leftovers(tmp_path):
     for step in (1, 2, 3):
-        checkpoint.save(tmp_path, make(step))
+        checkpoint_tensors.save(tmp_path, make(step))
     (tmp_path / ".unfinished_step_4").mkdir()
     (tmp_path / ".unfinished_step_4" / "model.safetensors").write_bytes(b"half")
     checkpoints.prune(tmp_path, {1, 3})
@@ -145,17 +149,17 @@ def test_prune_keeps_the_chosen_and_clears_leftovers(tmp_path):
 
 
 def test_saving_a_step_again_sets_the_damaged_one_aside(tmp_path):
-    path = checkpoint.save(tmp_path, make(1))
+    path = checkpoint_tensors.save(tmp_path, make(1))
     for names in (["damaged_step_1"], ["damaged_step_1", "damaged_step_1_2"]):
         spoil_truncate(path / "model.safetensors")
-        checkpoint.save(tmp_path, make(1))
-        assert checkpoint.load(tmp_path, 1).step == 1
+        checkpoint_tensors.save(tmp_path, make(1))
+        assert checkpoint_tensors.load(tmp_path, 1).step == 1
         assert sorted(p.name for p in tmp_path.iterdir()) == [*names, "step_1"]
 
 
 @pytest.mark.parametrize("fails_at", [1, 2, 3])
 def test_full_disk_leaves_older_checkpoints_and_no_pieces(tmp_path, monkeypatch, fails_at):
-    checkpoint.save(tmp_path, make(1))
+    checkpoint_tensors.save(tmp_path, make(1))
     before, write, calls = files(tmp_path), checkpoints.write, []
 
     def write_until_full(path, content):
@@ -167,7 +171,7 @@ def test_full_disk_leaves_older_checkpoints_and_no_pieces(tmp_path, monkeypatch,
 
     monkeypatch.setattr(checkpoints, "write", write_until_full)
     with pytest.raises(RunError) as error:
-        checkpoint.save(tmp_path, make(2))
+        checkpoint_tensors.save(tmp_path, make(2))
     assert str(error.value).startswith(f"the disk is full: {tmp_path / 'step_2'} was not written.")
     assert "\n" not in str(error.value)
     assert files(tmp_path) == before
@@ -186,14 +190,14 @@ def test_interrupt_while_saving_leaves_no_pieces(tmp_path, monkeypatch):
 
     monkeypatch.setattr(checkpoints, "write", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        checkpoint.save(tmp_path, make(2))
+        checkpoint_tensors.save(tmp_path, make(2))
     assert not list(tmp_path.iterdir())
 
 
 def test_folder_that_may_not_be_written_is_one_line(tmp_path):
     (tmp_path / "checkpoints").write_text("a file is in the way")
     with pytest.raises(RunError, match=r"step_1 cannot be written: File exists\."):
-        checkpoint.save(tmp_path / "checkpoints", make(1))
+        checkpoint_tensors.save(tmp_path / "checkpoints", make(1))
 
 
 def test_replaced_file_is_old_or_new(tmp_path, monkeypatch):
@@ -218,7 +222,7 @@ def test_files_reach_the_disk_before_the_name_does(tmp_path, monkeypatch):
     monkeypatch.setattr(
         Path, "rename", lambda self, to: (events.append(f"rename {to.name}"), rename(self, to))[1]
     )
-    checkpoint.save(tmp_path, make(5))
+    checkpoint_tensors.save(tmp_path, make(5))
     assert events == [
         *("model.safetensors", "optimizer.safetensors", "state.json"),
         *(".unfinished_step_5", "rename step_5", tmp_path.name),
@@ -230,6 +234,6 @@ def _name(descriptor):
 
 
 def test_checkpoints_hold_no_pickle(tmp_path):
-    checkpoint.save(tmp_path, make(1))
+    checkpoint_tensors.save(tmp_path, make(1))
     for content in files(tmp_path).values():
         assert not content.startswith((b"PK", b"\x80"))
