@@ -210,8 +210,9 @@ def _sums_entries() -> Iterator[Entry]:
         yield _gpu_entry(shape, "backward", 1.0, activation=word)
     for mode in ("forward", "backward"):
         yield _gpu_entry(k4, mode, activation=word, causal=True)
+    musts: Mapping[Mode, float] = {"forward": 1.5, "backward": 1.3}
     for shape in VIT_LIMITS:
-        for mode, must in (("forward", 1.5), ("backward", 1.3)):
+        for mode, must in musts.items():
             speed = (SpeedLimit(rivals=BEST_SDPA["cuda"], must=must),)
             yield Entry(
                 shape=shape,
