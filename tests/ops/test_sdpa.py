@@ -1,0 +1,529 @@
+"""``scaled_dot_product_attention`` means what PyTorch's does: with exp and sums it is the same."""
+
+import math
+import random
+import warnings
+from functools import partial
+
+import pytest
+import torch
+import torch.nn.functional as F
+from implementations import HAS_GPU, IMPLEMENTATIONS, device_of, needs_gpu, widest_dtype
+from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention.bias import causal_lower_right, causal_upper_left
+
+from flashpoint import InputError, UnsupportedError, attention, scaled_dot_product_attention
+from flashpoint.ops import check
+from flashpoint.ops.spec import BUILTIN
+
+INF, NAN = math.inf, math.nan
+SDPA = F.scaled_dot_product_attention
+softmax = partial(scaled_dot_product_attention, activation="exp", normalize="sum", floor=0)
+close = partial(torch.testing.assert_close, rtol=1e-9, atol=1e-11)
+
+
+def draw_shapes(rng):
+    """Shapes of query, key, value and scores: any number of batch dims, some to broadcast."""
+    rank = rng.choice([2, 3, 3, 4, 4, 4, 5, 6])
+    gqa = rank > 2 and rng.random() < 0.3
+    outer = [rng.randint(1, 3) for _ in range(rank - 2)]
+    lengths = (rng.randint(1, 7), rng.randint(1, 7))
+    E, Ev = rng.choice([1, 3, 8]), rng.choice([1, 5, 8])
+
+    def fewer(sizes):  # as broadcasting allows: ones, and dims left out in front
+        sizes = [1 if rng.random() < 0.25 else size for size in sizes]
+        return sizes[rng.choice([0, 0, 0, 1]) :]
+
+    heads = rng.randint(1, 3)
+    if gqa:
+        outers = [[*fewer(outer[:-1]), n] for n in (heads * rng.randint(1, 3), heads, heads)]
+    else:
+        outers = [fewer(outer) for _ in range(3)]
+    lasts = [(lengths[0], E), (lengths[1], E), (lengths[1], Ev)]
+    shapes = [(*sizes, *last) for sizes, last in zip(outers, lasts, strict=True)]
+    batch = torch.broadcast_shapes(*(x[:-1] if gqa else x for x in outers[:2]))
+    return shapes, (*batch, *outers[0][-1:], *lengths) if gqa else (*batch, *lengths), gqa
+
+
+def draw_mask(rng, scores):
+    """A mask, is_causal or neither. Some rows see nothing; some values are -inf."""
+    kind = rng.choice(["none", "causal", "bool", "float", "hiding", "rows"])
+    if kind in ("none", "causal"):
+        return {"is_causal": kind == "causal"}
+    shape = [1 if rng.random() < 0.25 else size for size in scores]
+    shape = shape[rng.randint(0, len(shape) - 2) :]
+    if kind == "bool":
+        return {"attn_mask": torch.rand(shape) > 0.4}
+    mask = torch.randn(shape, dtype=torch.float64)
+    if kind == "hiding":
+        mask = mask.masked_fill(torch.rand(shape) > 0.6, -INF)
+    if kind == "rows":
+        mask = mask.masked_fill(torch.rand(*shape[:-1], 1) > 0.6, -INF)
+    return {"attn_mask": mask}
+
+
+def draw_call(seed):
+    """Tensors and options of one call, in fp64."""
+    rng = random.Random(seed)
+    torch.manual_seed(seed)
+    shapes, scores, gqa = draw_shapes(rng)
+    tensors = [torch.randn(shape, dtype=torch.float64) for shape in shapes]
+    if rng.random() < 0.4:  # dense, but in another order
+        tensors = [x.mT.contiguous().mT for x in tensors]
+    options = draw_mask(rng, scores)
+    if gqa:
+        options["enable_gqa"] = True
+    if rng.random() < 0.3:
+        options["scale"] = rng.choice([0.0, 0.3, -1.0])
+    return tensors, options
+
+
+def run(call, tensors, options, dtype=None):
+    """The result of a call, and the gradients of all floating tensors."""
+    options = dict(options)
+    leaves = [x.detach().to(dtype).clone().requires_grad_() for x in tensors]
+    mask = options.get("attn_mask")
+    if mask is not None and mask.is_floating_point():
+        leaves.append(mask.detach().to(dtype).clone().requires_grad_())
+        options["attn_mask"] = leaves[-1]
+    with sdpa_kernel(SDPBackend.MATH):
+        o = call(*leaves[:3], **options)
+    do = torch.linspace(-1, 1, o.numel(), dtype=o.dtype, device=o.device).view(o.shape)
+    return o, *torch.autograd.grad(o, leaves, do)
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_random_call_equals_sdpa(seed):
+    tensors, options = draw_call(seed)
+    expected = run(SDPA, tensors, options)
+    for got, want in zip(run(softmax, tensors, options), expected, strict=True):
+        close(got, want)
+    for got, want in zip(run(softmax, tensors, options, torch.float32), expected, strict=True):
+        assert got.dtype == torch.float32
+        torch.testing.assert_close(got.double(), want, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("impl", IMPLEMENTATIONS)
+@pytest.mark.parametrize("seed", range(1000, 1010))
+def test_every_implementation_equals_sdpa(impl, seed):
+    tensors, options = draw_call(seed)
+    device, dtype = device_of(impl), widest_dtype(impl)
+    tensors = [x.to(device) for x in tensors]
+    options = {n: x.to(device) if isinstance(x, torch.Tensor) else x for n, x in options.items()}
+    expected = run(SDPA, tensors, options)
+    results = run(partial(softmax, impl=impl), tensors, options, dtype)
+    for got, want in zip(results, expected, strict=True):
+        torch.testing.assert_close(got.double(), want, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("seed", range(2000, 2010))
+def test_half_precision_is_as_exact_as_sdpa(seed, dtype):
+    tensors, options = draw_call(seed)
+    tensors = [x.to(dtype).double() for x in tensors]
+    if (mask := options.get("attn_mask")) is not None and mask.is_floating_point():
+        options["attn_mask"] = mask.to(dtype).double()
+    exact = run(SDPA, tensors, options)
+    ours, theirs = (run(call, tensors, options, dtype) for call in (softmax, SDPA))
+    for got, plain, want in zip(ours, theirs, exact, strict=True):
+        assert got.dtype == dtype
+        error, allowed = ((x.double() - want).abs().max() for x in (got, plain))
+        eps = torch.finfo(dtype).eps * max(want.abs().max(), 1)
+        assert error <= 2 * allowed + 4 * eps
+
+
+def triangle(L, S):
+    return torch.ones(L, S, dtype=torch.bool).tril()
+
+
+q, k, v = torch.randn(3, 2, 4, 6, 8, generator=torch.Generator().manual_seed(0)).double()
+few = slice(None), slice(None), slice(4)
+LENGTHS = {"square": (q, k, v), "more keys": (q[few], k, v), "more queries": (q, k[few], v[few])}
+every_length = pytest.mark.parametrize("qkv", LENGTHS.values(), ids=LENGTHS)
+DIVISIONS = {
+    "visible": {},
+    "keys": {"length": "keys", "alpha": 0.5},
+    "number": {"length": 3},
+    "sum": {"normalize": "sum", "activation": "relu4"},
+    "sum over keys": {"normalize": "sum", "length": "keys", "floor": 0.5},
+}
+
+
+@every_length
+@pytest.mark.parametrize("division", DIVISIONS.values(), ids=DIVISIONS)
+def test_causality_counts_from_the_top_left(qkv, division):
+    got = scaled_dot_product_attention(*qkv, is_causal=True, **division)
+    mask = triangle(qkv[0].shape[2], qkv[1].shape[2])
+    close(got, attention(*qkv, mask=mask, **division))
+
+
+@every_length
+def test_causality_with_a_bias_counts_from_the_top_left(qkv):
+    L, S = qkv[0].shape[2], qkv[1].shape[2]
+    for bias in (0.5, torch.randn(4, L, S).double(), torch.randn(L, 1).double()):
+        got = scaled_dot_product_attention(*qkv, is_causal=True, bias=bias)
+        close(got, attention(*qkv, mask=triangle(L, S), bias=bias))
+
+
+@pytest.mark.filterwarnings("ignore:Lower right causal bias will produce NaNs")
+@every_length
+def test_causal_bias_of_pytorch_is_served(qkv):
+    L, S = qkv[0].shape[2], qkv[1].shape[2]
+    upper = scaled_dot_product_attention(*qkv, causal_upper_left(L, S))
+    close(upper, attention(*qkv, mask=triangle(L, S)))
+    lower = scaled_dot_product_attention(*qkv, causal_lower_right(L, S))
+    close(lower, attention(*qkv, causal=True))
+
+
+@pytest.mark.parametrize("activation", BUILTIN)
+def test_added_mask_hides_and_biases_for_every_activation(activation):
+    added = torch.randn(2, 1, 6, 6).double()
+    seen = torch.rand(2, 1, 6, 6) > 0.3
+    seen[0, 0, 2] = False
+    hiding = added.masked_fill(~seen, -INF)
+    tensors, options = (q, k, v), {"attn_mask": hiding}
+    call = partial(scaled_dot_product_attention, activation=activation)
+    got = run(call, tensors, options)
+
+    def by_attention(q, k, v, attn_mask):
+        return attention(q, k, v, activation=activation, mask=seen, bias=attn_mask)
+
+    for ours, want in zip(got, run(by_attention, tensors, {"attn_mask": added}), strict=True):
+        close(ours, want)
+    assert (got[0][0, :, 2] == 0).all()
+    assert (got[-1][~seen] == 0).all()
+
+
+def test_bias_adds_to_an_added_mask():
+    added = torch.randn(6, 6).double()
+    for bias in (2, torch.randn(4, 1, 6).double(), torch.tensor(0.5)):
+        got = scaled_dot_product_attention(q, k, v, added, bias=bias, activation="sigmoid")
+        close(got, attention(q, k, v, bias=added + bias, activation="sigmoid"))
+    coarse = torch.tensor([1.0, -INF] * 3).bfloat16()
+    got = scaled_dot_product_attention(q.float(), k.float(), v.float(), coarse, bias=0.001)
+    seen = coarse > 0
+    want = attention(q, k, v, mask=seen, bias=1.001)
+    torch.testing.assert_close(got.double(), want, rtol=1e-5, atol=1e-5)
+
+
+def test_options_reach_attention():
+    options = {"activation": "silu", "alpha": 0.5, "length": 7, "bias": 0.1, "impl": "reference"}
+    got = scaled_dot_product_attention(q, k, v, None, 0.0, False, 0.3, False, **options)
+    close(got, attention(q, k, v, scale=0.3, **options))
+    got = scaled_dot_product_attention(q[few], k, v, window=(2, 1))
+    close(got, attention(q[few], k, v, window=(2, 1)))
+    got = scaled_dot_product_attention(q, k, v, is_causal=True, window=(2, None))
+    close(got, attention(q, k, v, window=(2, 0)))
+
+
+SIZES = {
+    "no batch": ((0, 3, 4, 8), (0, 3, 6, 8), (0, 3, 6, 8)),
+    "no heads": ((2, 0, 4, 8), (2, 0, 6, 8), (2, 0, 6, 8)),
+    "no queries": ((2, 3, 0, 8), (2, 3, 6, 8), (2, 3, 6, 8)),
+    "no keys": ((2, 3, 4, 8), (2, 3, 0, 8), (2, 3, 0, 8)),
+    "no values": ((2, 3, 4, 8), (2, 3, 6, 8), (2, 3, 6, 0)),
+    "no batch of three": ((0, 4, 8), (0, 6, 8), (0, 6, 8)),
+    "no batch of five": ((2, 0, 3, 4, 8), (2, 0, 3, 6, 8), (2, 0, 3, 6, 8)),
+}
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
+def test_empty_call_equals_sdpa(sizes, is_causal):
+    tensors = [torch.randn(size) for size in sizes]
+    want = run(SDPA, tensors, {"is_causal": is_causal})
+    for ours, theirs in zip(run(softmax, tensors, {"is_causal": is_causal}), want, strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_result_lies_as_sdpas_does():
+    for sizes in ((2, 3, 4, 8), (5, 2, 3, 4, 8), (3, 4, 8), (4, 8)):
+        x = torch.randn(sizes)
+        assert softmax(x, x, x).is_contiguous()
+        assert softmax(x, x, x).shape == SDPA(x, x, x).shape
+
+
+def test_autocast_gives_the_dtype_that_sdpa_gives():
+    x = q.float()
+    with torch.autocast("cpu", torch.bfloat16):
+        for mask in (None, torch.randn(6, 6), torch.randn(6, 6) > 0):
+            ours, theirs = (call(x, x, x.bfloat16(), mask) for call in (softmax, SDPA))
+            assert ours.dtype == theirs.dtype == torch.bfloat16
+            torch.testing.assert_close(ours, theirs, rtol=0.05, atol=0.05)
+        assert softmax(q, k, v).dtype == torch.float64
+
+
+ones = torch.ones(6, 6)
+half = torch.zeros(2, 2, 6, 8).double()
+REFUSED = {
+    "both masks": ({"attn_mask": ones > 0, "is_causal": True}, "both given", ".tril()"),
+    "causal is a number": ({"is_causal": 1}, "is_causal must be True or False", "1"),
+    "gqa is a number": ({"enable_gqa": 1}, "enable_gqa must be True or False", "1"),
+    "causal in a window": (
+        {"query": q[few], "is_causal": True, "window": (2, 0)},
+        "L=4 queries and S=6 keys",
+        "bool attn_mask",
+    ),
+    "mask of integers": ({"attn_mask": ones.long()}, "attn_mask must be bool or fl", "int64"),
+    "mask of bytes": ({"attn_mask": ones.byte()}, "attn_mask must be bool or floating", "uint8"),
+    "mask is a list": ({"attn_mask": [1.0]}, "attn_mask must be a tensor", "[1.0]"),
+    "mask too long": (
+        {"attn_mask": torch.ones(6, 7)},
+        "attn_mask has shape [6, 7]",
+        "does not broadcast to [2, 4, L=6, S=6]",
+    ),
+    "mask widens": ({"attn_mask": torch.ones(3, 2, 4, 6, 6) > 0}, "[3, 2, 4, 6, 6]", "[2, 4,"),
+    "mask elsewhere": ({"attn_mask": ones.to("meta")}, "attn_mask is on meta", "query on"),
+    "mask of +inf": ({"attn_mask": ones * INF}, "attn_mask[0, 0] is inf", "-inf to hide"),
+    "mask of nan": ({"attn_mask": torch.tensor([1.0, NAN, 1, 1, 1, 1])}, "attn_mask[1] is nan"),
+    "bias widens": ({"bias": torch.ones(3, 1, 1, 1)}, "bias has shape [3, 1, 1, 1]", "[2, 4,"),
+    "bias hides": ({"bias": -INF}, "bias must be finite", "mask"),
+    "bias beside a mask hides": ({"bias": -INF, "attn_mask": ones}, "bias must be fin", "mask"),
+    "bias is a word": ({"bias": "x", "attn_mask": ones}, "bias must be a number", "'x'"),
+    "query is a list": ({"query": [1.0]}, "query must be a tensor", "[1.0]"),
+    "key is a vector": ({"key": torch.ones(8)}, "key has 1 dimensions", "2 or more"),
+    "two dims of gqa": ({"value": v[0, 0], "enable_gqa": True}, "value has 2 dim", "heads"),
+    "heads": ({"key": half, "value": half}, "[2, 2, 6, 8]", "enable_gqa=True"),
+    "batches": ({"key": k[[0, 1, 1]]}, "query [2, 4, 6, 8], key [3, 4, 6, 8]", "broadcast"),
+    "heads of gqa": (
+        {"query": q[:, :3], "key": half, "value": half, "enable_gqa": True},
+        "3 heads",
+        "2 heads",
+    ),
+    "batches of gqa": ({"key": k[[0, 1, 1]], "enable_gqa": True}, "key [3, 4, 6, 8]", "broadcast"),
+    "values of gqa": ({"value": half, "enable_gqa": True}, "v has shape [2, 2, 6, 8]", "Hkv=4"),
+    "widths": ({"key": k[..., :7]}, "k has shape [2, 4, 6, 7]", "D=8"),
+    "negative dropout": ({"dropout_p": -0.5}, "dropout_p must lie between 0 and 1", "-0.5"),
+    "dropout of words": ({"dropout_p": "no"}, "dropout_p must be a number", "'no'"),
+}
+
+
+@pytest.mark.parametrize("row", REFUSED.values(), ids=REFUSED)
+def test_wrong_call_is_refused_with_the_numbers(row):
+    changes, *pieces = row
+    with pytest.raises(InputError) as caught:
+        scaled_dot_product_attention(**{"query": q, "key": k, "value": v} | changes)
+    message = str(caught.value)
+    assert all(piece in message for piece in pieces), message
+    assert "\n" not in message
+    assert len(message) <= 250
+
+
+def test_dropout_is_refused_with_the_reason():
+    with pytest.raises(UnsupportedError, match=r"dropout_p=0\.1 drops weights.* Pass 0, as mod"):
+        scaled_dot_product_attention(q, k, v, None, 0.1)
+
+
+@pytest.mark.parametrize("name", ["bias", "mask"])
+def test_attention_names_the_function_for_added_masks(name):
+    with pytest.raises(InputError, match=r"flashpoint\.scaled_dot_product_attention"):
+        attention(q, k, v, **{name: torch.full((6, 6), -INF)})
+
+
+@pytest.fixture
+def in_its_place(monkeypatch):
+    """Puts a function where modules of PyTorch look for SDPA, after its name was used."""
+
+    def put(call):
+        monkeypatch.setattr(F, "scaled_dot_product_attention", call)
+
+    return put
+
+
+MASKS = {
+    "none": {},
+    "bool": {"attn_mask": ~triangle(5, 5)},
+    "float": {"attn_mask": torch.zeros(5, 5).masked_fill(~triangle(5, 5), -INF)},
+    "causal": {"attn_mask": ~triangle(5, 5), "is_causal": True},
+    "padding": {"key_padding_mask": torch.tensor([[False] * 5, [False] * 3 + [True] * 2])},
+}
+MASKS["both"] = MASKS["float"] | {
+    "key_padding_mask": torch.zeros(2, 5).masked_fill(MASKS["padding"]["key_padding_mask"], -INF)
+}
+
+
+@pytest.mark.parametrize("masks", MASKS.values(), ids=MASKS)
+def test_multihead_attention_of_pytorch_runs_with_it(masks, in_its_place):
+    torch.manual_seed(0)
+    module, x = nn.MultiheadAttention(16, 4, batch_first=True).train(), torch.randn(2, 5, 16)
+
+    def outcome():
+        module.zero_grad()
+        o, _ = module(x, x, x, need_weights=False, **masks)
+        o.square().sum().backward()
+        return [o, *(p.grad for p in module.parameters())]
+
+    theirs = outcome()
+    in_its_place(softmax)
+    for ours, want in zip(outcome(), theirs, strict=True):
+        torch.testing.assert_close(ours, want, rtol=1e-4, atol=1e-5)
+    in_its_place(scaled_dot_product_attention)
+    assert not torch.allclose(outcome()[0], theirs[0])
+
+
+def test_dropout_of_a_module_is_refused_in_training_alone(in_its_place):
+    in_its_place(scaled_dot_product_attention)
+    module, x = nn.TransformerDecoderLayer(16, 4, 32, dropout=0.1), torch.randn(5, 2, 16)
+    with pytest.raises(UnsupportedError, match="dropout_p"):
+        module(x, x)
+    assert module.eval()(x, x).shape == x.shape
+
+
+def draw_qkv(*sizes):
+    return [torch.randn(size, dtype=torch.float64) for size in sizes]
+
+
+def hiding_mask(L, S):
+    return torch.randn(L, S).double().masked_fill(torch.rand(L, S) > 0.7, -INF)
+
+
+def draw_dense(L, S):
+    return draw_qkv((2, 4, L, 8), (2, 4, S, 8), (2, 4, S, 3))
+
+
+COMPILED = {
+    "plain": lambda L, S: (draw_dense(L, S), {}),
+    "more keys": lambda L, S: (draw_dense(L, S), {"is_causal": True}),
+    "more queries": lambda L, S: (draw_dense(S, L), {"is_causal": True}),
+    "bool": lambda L, S: (draw_dense(L, S), {"attn_mask": torch.rand(2, 1, L, S) > 0.3}),
+    "added": lambda L, S: (draw_dense(L, S), {"attn_mask": hiding_mask(L, S)}),
+    "three": lambda L, S: (draw_qkv((3, L, 8), (3, S, 8), (3, S, 3)), {}),
+    "broadcast": lambda L, S: (draw_qkv((2, 1, L, 8), (1, 3, S, 8), (3, S, 3)), {}),
+    "grouped": lambda L, S: (
+        draw_qkv((2, 3, 4, L, 8), (1, 3, 2, S, 8), (1, 3, 2, S, 3)),
+        {"enable_gqa": True, "attn_mask": hiding_mask(L, S)},
+    ),
+}
+
+
+@pytest.mark.parametrize("draw", COMPILED.values(), ids=COMPILED)
+def test_compiled_call_is_one_graph_for_all_lengths(draw):
+    torch._dynamo.reset()
+    compiled = torch.compile(softmax, fullgraph=True, dynamic=True, backend="aot_eager")
+    run(compiled, *draw(5, 7))
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        for L, S in ((6, 9), (3, 4)):
+            tensors, options = draw(L, S)
+            got, want = run(compiled, tensors, options), run(SDPA, tensors, options)
+            for ours, theirs in zip(got, want, strict=True):
+                close(ours, theirs)
+
+
+def test_compiled_causal_call_keeps_the_length_of_all_keys():
+    torch._dynamo.reset()
+    call = partial(scaled_dot_product_attention, length="keys", is_causal=True)
+    compiled = torch.compile(call, fullgraph=True, dynamic=True, backend="aot_eager")
+    for L, S in ((5, 7), (4, 9), (9, 4)):
+        tensors = draw_dense(L, S)
+        close(compiled(*tensors), call(*tensors))
+
+
+class Attends(nn.Module):
+    def forward(self, query, key, value, attn_mask):
+        return softmax(query, key, value, attn_mask)
+
+
+def test_exported_call_serves_other_lengths():
+    L, S = torch.export.Dim("L", min=2, max=64), torch.export.Dim("S", min=2, max=64)
+    shapes = ({2: L}, {2: S}, {2: S}, {0: L, 1: S})
+
+    def inputs(L, S):
+        return (*draw_dense(L, S), hiding_mask(L, S))
+
+    program = torch.export.export(Attends(), inputs(5, 7), dynamic_shapes=shapes)
+    given = inputs(9, 4)
+    close(program.module()(*given), SDPA(*given))
+
+
+def test_gradients_of_gradients_are_those_of_sdpa():
+    tensors = [x[:1, :1, :3].clone().requires_grad_() for x in (q, k, v)]
+    added = torch.randn(3, 3).double().masked_fill(torch.eye(3) > 0, -INF).requires_grad_()
+    call = partial(softmax, impl="reference")
+    with sdpa_kernel(SDPBackend.MATH):
+        grads = [
+            torch.autograd.grad(c(*tensors, added).square().sum(), tensors, create_graph=True)
+            for c in (call, SDPA)
+        ]
+        ours, theirs = (
+            torch.autograd.grad(sum(g.square().sum() for g in group), [*tensors, added])
+            for group in grads
+        )
+    for got, want in zip(ours, theirs, strict=True):
+        close(got, want)
+
+
+@pytest.fixture
+def told(monkeypatch):
+    """Calls a function as the first of a process; gives the warnings about its layout."""
+
+    def collect(call, *args, **options):
+        monkeypatch.setattr(check, "_told_of_layout", False)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for _ in range(2):
+                call(*args, **options)
+        return [str(w.message) for w in caught if "[B, L, H, D]" in str(w.message)]
+
+    return collect
+
+
+@pytest.mark.parametrize("call", [attention, scaled_dot_product_attention])
+def test_heads_and_tokens_the_wrong_way_round_are_noticed_once(call, told):
+    x = torch.randn(2, 100, 8, 16)  # [B, L, H, D]
+    (message,) = told(call, x, x, x)
+    assert "[2, 100, 8, 16]" in message
+    assert "100 heads of 8 tokens" in message
+    assert ".transpose(1, 2)" in message
+    assert "\n" not in message
+    qkv = torch.randn(2, 100, 3, 8, 16)
+    assert told(call, *qkv.unbind(2))
+    if call is attention:
+        assert told(call, x, x[:, :, :4], x[:, :, :4])  # queries' heads share keys
+
+
+UNNOTICED = {
+    "as it should be": (torch.randn(2, 8, 100, 16),) * 3,
+    "few tokens, transposed": (torch.randn(2, 4, 8, 16).transpose(1, 2),) * 3,
+    "one token": (torch.randn(2, 8, 1, 16),) * 3,
+    "as many tokens as heads": (torch.randn(2, 8, 8, 16),) * 3,
+    "decoding": (torch.randn(2, 8, 1, 16), *[torch.randn(2, 8, 100, 16)] * 2),
+    "decoding of few": (torch.randn(2, 8, 4, 16), *[torch.randn(2, 8, 5, 16)] * 2),
+    "shared keys": (torch.randn(2, 8, 4, 16), *[torch.randn(2, 2, 4, 16)] * 2),
+}
+
+
+@pytest.mark.parametrize("tensors", UNNOTICED.values(), ids=UNNOTICED)
+def test_usual_layouts_are_no_cause_for_warnings(tensors, told):
+    assert told(attention, *tensors) == []
+
+
+def test_batch_of_three_dims_is_no_cause_for_warnings(told):
+    assert told(scaled_dot_product_attention, *[torch.randn(32, 8, 16)] * 3) == []
+
+
+def test_compiled_call_says_nothing_of_layout(told):
+    torch._dynamo.reset()
+    x = torch.randn(2, 100, 8, 16)
+    assert told(torch.compile(attention, fullgraph=True, backend="aot_eager"), x, x, x) == []
+
+
+@pytest.mark.gpu
+@needs_gpu
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_gpu_does_not_wait_to_read_masks(dtype):
+    device = device_of("triton") if HAS_GPU else None
+    tensors = [torch.randn(2, 4, 96, 64, device=device, dtype=dtype) for _ in range(3)]
+    added = torch.zeros(96, 96, device=device, dtype=dtype).masked_fill(
+        torch.ones(96, 96, device=device).triu(1) > 0, -INF
+    )
+    expected = SDPA(*tensors, is_causal=True)
+    call = partial(softmax, *tensors)
+    call(attn_mask=added)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        results = [call(attn_mask=added), call(attn_mask=added == 0), call(is_causal=True)]
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    for got in results:
+        torch.testing.assert_close(got, expected, rtol=0.02, atol=0.02)
