@@ -195,16 +195,30 @@ def test_added_mask_hides_and_biases_for_every_activation(activation):
     assert (got[-1][~seen] == 0).all()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_lowest_number_hides_from_sums_as_in_sdpa(dtype):
+    added = torch.zeros(6, 6).masked_fill(~triangle(6, 6), torch.finfo(dtype).min).to(dtype)
+    tensors = [x.to(dtype) for x in (q, k, v)]
+    eps = torch.finfo(dtype).eps
+    torch.testing.assert_close(
+        softmax(*tensors, added), SDPA(*tensors, added), rtol=4 * eps, atol=4 * eps
+    )
+
+
 def test_bias_adds_to_an_added_mask():
     added = torch.randn(6, 6).double()
     for bias in (2, torch.randn(4, 1, 6).double(), torch.tensor(0.5)):
         got = scaled_dot_product_attention(q, k, v, added, bias=bias, activation="sigmoid")
         close(got, attention(q, k, v, bias=added + bias, activation="sigmoid"))
-    coarse = torch.tensor([1.0, -INF] * 3).bfloat16()
-    got = scaled_dot_product_attention(q.float(), k.float(), v.float(), coarse, bias=0.001)
-    seen = coarse > 0
-    want = attention(q, k, v, mask=seen, bias=1.001)
-    torch.testing.assert_close(got.double(), want, rtol=1e-5, atol=1e-5)
+
+
+def test_sum_of_mask_and_bias_is_not_rounded():
+    coarse = torch.tensor([8.0, -INF] * 3).bfloat16()
+    call = partial(scaled_dot_product_attention, *(x.bfloat16() for x in (q, k, v)))
+    got = call(coarse, bias=0.015, scale=0, activation="exp")
+    mean = v.bfloat16().double()[:, :, coarse > 0].mean(2, keepdim=True)
+    want = (math.exp(8.015) * mean).expand(got.shape)
+    torch.testing.assert_close(got.double(), want, rtol=0.006, atol=0)
 
 
 def test_options_reach_attention():

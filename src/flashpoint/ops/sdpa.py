@@ -177,19 +177,13 @@ def _fold_inputs(
     """q, k and v in four dims, and what the result has before its last two."""
     named = {"query": query, "key": key, "value": value}
     for name, x in named.items():
-        check_tensor(name, x)
-        if x.dim() < 2 + enable_gqa:
-            heads = "heads H, " if enable_gqa else ""
-            raise InputError(
-                f"{name} has {x.dim()} dimensions, shape {list(x.shape)}; expected "
-                f"{2 + enable_gqa} or more: {heads}tokens and width come last."
-            )
+        _check_rank(name, x, 3 if enable_gqa else 2)
     before = [x.shape[:-2] for x in named.values()]
-    as_they_are = before[0] == before[1] == before[2] and len(before[0]) == 2
-    if as_they_are:
+    alike = [x[:-1] for x in before] if enable_gqa else before
+    if len(before[0]) == 2 and alike[0] == alike[1] == alike[2]:
         return query, key, value, tuple(before[0])
     if enable_gqa:
-        batch = _broadcast([x[:-1] for x in before], named, enable_gqa)
+        batch = _broadcast(alike, named, enable_gqa)
         q, k, v = (_fold(x, batch, enable_gqa) for x in named.values())
         return q, k, v, (*batch, q.shape[1])
     outer = _broadcast(before, named, enable_gqa)
@@ -201,6 +195,16 @@ def _fold_inputs(
     if not k.shape[1] == v.shape[1] == 1:  # one head of k and v serves all as it is
         k, v = (x.expand(-1, heads, -1, -1) for x in (k, v))
     return q, k, v, outer
+
+
+def _check_rank(name: str, x: Tensor, smallest: int) -> None:
+    check_tensor(name, x)
+    if x.dim() < smallest:
+        axes = "heads, tokens" if smallest == 3 else "tokens"
+        raise InputError(
+            f"{name} has {x.dim()} dimensions, shape {list(x.shape)}; expected {smallest} or "
+            f"more, the last of them {axes} and width."
+        )
 
 
 def _broadcast(
