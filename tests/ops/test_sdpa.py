@@ -1,96 +1,24 @@
 """``scaled_dot_product_attention`` means what PyTorch's does: with exp and sums it is the same."""
 
 import math
-import random
-import warnings
 from functools import partial
 
 import pytest
 import torch
 import torch.nn.functional as F
 from implementations import HAS_GPU, IMPLEMENTATIONS, device_of, needs_gpu, widest_dtype
+from sdpa_calls import draw_call, run
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.bias import causal_lower_right, causal_upper_left
 
-from flashpoint import InputError, UnsupportedError, attention, scaled_dot_product_attention
-from flashpoint.ops import check
+from flashpoint import UnsupportedError, attention, scaled_dot_product_attention
 from flashpoint.ops.spec import BUILTIN
 
-INF, NAN = math.inf, math.nan
+INF = math.inf
 SDPA = F.scaled_dot_product_attention
 softmax = partial(scaled_dot_product_attention, activation="exp", normalize="sum", floor=0)
 close = partial(torch.testing.assert_close, rtol=1e-9, atol=1e-11)
-
-
-def draw_shapes(rng):
-    """Shapes of query, key, value and scores: any number of batch dims, some to broadcast."""
-    rank = rng.choice([2, 3, 3, 4, 4, 4, 5, 6])
-    gqa = rank > 2 and rng.random() < 0.3
-    outer = [rng.randint(1, 3) for _ in range(rank - 2)]
-    lengths = (rng.randint(1, 7), rng.randint(1, 7))
-    E, Ev = rng.choice([1, 3, 8]), rng.choice([1, 5, 8])
-
-    def fewer(sizes):  # as broadcasting allows: ones, and dims left out in front
-        sizes = [1 if rng.random() < 0.25 else size for size in sizes]
-        return sizes[rng.choice([0, 0, 0, 1]) :]
-
-    heads = rng.randint(1, 3)
-    if gqa:
-        outers = [[*fewer(outer[:-1]), n] for n in (heads * rng.randint(1, 3), heads, heads)]
-    else:
-        outers = [fewer(outer) for _ in range(3)]
-    lasts = [(lengths[0], E), (lengths[1], E), (lengths[1], Ev)]
-    shapes = [(*sizes, *last) for sizes, last in zip(outers, lasts, strict=True)]
-    batch = torch.broadcast_shapes(*(x[:-1] if gqa else x for x in outers[:2]))
-    return shapes, (*batch, *outers[0][-1:], *lengths) if gqa else (*batch, *lengths), gqa
-
-
-def draw_mask(rng, scores):
-    """A mask, is_causal or neither. Some rows see nothing; some values are -inf."""
-    kind = rng.choice(["none", "causal", "bool", "float", "hiding", "rows"])
-    if kind in ("none", "causal"):
-        return {"is_causal": kind == "causal"}
-    shape = [1 if rng.random() < 0.25 else size for size in scores]
-    shape = shape[rng.randint(0, len(shape) - 2) :]
-    if kind == "bool":
-        return {"attn_mask": torch.rand(shape) > 0.4}
-    mask = torch.randn(shape, dtype=torch.float64)
-    if kind == "hiding":
-        mask = mask.masked_fill(torch.rand(shape) > 0.6, -INF)
-    if kind == "rows":
-        mask = mask.masked_fill(torch.rand(*shape[:-1], 1) > 0.6, -INF)
-    return {"attn_mask": mask}
-
-
-def draw_call(seed):
-    """Tensors and options of one call, in fp64."""
-    rng = random.Random(seed)
-    torch.manual_seed(seed)
-    shapes, scores, gqa = draw_shapes(rng)
-    tensors = [torch.randn(shape, dtype=torch.float64) for shape in shapes]
-    if rng.random() < 0.4:  # dense, but in another order
-        tensors = [x.mT.contiguous().mT for x in tensors]
-    options = draw_mask(rng, scores)
-    if gqa:
-        options["enable_gqa"] = True
-    if rng.random() < 0.3:
-        options["scale"] = rng.choice([0.0, 0.3, -1.0])
-    return tensors, options
-
-
-def run(call, tensors, options, dtype=None):
-    """The result of a call, and the gradients of all floating tensors."""
-    options = dict(options)
-    leaves = [x.detach().to(dtype).clone().requires_grad_() for x in tensors]
-    mask = options.get("attn_mask")
-    if mask is not None and mask.is_floating_point():
-        leaves.append(mask.detach().to(dtype).clone().requires_grad_())
-        options["attn_mask"] = leaves[-1]
-    with sdpa_kernel(SDPBackend.MATH):
-        o = call(*leaves[:3], **options)
-    do = torch.linspace(-1, 1, o.numel(), dtype=o.dtype, device=o.device).view(o.shape)
-    return o, *torch.autograd.grad(o, leaves, do)
 
 
 @pytest.mark.parametrize("seed", range(300))
@@ -268,73 +196,6 @@ def test_autocast_gives_the_dtype_that_sdpa_gives():
         assert softmax(q, k, v).dtype == torch.float64
 
 
-ones = torch.ones(6, 6)
-half = torch.zeros(2, 2, 6, 8).double()
-REFUSED = {
-    "both masks": ({"attn_mask": ones > 0, "is_causal": True}, "both given", ".tril()"),
-    "causal is a number": ({"is_causal": 1}, "is_causal must be True or False", "1"),
-    "gqa is a number": ({"enable_gqa": 1}, "enable_gqa must be True or False", "1"),
-    "causal in a window": (
-        {"query": q[few], "is_causal": True, "window": (2, 0)},
-        "L=4 queries and S=6 keys",
-        "bool attn_mask",
-    ),
-    "mask of integers": ({"attn_mask": ones.long()}, "attn_mask must be bool or fl", "int64"),
-    "mask of bytes": ({"attn_mask": ones.byte()}, "attn_mask must be bool or floating", "uint8"),
-    "mask is a list": ({"attn_mask": [1.0]}, "attn_mask must be a tensor", "[1.0]"),
-    "mask too long": (
-        {"attn_mask": torch.ones(6, 7)},
-        "attn_mask has shape [6, 7]",
-        "does not broadcast to [2, 4, L=6, S=6]",
-    ),
-    "mask widens": ({"attn_mask": torch.ones(3, 2, 4, 6, 6) > 0}, "[3, 2, 4, 6, 6]", "[2, 4,"),
-    "mask elsewhere": ({"attn_mask": ones.to("meta")}, "attn_mask is on meta", "query on"),
-    "mask of +inf": ({"attn_mask": ones * INF}, "attn_mask[0, 0] is inf", "-inf to hide"),
-    "mask of nan": ({"attn_mask": torch.tensor([1.0, NAN, 1, 1, 1, 1])}, "attn_mask[1] is nan"),
-    "bias widens": ({"bias": torch.ones(3, 1, 1, 1)}, "bias has shape [3, 1, 1, 1]", "[2, 4,"),
-    "bias hides": ({"bias": -INF}, "bias must be finite", "mask"),
-    "bias beside a mask hides": ({"bias": -INF, "attn_mask": ones}, "bias must be fin", "mask"),
-    "bias is a word": ({"bias": "x", "attn_mask": ones}, "bias must be a number", "'x'"),
-    "query is a list": ({"query": [1.0]}, "query must be a tensor", "[1.0]"),
-    "key is a vector": ({"key": torch.ones(8)}, "key has 1 dimensions", "2 or more"),
-    "two dims of gqa": ({"value": v[0, 0], "enable_gqa": True}, "value has 2 dim", "heads"),
-    "heads": ({"key": half, "value": half}, "[2, 2, 6, 8]", "enable_gqa=True"),
-    "batches": ({"key": k[[0, 1, 1]]}, "query [2, 4, 6, 8], key [3, 4, 6, 8]", "broadcast"),
-    "heads of gqa": (
-        {"query": q[:, :3], "key": half, "value": half, "enable_gqa": True},
-        "3 heads",
-        "2 heads",
-    ),
-    "batches of gqa": ({"key": k[[0, 1, 1]], "enable_gqa": True}, "key [3, 4, 6, 8]", "broadcast"),
-    "values of gqa": ({"value": half, "enable_gqa": True}, "v has shape [2, 2, 6, 8]", "Hkv=4"),
-    "widths": ({"key": k[..., :7]}, "k has shape [2, 4, 6, 7]", "D=8"),
-    "negative dropout": ({"dropout_p": -0.5}, "dropout_p must lie between 0 and 1", "-0.5"),
-    "dropout of words": ({"dropout_p": "no"}, "dropout_p must be a number", "'no'"),
-}
-
-
-@pytest.mark.parametrize("row", REFUSED.values(), ids=REFUSED)
-def test_wrong_call_is_refused_with_the_numbers(row):
-    changes, *pieces = row
-    with pytest.raises(InputError) as caught:
-        scaled_dot_product_attention(**{"query": q, "key": k, "value": v} | changes)
-    message = str(caught.value)
-    assert all(piece in message for piece in pieces), message
-    assert "\n" not in message
-    assert len(message) <= 250
-
-
-def test_dropout_is_refused_with_the_reason():
-    with pytest.raises(UnsupportedError, match=r"dropout_p=0\.1 drops weights.* Pass 0, as mod"):
-        scaled_dot_product_attention(q, k, v, None, 0.1)
-
-
-@pytest.mark.parametrize("name", ["bias", "mask"])
-def test_attention_names_the_function_for_added_masks(name):
-    with pytest.raises(InputError, match=r"flashpoint\.scaled_dot_product_attention"):
-        attention(q, k, v, **{name: torch.full((6, 6), -INF)})
-
-
 @pytest.fixture
 def in_its_place(monkeypatch):
     """Puts a function where modules of PyTorch look for SDPA, after its name was used."""
@@ -465,61 +326,6 @@ def test_gradients_of_gradients_are_those_of_sdpa():
         )
     for got, want in zip(ours, theirs, strict=True):
         close(got, want)
-
-
-@pytest.fixture
-def told(monkeypatch):
-    """Calls a function as the first of a process; gives the warnings about its layout."""
-
-    def collect(call, *args, **options):
-        monkeypatch.setattr(check, "_told_of_layout", False)
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            for _ in range(2):
-                call(*args, **options)
-        return [str(w.message) for w in caught if "[B, L, H, D]" in str(w.message)]
-
-    return collect
-
-
-@pytest.mark.parametrize("call", [attention, scaled_dot_product_attention])
-def test_heads_and_tokens_the_wrong_way_round_are_noticed_once(call, told):
-    x = torch.randn(2, 100, 8, 16)  # [B, L, H, D]
-    (message,) = told(call, x, x, x)
-    assert "[2, 100, 8, 16]" in message
-    assert "100 heads of 8 tokens" in message
-    assert ".transpose(1, 2)" in message
-    assert "\n" not in message
-    qkv = torch.randn(2, 100, 3, 8, 16)
-    assert told(call, *qkv.unbind(2))
-    if call is attention:
-        assert told(call, x, x[:, :, :4], x[:, :, :4])  # queries' heads share keys
-
-
-UNNOTICED = {
-    "as it should be": (torch.randn(2, 8, 100, 16),) * 3,
-    "few tokens, transposed": (torch.randn(2, 4, 8, 16).transpose(1, 2),) * 3,
-    "one token": (torch.randn(2, 8, 1, 16),) * 3,
-    "as many tokens as heads": (torch.randn(2, 8, 8, 16),) * 3,
-    "decoding": (torch.randn(2, 8, 1, 16), *[torch.randn(2, 8, 100, 16)] * 2),
-    "decoding of few": (torch.randn(2, 8, 4, 16), *[torch.randn(2, 8, 5, 16)] * 2),
-    "shared keys": (torch.randn(2, 8, 4, 16), *[torch.randn(2, 2, 4, 16)] * 2),
-}
-
-
-@pytest.mark.parametrize("tensors", UNNOTICED.values(), ids=UNNOTICED)
-def test_usual_layouts_are_no_cause_for_warnings(tensors, told):
-    assert told(attention, *tensors) == []
-
-
-def test_batch_of_three_dims_is_no_cause_for_warnings(told):
-    assert told(scaled_dot_product_attention, *[torch.randn(32, 8, 16)] * 3) == []
-
-
-def test_compiled_call_says_nothing_of_layout(told):
-    torch._dynamo.reset()
-    x = torch.randn(2, 100, 8, 16)
-    assert told(torch.compile(attention, fullgraph=True, backend="aot_eager"), x, x, x) == []
 
 
 @pytest.mark.gpu
