@@ -37,6 +37,7 @@ __all__ = [
     "attention_varlen",
     "create_model",
     "register_activation",
+    "scaled_dot_product_attention",
 ]
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from flashpoint.models.registry import create_model
     from flashpoint.ops.api import attention, attention_qkvpacked, attention_varlen
     from flashpoint.ops.qk_norm import HeadNorm
+    from flashpoint.ops.sdpa import scaled_dot_product_attention
     from flashpoint.ops.spec import Activation, register_activation
 else:  # torch loads when one of these is first used, so the command line answers at once
     _HOMES = {
@@ -55,6 +57,7 @@ else:  # torch loads when one of these is first used, so the command line answer
         "attention_varlen": "flashpoint.ops.api",
         "create_model": "flashpoint.models.registry",
         "register_activation": "flashpoint.ops.spec",
+        "scaled_dot_product_attention": "flashpoint.ops.sdpa",
     }
 
     def __getattr__(name: str) -> object:

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,6 +24,7 @@ DENSE: Axes = (("B", "Hq", "Lq", "D"), ("B", "Hkv", "Lk", "D"), ("B", "Hkv", "Lk
 PACKED: Axes = (("Tq", "Hq", "D"), ("Tk", "Hkv", "D"), ("Tk", "Hkv", "Dv"))
 QKV_AXES = "[B, L, 3, H, D]"
 SCORES_AXES = {"q": ("B", "Hq", "Lq", "Lk"), "qkv": ("B", "H", "L", "L")}  # by what a call has
+_told_of_layout = False
 
 
 def check_inputs(q: Tensor, k: Tensor, v: Tensor, axes: Axes) -> tuple[Tensor, Tensor, Tensor]:
@@ -44,7 +46,8 @@ def check_inputs(q: Tensor, k: Tensor, v: Tensor, axes: Axes) -> tuple[Tensor, T
     if not (q.is_cpu and k.is_cpu and v.is_cpu) and not q.device == k.device == v.device:
         devices = f"{q.device}, {k.device} and {v.device}"
         raise InputError(f"q, k and v must be on one device. Got {devices}.")
-    fits = q_shape[-1] == k_shape[-1] and k_shape[0] == v_shape[0] and k_shape[1] == v_shape[1]
+    fits = 0 < q_shape[-1] == k_shape[-1]
+    fits = fits and k_shape[0] == v_shape[0] and k_shape[1] == v_shape[1]
     if rank == 4:
         fits = fits and q_shape[0] == k_shape[0] and k_shape[2] == v_shape[2]
     if not fits:
@@ -55,8 +58,8 @@ def check_inputs(q: Tensor, k: Tensor, v: Tensor, axes: Axes) -> tuple[Tensor, T
             f"q has {q_heads} heads, which is not a multiple of the {kv_heads} heads of k and v. "
             "Every key head must serve the same number of query heads."
         )
-    if q_shape[-1] == 0:
-        raise InputError("q and k have head dim 0; it must be at least 1.")
+    if rank == 4 and not is_compiling() and q_heads > q_shape[2] >= k_shape[2] > 1:
+        _tell_of_layout(q, k)
     return q, k, v
 
 
@@ -80,6 +83,25 @@ def check_packed(qkv: Tensor) -> Tensor:
     if shape[4] == 0:
         raise InputError("qkv has head dim 0; it must be at least 1.")
     return qkv
+
+
+def _tell_of_layout(q: Tensor, k: Tensor) -> None:
+    """Warn once where [B, L, H, D] may have been passed for [B, H, L, D].
+
+    More heads than tokens are unusual, and where a projection's result was transposed, as it
+    should be, the heads of one token lie together.
+    """
+    global _told_of_layout
+    B, heads, tokens, D = q.shape
+    if _told_of_layout or heads != k.shape[1] or q.stride(1) < q.stride(2):
+        return
+    _told_of_layout = True
+    warnings.warn(
+        f"q has shape {[B, heads, tokens, D]}, read as [B, H, L, D]: {heads} heads of {tokens} "
+        "tokens. If it is [B, L, H, D], pass q.transpose(1, 2), and k and v likewise. This is "
+        "said once.",
+        stacklevel=4,
+    )
 
 
 def check_gain(name: str, gain: Tensor | None, qkv: Tensor) -> None:
@@ -133,6 +155,8 @@ def _explain_shapes(q: Sequence[int], k: Sequence[int], v: Sequence[int], axes: 
             raise InputError(
                 f"{name} has shape {list(shape)}, expected [{expected}] to match {others}."
             )
+    if q[-1] == 0:
+        raise InputError("q and k have head dim 0; it must be at least 1.")
 
 
 def check_number(name: str, value: Any, advice: str = "") -> float:
@@ -228,45 +252,49 @@ def check_count(name: str, value: Any, smallest: int = 0) -> None:
 def check_scores(
     name: str,
     x: Tensor,
-    shape: tuple[int, int, int, int],
+    shape: tuple[int, ...],
     device: torch.device,
     beside: str = "q",
 ) -> Tensor:
-    """A bias or mask that broadcasts to [B, Hq, Lq, Lk], with its four axes written out.
+    """A bias or mask that broadcasts to the scores' shape, with all its axes written out.
 
     ``beside`` is the tensor, by its name in the call, on whose device it must be.
     """
     check_tensor(name, x)
-    if not (x.dtype in DTYPES or (name == "mask" and x.dtype == torch.bool)):
-        kinds = "bool or floating" if name == "mask" else "floating"
+    if not (x.dtype in DTYPES or (name != "bias" and x.dtype == torch.bool)):
+        kinds = "floating" if name == "bias" else "bool or floating"
         raise InputError(f"{name} must be {kinds}. Got {str(x.dtype).removeprefix('torch.')}.")
     if x.device != device:
         raise InputError(f"{name} is on {x.device}, {beside} on {device}. Move it there.")
-    given = (1,) * (4 - x.dim()) + tuple(x.shape)
-    if x.dim() > 4 or any(a != 1 and a != b for a, b in zip(given, shape, strict=True)):
-        named = zip(SCORES_AXES[beside], shape, strict=True)
-        expected = ", ".join(f"{axis}={size}" for axis, size in named)
+    rank = len(shape)
+    given = (1,) * (rank - x.dim()) + tuple(x.shape)
+    if x.dim() > rank or any(a != 1 and a != b for a, b in zip(given, shape, strict=True)):
+        axes = SCORES_AXES.get(beside, (*("",) * (rank - 2), "L", "S"))
+        named = zip(axes, shape, strict=True)
+        expected = ", ".join(f"{axis}={size}" if axis else str(size) for axis, size in named)
         raise InputError(
             f"{name} has shape {list(x.shape)}, which does not broadcast to [{expected}]."
         )
-    return x if x.dim() == 4 else x.view(given) if x.is_contiguous() else x.reshape(given)
+    return x if x.dim() == rank else x.view(given) if x.is_contiguous() else x.reshape(given)
 
 
 def check_finite(name: str, x: Tensor) -> None:
-    """Refuse Inf and NaN in a bias or float mask: most are masks made for softmax, to be added."""
+    """Refuse Inf and NaN in a bias or mask: most are masks made for softmax, to be added."""
     if -math.inf < x.detach().sum().item() < math.inf:
         return  # one Inf or NaN would be in the sum
     wrong = x.isfinite().logical_not().nonzero()
     if len(wrong):
         place: list[int] = wrong[0].tolist()
-        why = {
-            "bias": "Masks act after h: an added -inf may give NaN, and its key counts in n.",
-            "mask": "A float mask multiplies the weights, it is not added.",
+        added = "flashpoint.scaled_dot_product_attention"
+        bool_mask = "To hide keys, pass a bool mask, True where a query may look."
+        rule = {
+            "bias": "it must be finite. Masks act after h: an added -inf may give NaN, and its "
+            f"key counts in n. {added} takes such masks. {bool_mask}",
+            "mask": "it must be finite. A float mask multiplies the weights, it is not added as "
+            f"{added} does. {bool_mask}",
+            "attn_mask": "it is added to the scores: a finite number, or -inf to hide the key.",
         }
-        raise InputError(
-            f"{name}{place} is {x[tuple(place)].item()}; it must be finite. {why[name]} "
-            "To hide keys, pass a bool mask, True where a query may look."
-        )
+        raise InputError(f"{name}{place} is {x[tuple(place)].item()}; {rule[name]}")
 
 
 def is_readable(x: Tensor) -> bool:

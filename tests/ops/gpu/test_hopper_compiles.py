@@ -70,7 +70,12 @@ MOST_LOCAL_MEMORY = 96  # bytes, then and for the keys' side in head dim 128; el
 # the same of cases that keep more
 MOST_LOCAL_MEMORY_OF = {"64-sum-relu4-causal": 112, "128-sum-relu4-causal": 128}
 # accesses to it in the loop over a tile's blocks, then; else none. docs/log.md has their times
-MOST_IN_LOOP = {"64-rms-q-only": 6, "128-causal-signed": 1, "128-causal-root-signed": 1}
+MOST_IN_LOOP = {
+    "64-rms-q-only": 6,
+    "128-causal-signed": 1,
+    "128-causal-root-signed": 1,
+    "128-sum-relu4-causal": 6,
+}
 
 
 def test_kernels_compile_without_a_gpu(request):
