@@ -251,8 +251,8 @@ MUTANTS = (
     Mutant(
         "gpu-sums-offset",
         "ops/gpu/portable/backward_rows.py",
-        "offset -= factor * tl.sum(do_tile * o_tile, 1)",
-        "offset += factor * tl.sum(do_tile * o_tile, 1)",
+        "offset -= tl.sum(tile * o_tile.to(tl.float32), 1)",
+        "offset += tl.sum(tile * o_tile.to(tl.float32), 1)",
         ("ops/test_sums_numerics.py",),
         only="triton",
     ),

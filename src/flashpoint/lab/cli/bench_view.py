@@ -36,9 +36,9 @@ def render(result: Result) -> RenderableType:
 
 
 def _table(*headings: str) -> Table:
-    """Columns as narrow as their numbers, so that all of them fit."""
+    """Columns as narrow as their numbers, so that all of them fit; names of cases may wrap."""
     table = plain_table(*headings, padding=(0, 1, 0, 0))
-    for column in table.columns:
+    for column in table.columns[1:]:
         column.no_wrap = True
     return table
 
