@@ -15,6 +15,7 @@ from implementations import (
     interpreted,
     on_gpu,
     placed,
+    serves,
     widest_dtype,
 )
 from numerics import assert_within_budget
@@ -328,3 +329,18 @@ def test_own_nonnegative_activation_may_be_divided():
         )
         torch.testing.assert_close(sums, weights.sum(-1))
         torch.testing.assert_close(o, weights @ v / weights.sum(-1, keepdim=True))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+@every_impl
+def test_weight_of_a_large_bias_behind_the_last_key_reaches_nothing(impl, dtype):
+    """exp of the bias alone is infinite, and that of every score is not."""
+    if not serves(impl, dtype):
+        pytest.skip("fp64 in its place")
+    q = torch.full((1, 1, 17, 16), 4.0, device=device_of(impl), dtype=dtype)
+    v = torch.linspace(-1, 1, 17, device=q.device, dtype=dtype).view(1, 1, 17, 1).expand_as(q)
+    call = partial(attention, activation="exp", normalize="sum", floor=0, bias=100.0)
+    got = evaluate(partial(call, impl=impl), q=q, k=-q, v=v)
+    exact = evaluate(partial(call, impl="reference"), q=q.double(), k=-q.double(), v=v.double())
+    for name, value in got.items():
+        torch.testing.assert_close(value.double(), exact[name], rtol=0.02, atol=0.02)

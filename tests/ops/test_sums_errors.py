@@ -53,7 +53,11 @@ WRONG = {
     "floor is None": ({"normalize": "sum", "floor": None}, "floor", "None"),
     "floor is a flag": ({"normalize": "sum", "floor": True}, "floor", "True"),
     "floor beyond fp32": ({"normalize": "sum", "floor": 1e39}, "floor", "1e+39", "float32"),
-    "sums by number": ({"return_sums": 1}, "return_sums", "True or False", "1"),
+    "sums by number": ({"return_sums": 1}, "return_sums", "True, False", "'logs'", "1"),
+    "floor of a length": ({"floor": 0.7}, "floor", "0.7", "normalize='sum'"),
+    "logs of gelu": ({"return_sums": "logs", "activation": "gelu"}, "logs", "'gelu'", "negative"),
+    "negative mask": ({"normalize": "sum", "mask": torch.tensor([-0.5])}, "mask", "-0.5", "sum"),
+    "mask of logs": ({"return_sums": "logs", "mask": torch.tensor([-1.0])}, "mask", "-1", "logs"),
     "sums by word": ({"return_sums": "yes"}, "return_sums", "'yes'"),
     "sums by None": ({"return_sums": None}, "return_sums", "None"),
 }
@@ -123,5 +127,4 @@ def test_numbers_that_say_the_same_are_one_call():
     expected = attention(q, q, q, normalize="sum", floor=0.0)
     for options in ({"floor": 0}, {"floor": 0.0, "alpha": 1}, {"floor": -0.0}):
         assert torch.equal(attention(q, q, q, normalize="sum", **options), expected)
-    by_length = attention(q, q, q)
-    assert torch.equal(attention(q, q, q, floor=0.7), by_length)
+    assert torch.equal(attention(q, q, q, floor=1e-3), attention(q, q, q))

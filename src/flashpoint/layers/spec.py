@@ -5,17 +5,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
-from torch import Tensor
-
 from flashpoint.bounds import Bounds, check_bounds
 from flashpoint.errors import InputError, check_choice, describe, hint
 from flashpoint.ops.api import FLOOR, NORMALIZE, Normalize
 from flashpoint.ops.check import check_length, check_number
 from flashpoint.ops.spec import (
-    Activation,
     find_activation,
     known_activations,
-    register_activation,
 )
 
 if TYPE_CHECKING:
@@ -36,18 +32,6 @@ _WORDS = {
     "gain": ("learned", "learned_per_head"),
     "bias": (LOG_LENGTH, "learned", "learned_per_head"),
 }
-
-
-def _cube(scores: Tensor) -> Tensor:
-    return scores * scores * scores
-
-
-def _cube_slope(scores: Tensor) -> Tensor:
-    return 3.0 * scores * scores
-
-
-# Polynomial attention's. It has no kernels: on a GPU the definition in plain PyTorch serves it.
-register_activation(Activation("cube", _cube, _cube_slope, degree=3))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

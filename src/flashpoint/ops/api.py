@@ -24,6 +24,7 @@ from flashpoint.ops.check import (
     check_packed,
     check_range,
     check_scores,
+    check_sign,
     check_window,
     is_readable,
     read_cu_seqlens,
@@ -132,8 +133,9 @@ def attention(
         activation: h, one of relu, relu2, relu3, relu4, relu6, gelu, silu, softplus, sigmoid, exp,
             identity; a name given to ``register_activation``; or an ``Activation`` of your own.
         normalize: what divides the sum over keys: "length", n_i ** alpha; or "sum", the weights'
-            own sum, for which h must be nonnegative. relu4 with "sum" is the sharpest, and "exp"
-            with "sum" and floor 0 is softmax as long as no exp overflows.
+            own sum, for which h and a float mask must be nonnegative. The result is kept for
+            backward then, and must not be changed in place. relu4 with "sum" is the sharpest, and
+            "exp" with "sum" and floor 0 is softmax as long as no exp overflows.
         floor: of "sum", per key: rows of small weights are not blown up, and a row of zeros gives
             zeros.
         alpha: exponent of the length, any real number; of "length" only.
@@ -176,6 +178,7 @@ def attention(
     if bias is not None or mask is not None:
         shape = (q.shape[0], q.shape[1], q.shape[2], k.shape[2])
         bias, mask = _check_scored(bias, mask, shape, q.device)
+        check_sign(mask, terms)
     if key_lengths is not None:
         check_index("key_lengths", key_lengths, q.shape[0], q.device)
     chosen = "cpu" if impl == "auto" and q.is_cpu else choose(impl, q, v, terms.activation)
@@ -249,6 +252,7 @@ def attention_qkvpacked(
     tokens = qkv.shape[1]
     shape = (qkv.shape[0], qkv.shape[3], tokens, tokens)
     bias, mask = _check_scored(bias, mask, shape, qkv.device, "qkv")
+    check_sign(mask, terms)
     if key_lengths is not None:
         check_index("key_lengths", key_lengths, qkv.shape[0], qkv.device, "qkv")
     chosen = choose(impl, qkv, qkv, terms.activation, "qkv")
@@ -350,6 +354,7 @@ def attention_varlen(
     check_count("max_seqlen_k", max_seqlen_k)
     shape = (num - 1, q.shape[1], max_seqlen_q, max_seqlen_k)
     bias, mask = _check_scored(bias, mask, shape, q.device)
+    check_sign(mask, terms)
     longest = (min(max_seqlen_q, q.shape[0]), min(max_seqlen_k, k.shape[0]))
     bias, mask = _corner(bias, *longest), _corner(mask, *longest)
     tensors = (q, k, v, bias, mask, cu_seqlens_q, cu_seqlens_k)
@@ -382,7 +387,10 @@ def _with_sums(terms: Terms, return_sums: ReturnSums) -> Terms:
     """The terms of a call that gives these sums."""
     if return_sums is True or return_sums is False:
         return terms
-    check_choice("return_sums", return_sums, ("logs",), ", True or False")
+    if not isinstance(return_sums, str) or return_sums != "logs":
+        raise InputError(
+            f"return_sums must be True, False or 'logs'. Got {describe(return_sums)}."
+        )
     h = registered(terms.activation)
     if not h.is_nonnegative:
         raise InputError(
@@ -443,6 +451,10 @@ def _parse(
         if not isinstance(length, str):
             floor, alpha, length = floor * length, 0.0, "visible"
     else:
+        if not (isinstance(floor, (int, float)) and floor == FLOOR):
+            raise InputError(
+                f"floor={describe(floor)} is for normalize='sum'. Leave it out, or pass that."
+            )
         floor = 0.0
         if not isinstance(length, str):
             gain, alpha, length = normalizer(length, alpha), 0.0, "visible"

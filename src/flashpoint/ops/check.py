@@ -13,7 +13,7 @@ from torch.nn import Parameter
 
 from flashpoint.bounds import plain_number
 from flashpoint.errors import InputError, describe
-from flashpoint.ops.spec import Activation
+from flashpoint.ops.spec import Activation, Terms
 
 Axes = tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]
 
@@ -209,6 +209,20 @@ def check_division(h: Activation, floor: Any, alpha: float, dtype: torch.dtype) 
         raise InputError(f"floor must be at least 0. Got {number:g}.")
     check_range("floor", number, dtype)
     return number
+
+
+def check_sign(mask: Tensor | None, terms: Terms) -> None:
+    """Refuse a float mask with negative numbers where weights are divided by or have logarithms.
+
+    On a GPU values are not read.
+    """
+    if mask is None or mask.dtype == torch.bool or not (terms.by_sum or terms.logs):
+        return
+    if mask.numel() and is_readable(mask) and (least := mask.detach().min().item()) < 0:
+        why = "normalize='sum' divides by sums" if terms.by_sum else "'logs' takes logarithms"
+        raise InputError(
+            f"mask has {least:g}, and {why} of weights that it multiplies. Pass numbers from 0 on."
+        )
 
 
 def check_window(window: Any) -> tuple[int | None, int | None]:

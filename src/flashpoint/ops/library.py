@@ -231,8 +231,13 @@ class Operator:
             return self.op(*cast, *inputs[num:])
 
     def _run_flat(self, *inputs: Any) -> Any:
+        gathered = self.form.gather(inputs)
+        if not self.has_sums and (gathered[-1].by_sum or gathered[-1].logs):
+            raise UnsupportedError(
+                f"{self.op} gives no sums and divides by none. Call {self.op}_sums."
+            )
         with _outside_autocast(inputs[0]):
-            return self.run(*self.form.gather(inputs))
+            return self.run(*gathered)
 
     def _run_backward_flat(self, do: Tensor, *inputs: Any) -> list[Tensor]:
         *rest, need_dbias, need_dmask = inputs

@@ -384,6 +384,14 @@ def _identity(scores: Tensor) -> Tensor:
     return scores
 
 
+def _cube(scores: Tensor) -> Tensor:
+    return scores * scores * scores
+
+
+def _cube_slope(scores: Tensor) -> Tensor:
+    return 3.0 * scores * scores
+
+
 BUILTIN = (
     *("relu", "relu2", "relu3", "relu4", "relu6"),
     *("gelu", "silu", "softplus", "sigmoid", "exp", "identity"),
@@ -405,3 +413,5 @@ Activation("exp", torch.exp, is_nonnegative=True)
 Activation("identity", _identity, degree=1)
 
 NAMED = dict(ACTIVATIONS)  # by name: the builtins, and what users registered
+# Polynomial attention's. It has no kernels: on a GPU the definition in plain PyTorch serves it.
+NAMED["cube"] = Activation("cube", _cube, _cube_slope, degree=3)

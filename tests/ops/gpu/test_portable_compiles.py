@@ -43,7 +43,8 @@ CASES = {
     "whole": (BF16, 64, 64, 49, 49, Terms(), (), "whole whole_backward"),
     "packed": (BF16, 64, 64, 300, 300, Terms(), ("norms",), PACKED),
     "sums": (BF16, 64, 64, 2048, 2048, DIVIDED, ("sums",), "forward rows dkdv dq"),
-    "sums-wide": (FP16, 128, 128, 300, 300, DIVIDED, ("sums",), "forward rows dkdv dq"),
+    "sums-wide": (FP16, 128, 128, 4096, 4096, DIVIDED, ("sums",), "forward rows dkdv dq"),
+    "sums-wide-256": (FP16, 256, 256, 300, 300, DIVIDED, ("sums",), "forward rows dkdv dq"),
     "sums-decode": (BF16, 128, 128, 1, 4096, DIVIDED, ("sums",), "decode combine rows dkdv dq"),
     "sums-whole": (FP16, 64, 64, 49, 49, DIVIDED, ("sums",), "whole rows whole_backward"),
 }

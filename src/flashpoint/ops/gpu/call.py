@@ -225,7 +225,19 @@ class Call(NamedTuple):
     def hides_nothing(self) -> bool:
         """True where every query sees every key in memory, but for a mask."""
         window = self.terms.left is not None or self.terms.right is not None
-        return not (window or self.ends_early) and is_builtin(self.terms.activation)
+        return not (window or self.ends_early) and self.is_finite_beyond
+
+    @property
+    def is_finite_beyond(self) -> bool:
+        """True where keys of zeros behind the last have finite weights: those of the bias alone.
+
+        Of a user's h that is not known.
+        """
+        activation, bias = self.terms.activation, self.terms.bias
+        if bias == 0.0 or not is_builtin(activation):
+            return is_builtin(activation)
+        weight = registered(activation).weights_of(torch.tensor(bias))
+        return math.isfinite(weight.item())
 
     @property
     def ends_in_zeros(self) -> bool:

@@ -102,6 +102,7 @@ def _why_not_whole(call: Call, do: Tensor | None) -> str | None:
         (q.shape[2] > WHOLE_TOKENS, f"Lq={q.shape[2]} is over {WHOLE_TOKENS} tokens"),
         (q.shape[3] > WHOLE_DIM, f"D={q.shape[3]} is over {WHOLE_DIM}"),
         (not is_builtin(terms.activation), "its activation is not built in"),
+        (not call.is_finite_beyond, "h of its bias is infinite"),
     )
 
 
@@ -123,7 +124,8 @@ def _why_not_hopper(call: Call, do: Tensor | None) -> str | None:
     builtin = is_builtin(terms.activation)
     # behind the last key are zeros, where a user's h may be infinite, and any but a power of relu
     # has weights that count in a sum; causal calls hide them
-    harmless = builtin and (call.ends_in_zeros or not call.has_sums or do is not None)
+    counts = call.has_sums and do is None and not call.ends_in_zeros
+    harmless = call.is_finite_beyond and not counts
     ends = harmless or terms.right == 0 or call.num_keys % HOPPER_KEYS == 0
     dims = {block_of(call.q.shape[3]), block_of(call.v.shape[3])}
     shortest = call.num_queries if do is None else min(call.num_queries, call.num_keys)

@@ -117,7 +117,7 @@ def forward_kernel(
                 sums, b, h, block, num_blocks, cu_q, q_start, num_queries, Tq, Hq, 1, BLOCK_M, 1,
                 HEADS_FIRST,
             )
-            clear_between(  # once more where there are no logs
+            clear_between(  # the same once more where there are no logs
                 sums + plane, b, h, block, num_blocks, cu_q, q_start, num_queries, Tq, Hq, 1,
                 BLOCK_M, 1, HEADS_FIRST,
             )

@@ -59,6 +59,7 @@ class Kind(NamedTuple):
         score_bytes: of bias and mask for one score.
         streams: blocks are loaded ahead, which takes rows that begin at 16 bytes.
         num_queries: of the longest sequence; for decode the rows of its tile.
+        is_wide: products take fp16 as TF32, which asks for copies of tiles.
     """
 
     kernel: str
@@ -70,6 +71,7 @@ class Kind(NamedTuple):
     num_queries: int
     num_keys: int
     streams: bool = True
+    is_wide: bool = False
 
     @classmethod
     def of(cls, kernel: str, call: Call) -> "Kind":
@@ -89,6 +91,7 @@ class Kind(NamedTuple):
             num_queries=rows,
             num_keys=call.num_keys,
             streams=call.is_regular or call.loads_wide,
+            is_wide=call.is_wide,
         )
 
     def key(self, gpu: Gpu) -> str:
@@ -99,6 +102,7 @@ class Kind(NamedTuple):
             str(self.dtype).removeprefix("torch."), f"D{self.block_d}x{self.block_dv}",
             "window" if self.has_window else "all keys", f"{self.score_bytes} score bytes",
             "L" + "x".join(map(str, lengths)), *(() if self.streams else ("odd rows",)),
+            *(("wide",) if self.is_wide else ()),
         )
         return " | ".join(words)
 
@@ -154,7 +158,8 @@ def shared_bytes(kind: Kind, tiles: Tiles, gpu: Gpu) -> int:
         scored           e s (M + N) W + s c M N
 
     Products in tensor memory let dq and dkdv stream one block more. Held against Triton's own
-    numbers for sm_80, sm_90, sm_100 and sm_120.
+    numbers for sm_80, sm_90, sm_100 and sm_120. Wide products have their second factor in fp32
+    besides, once.
     """
     m, n, stages = tiles.block_m, tiles.block_n, tiles.num_stages
     width = kind.block_d + kind.block_dv
@@ -166,8 +171,16 @@ def shared_bytes(kind: Kind, tiles: Tiles, gpu: Gpu) -> int:
         "dkdv": (n + max(blocks, 2) * m) * width,
         "scored": stages * (m + n) * width,
     }[kind.kernel]
+    copies = {
+        "forward": n * kind.block_dv,
+        "decode": n * kind.block_dv,
+        "dq": n * kind.block_d,
+        "dkdv": m * width,
+        "scored": 0,
+    }[kind.kernel]
     scores = stages * kind.score_bytes * m * n
-    return elements * kind.dtype.itemsize + scores + SLACK_BYTES
+    wide = 4 * copies if kind.is_wide else 0
+    return elements * kind.dtype.itemsize + wide + scores + SLACK_BYTES
 
 
 def fits(kind: Kind, tiles: Tiles, gpu: Gpu) -> bool:

@@ -167,7 +167,8 @@ def differentiate(
 ):
     """dS as DTYPE; signs: where SIGNED, those of ``signs.py``.
 
-    Of a power of relu it lacks the factor DEGREE, which comes with the tail.
+    Of a power of relu it lacks the factor DEGREE, which comes with the tail. There an infinite dW
+    makes NaN where h' is 0, as in no other kernel.
     """
     numbers, options = program.numbers, program.options
     GRADIENT: gl.constexpr = options.GRADIENT
