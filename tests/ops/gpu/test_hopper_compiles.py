@@ -68,7 +68,7 @@ LOCAL_MEMORY = re.compile(r"(\d+) bytes stack frame")
 SPILLING = (3, 8)  # Triton from which on ptxas keeps more of a tile's numbers in local memory
 MOST_LOCAL_MEMORY = 96  # bytes, then and for the keys' side in head dim 128; else none
 # the same of cases that keep more
-MOST_LOCAL_MEMORY_OF = {"64-sum-relu4-causal": 112, "128-sum-relu4-causal": 128}
+MOST_LOCAL_MEMORY_OF = {"128-sum-relu4-causal": 128}
 # accesses to it in the loop over a tile's blocks, then; else none. docs/log.md has their times
 MOST_IN_LOOP = {
     "64-rms-q-only": 6,

@@ -204,13 +204,8 @@ CONFIGS = {
     ("queries", 128, False): Config(64, 2),
     ("queries", 128, True): Config(64, 2),
 }
-# the same for powers of relu, by BLOCK_D and causality, on both sides
-POWERS = {
-    (64, False): Config(128, 2),
-    (64, True): Config(128, 2),
-    (128, False): Config(64, 2, schedule="relay"),
-    (128, True): Config(64, 2),
-}
+# the same for powers of relu that see all keys, by BLOCK_D, on both sides
+POWERS = {64: Config(128, 2), 128: Config(64, 2, schedule="relay")}
 # the same where SIGNED, and by that where signs pay; blocks of 64 queries on the keys side
 SIGNED_CONFIGS = {
     ("keys", 128, False): Config(64, 2),
@@ -310,8 +305,8 @@ def _choose_config(side: str, call: Call, signed: bool, has_norm: bool) -> Confi
     causal = call.terms.right is not None
     if side == "both":
         return BOTH_CONFIGS[dim, is_relu and not call.has_sums]
-    if call.terms.activation in DEGREES and not (is_relu or has_norm):
-        return POWERS[dim, causal]
+    if call.terms.activation in DEGREES and not (is_relu or has_norm or causal):
+        return POWERS[dim]
     # others than relu need more registers: they take the smaller of two blocks
     return (SIGNED_CONFIGS if signed else CONFIGS)[side, dim, causal or not is_relu]
 
