@@ -3,6 +3,7 @@
 A first call of a kind goes through the table in ``dispatch``; later ones are replays.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -17,29 +18,33 @@ from flashpoint.ops.gpu.portable.blocks import Layout
 from flashpoint.ops.gpu.replay import Recorder, Role, run_recorded
 from flashpoint.ops.spec import Terms
 
-WITH_SUMS = (Role.O, Role.SUMS)
 GRADIENTS = (Role.DQ, Role.DK, Role.DV)
 
 
-def launch_forward(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    bias: Tensor | None,
-    mask: Tensor | None,
-    key_lengths: Tensor | None,
-    terms: Terms,
-) -> Tensor:
+def launch_forward(*inputs: Any) -> Tensor:
     """[B, Hq, Lq, Dv] from q [B, Hq, Lq, D], k [B, Hkv, Lk, D], v [B, Hkv, Lk, Dv]."""
-    inputs = prepare(q=q, k=k, v=v, bias=bias, mask=mask, lengths=key_lengths)
-
-    def first_call(recorder: Recorder) -> list[Tensor]:
-        return [attend(Call.dense(*inputs.values(), terms), recorder, Layout.HEADS_FIRST)]
-
-    return run_recorded("forward", inputs, terms, (Role.O,), first_call)[0]
+    return _forward(False, *inputs)[0]
 
 
-def launch_forward_sums(
+def launch_forward_sums(*inputs: Any) -> tuple[Tensor, Tensor]:
+    """The same and the rows' sums of weights, [B, Hq, Lq]."""
+    o, sums = _forward(True, *inputs)
+    return o, sums
+
+
+def launch_forward_varlen(*inputs: Any) -> Tensor:
+    """[Tq, Hq, Dv] from q [Tq, Hq, D], k [Tk, Hkv, D], v [Tk, Hkv, Dv]."""
+    return _forward_varlen(False, *inputs)[0]
+
+
+def launch_forward_varlen_sums(*inputs: Any) -> tuple[Tensor, Tensor]:
+    """The same and the rows' sums of weights, [Hq, Tq]."""
+    o, sums = _forward_varlen(True, *inputs)
+    return o, sums
+
+
+def _forward(
+    has_sums: bool,
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -47,19 +52,18 @@ def launch_forward_sums(
     mask: Tensor | None,
     key_lengths: Tensor | None,
     terms: Terms,
-) -> tuple[Tensor, Tensor]:
-    """The same and the rows' sums of weights, [B, Hq, Lq]."""
+) -> list[Tensor]:
     inputs = prepare(q=q, k=k, v=v, bias=bias, mask=mask, lengths=key_lengths)
 
     def first_call(recorder: Recorder) -> list[Tensor]:
-        call = Call.dense(*inputs.values(), terms)
-        return attend_sums(call, recorder, Layout.HEADS_FIRST)
+        call = Call.dense(*inputs.values(), terms)._replace(has_sums=has_sums)
+        return attend(call, recorder, Layout.HEADS_FIRST)
 
-    o, sums = run_recorded("forward_sums", inputs, terms, WITH_SUMS, first_call)
-    return o, sums
+    return run_recorded("forward", inputs, (has_sums, *terms), results_of(has_sums), first_call)
 
 
-def launch_forward_varlen(
+def _forward_varlen(
+    has_sums: bool,
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -70,68 +74,41 @@ def launch_forward_varlen(
     max_seqlen_q: int,
     max_seqlen_k: int,
     terms: Terms,
-) -> Tensor:
-    """[Tq, Hq, Dv] from q [Tq, Hq, D], k [Tk, Hkv, D], v [Tk, Hkv, Dv]."""
+) -> list[Tensor]:
     ends = {"cu_q": cu_seqlens_q, "cu_k": cu_seqlens_k}
     inputs = prepare(q=q, k=k, v=v, bias=bias, mask=mask, **ends)
     longest = (max_seqlen_q, max_seqlen_k)
 
     def first_call(recorder: Recorder) -> list[Tensor]:
-        call = Call.varlen(*inputs.values(), *longest, terms)
-        return [attend(call, recorder, Layout.HEADS_LAST)]
+        call = Call.varlen(*inputs.values(), *longest, terms)._replace(has_sums=has_sums)
+        return attend(call, recorder, Layout.HEADS_LAST)
 
-    return run_recorded("forward_varlen", inputs, (*longest, *terms), (Role.O,), first_call)[0]
-
-
-def launch_forward_varlen_sums(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    bias: Tensor | None,
-    mask: Tensor | None,
-    cu_seqlens_q: Tensor,
-    cu_seqlens_k: Tensor,
-    max_seqlen_q: int,
-    max_seqlen_k: int,
-    terms: Terms,
-) -> tuple[Tensor, Tensor]:
-    """The same and the rows' sums of weights, [Hq, Tq]."""
-    ends = {"cu_q": cu_seqlens_q, "cu_k": cu_seqlens_k}
-    inputs = prepare(q=q, k=k, v=v, bias=bias, mask=mask, **ends)
-    longest = (max_seqlen_q, max_seqlen_k)
-
-    def first_call(recorder: Recorder) -> list[Tensor]:
-        call = Call.varlen(*inputs.values(), *longest, terms)
-        return attend_sums(call, recorder, Layout.HEADS_LAST)
-
-    options = (*longest, *terms)
-    o, sums = run_recorded("forward_varlen_sums", inputs, options, WITH_SUMS, first_call)
-    return o, sums
+    options = (has_sums, *longest, *terms)
+    return run_recorded("forward_varlen", inputs, options, results_of(has_sums), first_call)
 
 
-def attend(call: Call, recorder: Recorder, layout: Layout) -> Tensor:
-    """The result, by the kernels that serve the call, which must take its norms if it has any."""
-    o = _empty_result(call, recorder, layout)
+def results_of(has_sums: bool) -> tuple[Role, ...]:
+    """What forward gives."""
+    return (Role.O, Role.SUMS) if has_sums else (Role.O,)
+
+
+def attend(call: Call, recorder: Recorder, layout: Layout) -> list[Tensor]:
+    """The result, and the rows' sums of weights, heads first, where the call has them.
+
+    By the kernels that serve the call, which must take its norms if it has any.
+    """
+    results = [_empty_result(call, recorder, layout)]
+    if call.has_sums:
+        B, H, L, _ = call.q.shape
+        planes = (2,) if call.terms.logs else ()
+        heads = (H, L) if call.is_varlen else (B, H, L)
+        results.append(recorder.empty(Role.SUMS, (*planes, *heads), torch.float32))
     if call.is_empty:
         recorder.is_repeatable = False
-        return o.zero_()
-    dispatch.choose(call).forward().launch(call, recorder, o, layout)
-    return o
-
-
-def attend_sums(call: Call, recorder: Recorder, layout: Layout) -> list[Tensor]:
-    """The same and the rows' sums of weights, heads first."""
-    call = call._replace(has_sums=True)
-    o = _empty_result(call, recorder, layout)
-    B, H, L, _ = call.q.shape
-    planes = (2,) if call.terms.logs else ()
-    heads = (H, L) if call.is_varlen else (B, H, L)
-    sums = recorder.empty(Role.SUMS, (*planes, *heads), torch.float32)
-    if call.is_empty:
-        recorder.is_repeatable = False
-        return [o.zero_(), sums.zero_()]
-    dispatch.choose(call).forward().launch(call, recorder, o, layout, sums)
-    return [o, sums]
+        return [x.zero_() for x in results]
+    o, *sums = results
+    dispatch.choose(call).forward().launch(call, recorder, o, layout, *sums)
+    return results
 
 
 def _empty_result(call: Call, recorder: Recorder, layout: Layout) -> Tensor:
@@ -141,36 +118,36 @@ def _empty_result(call: Call, recorder: Recorder, layout: Layout) -> Tensor:
     return recorder.empty(Role.O, (*shape, call.v.shape[3]), call.q.dtype)
 
 
-def launch_backward(
-    do: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    bias: Tensor | None,
-    mask: Tensor | None,
-    key_lengths: Tensor | None,
-    terms: Terms,
-    need_dbias: bool,
-    need_dmask: bool,
-) -> list[Tensor]:
-    """dq, dk, dv, then dbias and dmask if needed, each in its input's shape and dtype."""
-    inputs = prepare(q=q, k=k, v=v, bias=bias, mask=mask, lengths=key_lengths, do=do)
+def launch_backward(do: Tensor, *inputs: Any) -> list[Tensor]:
+    """dq, dk, dv, then dbias and dmask if needed, each in its input's shape and dtype.
 
-    def first_call(recorder: Recorder) -> list[Tensor]:
-        *tensors, do = inputs.values()
-        grads = _grads(recorder, q, k, v)
-        call, needs = Call.dense(*tensors, terms), (need_dbias, need_dmask)
-        return [*grads, *differentiate(call, recorder, do, grads, Layout.HEADS_FIRST, *needs)]
-
-    options = (*terms, need_dbias, need_dmask)
-    return run_recorded("backward", inputs, options, GRADIENTS, first_call)
+    ``inputs``: those of forward, then whether bias and mask want gradients.
+    """
+    return _backward(do, (), *inputs)
 
 
 def launch_backward_sums(
+    do: Tensor, dsums: Tensor | None, o: Tensor | None, sums: Tensor | None, *inputs: Any
+) -> list[Tensor]:
+    """The same where the rows' sums have gradients, or divide the result o."""
+    return _backward(do, (dsums, o, sums), *inputs)
+
+
+def launch_backward_varlen(do: Tensor, *inputs: Any) -> list[Tensor]:
+    """As ``launch_backward``, of sequences that follow one another."""
+    return _backward_varlen(do, (), *inputs)
+
+
+def launch_backward_varlen_sums(
+    do: Tensor, dsums: Tensor | None, o: Tensor | None, sums: Tensor | None, *inputs: Any
+) -> list[Tensor]:
+    """The same where the rows' sums have gradients, or divide the result o."""
+    return _backward_varlen(do, (dsums, o, sums), *inputs)
+
+
+def _backward(
     do: Tensor,
-    dsums: Tensor | None,
-    o: Tensor | None,
-    sums: Tensor | None,
+    of_sums: tuple[Tensor | None, ...],
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -181,24 +158,23 @@ def launch_backward_sums(
     need_dbias: bool,
     need_dmask: bool,
 ) -> list[Tensor]:
-    """The same where the rows' sums have gradients, or divide the result o."""
     inputs = prepare(q=q, k=k, v=v, bias=bias, mask=mask, lengths=key_lengths, do=do)
-    inputs |= prepare(o=o, sums=sums, dsums=dsums)
+    inputs |= prepare_sums(of_sums)
 
     def first_call(recorder: Recorder) -> list[Tensor]:
-        *tensors, do, o, sums, dsums = inputs.values()
+        *tensors, do = [*inputs.values()][:7]
         grads = _grads(recorder, q, k, v)
-        call, needs = Call.dense(*tensors, terms), (need_dbias, need_dmask)
-        given = SumGradients(dsums, o, sums, Layout.HEADS_FIRST)
-        rest = (do, grads, Layout.HEADS_FIRST, *needs, given)
-        return [*grads, *differentiate(call, recorder, *rest)]
+        given = sums_given(inputs, Layout.HEADS_FIRST)
+        rest = (do, grads, Layout.HEADS_FIRST, need_dbias, need_dmask, given)
+        return [*grads, *differentiate(Call.dense(*tensors, terms), recorder, *rest)]
 
-    options = (*terms, need_dbias, need_dmask)
-    return run_recorded("backward_sums", inputs, options, GRADIENTS, first_call)
+    options = (len(of_sums), *terms, need_dbias, need_dmask)
+    return run_recorded("backward", inputs, options, GRADIENTS, first_call)
 
 
-def launch_backward_varlen(
+def _backward_varlen(
     do: Tensor,
+    of_sums: tuple[Tensor | None, ...],
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -212,56 +188,34 @@ def launch_backward_varlen(
     need_dbias: bool,
     need_dmask: bool,
 ) -> list[Tensor]:
-    """dq, dk, dv, then dbias and dmask if needed, each in its input's shape and dtype."""
     ends = {"cu_q": cu_seqlens_q, "cu_k": cu_seqlens_k}
     inputs = prepare(q=q, k=k, v=v, bias=bias, mask=mask, **ends, do=do)
+    inputs |= prepare_sums(of_sums)
     longest = (max_seqlen_q, max_seqlen_k)
 
     def first_call(recorder: Recorder) -> list[Tensor]:
-        *tensors, do = inputs.values()
+        *tensors, do = [*inputs.values()][:8]
         grads = _grads(recorder, q, k, v)
-        call, needs = Call.varlen(*tensors, *longest, terms), (need_dbias, need_dmask)
+        given = sums_given(inputs, Layout.HEADS_LAST)
+        assert do is not None
         do = do.transpose(0, 1).unsqueeze(0)
-        return [*grads, *differentiate(call, recorder, do, grads, Layout.HEADS_LAST, *needs)]
+        rest = (do, grads, Layout.HEADS_LAST, need_dbias, need_dmask, given)
+        return [*grads, *differentiate(Call.varlen(*tensors, *longest, terms), recorder, *rest)]
 
-    options = (*longest, *terms, need_dbias, need_dmask)
+    options = (len(of_sums), *longest, *terms, need_dbias, need_dmask)
     return run_recorded("backward_varlen", inputs, options, GRADIENTS, first_call)
 
 
-def launch_backward_varlen_sums(
-    do: Tensor,
-    dsums: Tensor | None,
-    o: Tensor | None,
-    sums: Tensor | None,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    bias: Tensor | None,
-    mask: Tensor | None,
-    cu_seqlens_q: Tensor,
-    cu_seqlens_k: Tensor,
-    max_seqlen_q: int,
-    max_seqlen_k: int,
-    terms: Terms,
-    need_dbias: bool,
-    need_dmask: bool,
-) -> list[Tensor]:
-    """The same where the rows' sums have gradients, or divide the result o."""
-    ends = {"cu_q": cu_seqlens_q, "cu_k": cu_seqlens_k}
-    inputs = prepare(q=q, k=k, v=v, bias=bias, mask=mask, **ends, do=do)
-    inputs |= prepare(o=o, sums=sums, dsums=dsums)
-    longest = (max_seqlen_q, max_seqlen_k)
+def prepare_sums(of_sums: tuple[Tensor | None, ...]) -> dict[Any, Tensor | None]:
+    """dsums, o and sums as kernels can read them, by role; nothing where a call has no sums."""
+    return prepare(**dict(zip(("dsums", "o", "sums"), of_sums, strict=False)))
 
-    def first_call(recorder: Recorder) -> list[Tensor]:
-        *tensors, do, o, sums, dsums = inputs.values()
-        grads = _grads(recorder, q, k, v)
-        call, needs = Call.varlen(*tensors, *longest, terms), (need_dbias, need_dmask)
-        given = SumGradients(dsums, o, sums, Layout.HEADS_LAST)
-        rest = (do.transpose(0, 1).unsqueeze(0), grads, Layout.HEADS_LAST, *needs, given)
-        return [*grads, *differentiate(call, recorder, *rest)]
 
-    options = (*longest, *terms, need_dbias, need_dmask)
-    return run_recorded("backward_varlen_sums", inputs, options, GRADIENTS, first_call)
+def sums_given(inputs: Mapping[Any, Tensor | None], layout: Layout) -> SumGradients | None:
+    """What ``prepare_sums`` left among a call's inputs; None where it has no sums."""
+    if Role.SUMS not in inputs:
+        return None
+    return SumGradients(inputs[Role.DSUMS], inputs[Role.O], inputs[Role.SUMS], layout)
 
 
 def _grads(recorder: Recorder, q: Tensor, k: Tensor, v: Tensor) -> list[Tensor]:

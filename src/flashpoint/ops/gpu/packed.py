@@ -16,11 +16,12 @@ from torch import Tensor
 
 from flashpoint.ops.gpu import dispatch
 from flashpoint.ops.gpu.attend import (
-    WITH_SUMS,
     attend,
-    attend_sums,
     differentiate,
     gradient_arguments,
+    prepare_sums,
+    results_of,
+    sums_given,
 )
 from flashpoint.ops.gpu.call import Call, prepare
 from flashpoint.ops.gpu.portable.backward_rows import SumGradients, launch_rows
@@ -32,30 +33,19 @@ from flashpoint.ops.spec import NormTerms, Terms
 ON_CHIP = range(192, 257)  # tokens for which it pays to normalize k there: docs/log.md
 
 
-def launch_packed_forward(
-    qkv: Tensor,
-    q_gain: Tensor | None,
-    k_gain: Tensor | None,
-    bias: Tensor | None,
-    mask: Tensor | None,
-    key_lengths: Tensor | None,
-    qk_norm: NormTerms,
-    terms: Terms,
-) -> Tensor:
+def launch_packed_forward(*inputs: Any) -> Tensor:
     """[B, L, H, D] from qkv [B, L, 3, H, D]."""
-    inputs = prepare(
-        qkv=qkv, q_gain=q_gain, k_gain=k_gain, bias=bias, mask=mask, lengths=key_lengths
-    )
-
-    def first_call(recorder: Recorder) -> list[Tensor]:
-        call = Call.packed(*inputs.values(), qk_norm, terms)
-        return [attend(_normalize_before(call, recorder), recorder, Layout.HEADS_LAST)]
-
-    options = (*qk_norm, *terms)
-    return run_recorded("packed", inputs, options, (Role.O,), first_call)[0]
+    return _launch_forward(False, *inputs)[0]
 
 
-def launch_packed_forward_sums(
+def launch_packed_forward_sums(*inputs: Any) -> tuple[Tensor, Tensor]:
+    """The same and the rows' sums of weights, [B, H, L]."""
+    o, sums = _launch_forward(True, *inputs)
+    return o, sums
+
+
+def _launch_forward(
+    has_sums: bool,
     qkv: Tensor,
     q_gain: Tensor | None,
     k_gain: Tensor | None,
@@ -64,19 +54,17 @@ def launch_packed_forward_sums(
     key_lengths: Tensor | None,
     qk_norm: NormTerms,
     terms: Terms,
-) -> tuple[Tensor, Tensor]:
-    """The same and the rows' sums of weights, [B, H, L]."""
+) -> list[Tensor]:
     inputs = prepare(
         qkv=qkv, q_gain=q_gain, k_gain=k_gain, bias=bias, mask=mask, lengths=key_lengths
     )
 
     def first_call(recorder: Recorder) -> list[Tensor]:
-        call = Call.packed(*inputs.values(), qk_norm, terms)._replace(has_sums=True)
-        return attend_sums(_normalize_before(call, recorder), recorder, Layout.HEADS_LAST)
+        call = Call.packed(*inputs.values(), qk_norm, terms)._replace(has_sums=has_sums)
+        return attend(_normalize_before(call, recorder), recorder, Layout.HEADS_LAST)
 
-    options = (*qk_norm, *terms)
-    o, sums = run_recorded("packed_sums", inputs, options, WITH_SUMS, first_call)
-    return o, sums
+    options = (has_sums, *qk_norm, *terms)
+    return run_recorded("packed", inputs, options, results_of(has_sums), first_call)
 
 
 def _normalize_before(call: Call, recorder: Recorder) -> Call:
@@ -126,8 +114,7 @@ def _launch_backward(
         qkv=qkv, q_gain=q_gain, k_gain=k_gain, bias=bias, mask=mask, lengths=key_lengths, do=do
     )
     has_sums = len(of_sums) > 0
-    if has_sums:
-        inputs |= prepare(**dict(zip(("dsums", "o", "sums"), of_sums, strict=True)))
+    inputs |= prepare_sums(of_sums)
     kinds = {Role.DQ_GAIN: qk_norm.q_kind, Role.DK_GAIN: qk_norm.k_kind}
     gains = {Role.DQ_GAIN: q_gain, Role.DK_GAIN: k_gain}
     gains = {role: gain for role, gain in gains.items() if gain is not None}
@@ -136,10 +123,8 @@ def _launch_backward(
     def first_call(recorder: Recorder) -> list[Tensor]:
         tensors = [*inputs.values()]
         call = Call.packed(*tensors[:6], qk_norm, terms)._replace(has_sums=has_sums)
-        do, given = tensors[6], None
+        do, given = tensors[6], sums_given(inputs, Layout.HEADS_LAST)
         assert do is not None
-        if has_sums:
-            given = SumGradients(*tensors[7:], Layout.HEADS_LAST)
         dqkv = recorder.empty(Role.DQKV, qkv.shape, qkv.dtype)
         grads = [x.transpose(1, 2) for x in dqkv.unbind(2)]
         needs = (need_dbias, need_dmask)
