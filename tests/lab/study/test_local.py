@@ -51,7 +51,7 @@ def run(folders, jobs=1, on_look=lambda standing: None):
     run_locally(folders, jobs=jobs, keep_checkpoints=False, on_look=on_look)
 
 
-def wait_for(condition, seconds=60.0):
+def wait_for(condition, seconds=180.0):
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "nothing happened"

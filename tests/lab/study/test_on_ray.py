@@ -67,7 +67,8 @@ def test_study_on_ray_is_stopped_goes_on_and_records_what_fails(ray, tmp_path):
     stopper = threading.Thread(target=stop)
     stopper.start()
     with pytest.raises(Preempted, match="stopped by SIGTERM; what had begun is saved"):
-        run(folders, lambda standing: seen.append(dict(standing)))
+        # one at a time: training begins, and can be stopped, when the others have failed
+        run(folders, lambda standing: seen.append(dict(standing)), jobs=1)
     stopper.join()
     assert not ray.is_initialized()
     assert statuses(folders) == {"relu-seed0": "stopped", "bad": "failed", "dead": "failed"}
