@@ -1,0 +1,111 @@
+"""What computes attention at one place of somebody else's model, where softmax was.
+
+Shapes: B batch, H query heads, Hkv key heads, Lq queries, Lk keys, D head dim.
+"""
+
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from flashpoint.layers.spec import SOFTMAX, AnySpec
+from flashpoint.layers.terms import PointwiseTerms, power
+from flashpoint.layers.visibility import Visibility
+from flashpoint.ops.sdpa import scaled_dot_product_attention
+from flashpoint.shapes import Float
+
+
+class Substitute(PointwiseTerms):
+    """Attention by a spec, with the arguments of PyTorch's scaled_dot_product_attention.
+
+    It is a child of the module that it serves, so that it moves and trains with it. It has
+    parameters, and the model's state dict new keys, only where the spec learns something or
+    ``learns_scale`` is set.
+
+    Args:
+        spec: the mathematics, or its short word; "softmax" goes to PyTorch's SDPA.
+        num_heads: H, the entries of what is learned per head.
+        learns_scale: multiply q by one parameter a head, which starts at 1.
+
+    Example:
+        >>> attend = Substitute("relu4/sum", num_heads=4)
+        >>> q = torch.randn(2, 4, 10, 16)
+        >>> attend(q, q, q, is_causal=True).shape, list(attend.state_dict())
+        (torch.Size([2, 4, 10, 16]), [])
+    """
+
+    scale: nn.Parameter | None
+
+    def __init__(self, spec: AnySpec, num_heads: int, *, learns_scale: bool = False) -> None:
+        super().__init__(spec, num_heads)
+        scale = nn.Parameter(torch.empty(num_heads)) if learns_scale else None
+        self.register_parameter("scale", scale)
+        self.reset_parameters()
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Learned numbers at their starts."""
+        super().reset_parameters()
+        if self.scale is not None:
+            nn.init.ones_(self.scale)
+
+    def forward(
+        self,
+        query: Float[Tensor, "B H Lq D"],
+        key: Float[Tensor, "B Hkv Lk D"],
+        value: Float[Tensor, "B Hkv Lk Dv"],
+        attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> Float[Tensor, "B H Lq Dv"]:
+        """As SDPA: bool masks or masks that are added, causality from the first tokens."""
+        if self.scale is not None:
+            query = (query * self.scale.view(-1, 1, 1)).to(query.dtype)
+        given: dict[str, Any] = {
+            "attn_mask": attn_mask,
+            "dropout_p": dropout_p,
+            "is_causal": is_causal,
+            "scale": scale,
+            "enable_gqa": enable_gqa,
+        }
+        if self.spec.activation == SOFTMAX:
+            return F.scaled_dot_product_attention(query, key, value, **given)
+        n = self._length_of(query, key, attn_mask, is_causal) if self._needs_length else 1.0
+        o = scaled_dot_product_attention(
+            query, key, value, **given, bias=self._bias(n), **self._division()
+        )
+        if self.alpha is not None:  # a fixed exponent of 1 keeps the output within fp16's range
+            return (o * (self._gain() * power(n, 1.0 - self._alpha()))).to(o.dtype)
+        gain = self._outer_gain
+        return o if gain is None else (o * gain).to(o.dtype)
+
+    def _division(self) -> dict[str, Any]:
+        """What the operator is told of the spec."""
+        spec = self.spec
+        options: dict[str, Any] = {"activation": spec.activation, "length": spec.length}
+        if spec.by_sum:
+            return options | {"normalize": spec.normalize, "floor": spec.floor}
+        return options | {"alpha": 1.0 if self.alpha is not None else spec.alpha}
+
+    def _length_of(self, q: Tensor, k: Tensor, attn_mask: Tensor | None, is_causal: bool) -> Any:
+        """n_i of a call with SDPA's arguments."""
+        mask = attn_mask
+        if mask is not None and mask.dtype != torch.bool:
+            mask = mask != -math.inf
+        if is_causal and q.shape[-2] != k.shape[-2]:  # SDPA counts from the first tokens
+            mask = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).tril()
+            is_causal = False
+        return self._length(Visibility.of(q, k, mask, is_causal, None))
+
+    @property
+    def _dtype(self) -> torch.dtype:
+        """That of n_i, where it is more than fp32: what is learned, since only that needs n_i."""
+        return next((p.dtype for p in self.parameters()), torch.float32)
+
+    def extra_repr(self) -> str:
+        """The mathematics, for ``print(model)``."""
+        return str(self.spec)
