@@ -5,7 +5,7 @@ are meant, what is refused, and the report.
 """
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 
@@ -88,9 +88,10 @@ def replace_attention(
     optimizers stay as they are; a spec that learns something adds parameters to each module. With
     "softmax" the model computes what it did. Everything is checked before anything is changed.
 
-    A module is taken for attention if its forward calls scaled_dot_product_attention, or if its
-    class has "attention" or "attn" in its name and it has heads or projections of q and k; not if
-    it only holds such modules. One whose exact class is not known is refused by name.
+    A module is taken for attention if its forward calls scaled_dot_product_attention, or has heads
+    and calls softmax, or if its class has "attention" or "attn" in its name and it has heads or
+    projections of q and k; not if it only holds such modules. One whose exact class is not known
+    is refused by name.
 
     Args:
         model: of timm, torch.nn, or anything that holds their modules.
@@ -151,32 +152,41 @@ def find_attention(model: nn.Module) -> Found:
     """The attention modules of a model, in its order, replaced ones too."""
     if not isinstance(model, nn.Module):
         raise InputError(f"model must be a torch.nn.Module. Got {describe(model)}.")
+    modules = dict(model.named_modules())
+    left = {name: _reason(x) for name, x in modules.items() if _looks_like_attention(x)}
     sites: dict[str, Site] = {}
-    left: dict[str, str] = {}
     for library, home in _FINDERS:
         if library in sys.modules:
             found: Found = import_module(home).find(model)
-            left |= {name: why for name, why in found.left.items() if name not in sites}
-            sites = {site.name: site for site in found.sites if site.name not in left} | sites
-    left |= _find_unknown(model, {*sites, *left})
-    names = [name for name, _ in model.named_modules()]
+            sites = {site.name: site for site in found.sites} | sites
+            left |= {  # a library judges its own modules, and what anybody takes for attention
+                name: why
+                for name, why in found.left.items()
+                if name in left or path_of(type(modules[name])).startswith(library + ".")
+            }
+    done = _inside(modules, sites) | _around({*sites, *left}, modules)
     return Found(
-        sites=tuple(sites[name] for name in names if name in sites),
-        left={name: left[name] for name in names if name in left},
+        sites=tuple(sites[name] for name in modules if name in sites),
+        left={name: left[name] for name in modules if name in left and name not in done},
     )
 
 
-def _find_unknown(model: nn.Module, claimed: set[str]) -> dict[str, str]:
-    """Modules that look like attention and that no library's finder knows, with the reason."""
-    modules = dict(model.named_modules())
-    inside = {name for name in modules if any(x in claimed for x in _ancestors(name))}
-    unknown = {
-        name: module
-        for name, module in modules.items()
-        if name not in claimed and name not in inside and _looks_like_attention(module)
-    }
-    holders = {above for name in (*claimed, *unknown) for above in _ancestors(name)}
-    return {name: _reason(x) for name, x in unknown.items() if name not in holders}
+def _inside(modules: Iterable[str], sites: Mapping[str, Site]) -> set[str]:
+    """The sites, and the parts that they are made of."""
+    return {name for name in modules if not sites.keys().isdisjoint([name, *_holders(name)])}
+
+
+def _around(names: Iterable[str], modules: Mapping[str, nn.Module]) -> set[str]:
+    """Modules that hold attention and compute none of their own."""
+    holders = {holder for name in names for holder in _holders(name)}
+    return {name for name in holders if not _computes_attention(modules[name])}
+
+
+def _holders(name: str) -> Iterator[str]:
+    """The names of the modules that hold this one; the model's own is empty."""
+    while name:
+        name = name.rpartition(".")[0]
+        yield name
 
 
 def _reason(module: nn.Module) -> str:
@@ -187,24 +197,24 @@ def _reason(module: nn.Module) -> str:
     return f"{kind} is not known here"
 
 
-def _ancestors(name: str) -> Iterator[str]:
-    """The names of the modules that hold this one; the model's own is empty."""
-    while name:
-        name = name.rpartition(".")[0]
-        yield name
-
-
 def _looks_like_attention(module: nn.Module) -> bool:
     if isinstance(module, Substitute):
         return False
-    kind = original_class(module)
-    code = getattr(kind.forward, "__code__", None)
-    if code is not None and "scaled_dot_product_attention" in code.co_names:
-        return True
-    word = kind.__name__.lower()
-    if "attention" not in word and "attn" not in word:
-        return False
-    return any(hasattr(module, name) for name in (*_HEADS, *_PROJECTIONS))
+    word = original_class(module).__name__.lower()
+    is_named = "attention" in word or "attn" in word
+    return (is_named and _has(module, *_HEADS, *_PROJECTIONS)) or _computes_attention(module)
+
+
+def _computes_attention(module: nn.Module) -> bool:
+    """Whether its own forward does: by SDPA, or with heads and a softmax."""
+    code = getattr(original_class(module).forward, "__code__", None)
+    words = () if code is None else code.co_names
+    by_hand = "softmax" in words and _has(module, *_HEADS)
+    return by_hand or "scaled_dot_product_attention" in words
+
+
+def _has(module: nn.Module, *names: str) -> bool:
+    return any(hasattr(module, name) for name in names)
 
 
 def _refuse(refused: Mapping[str, str]) -> None:

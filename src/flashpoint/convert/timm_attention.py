@@ -20,7 +20,7 @@ from flashpoint.errors import UnsupportedError
 
 
 class Rerouted(TorchFunctionMode):
-    """While it is entered, calls of PyTorch's SDPA go elsewhere, and are counted.
+    """While it is entered, calls of PyTorch's SDPA go elsewhere.
 
     Args:
         attend: takes SDPA's arguments.
@@ -28,12 +28,11 @@ class Rerouted(TorchFunctionMode):
 
     def __init__(self, attend: Callable[..., Tensor]) -> None:
         super().__init__()
-        self.attend, self.num_calls = attend, 0
+        self.attend = attend
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """What PyTorch calls for every function of its own."""
         if func is F.scaled_dot_product_attention:
-            self.num_calls += 1
             func = self.attend
         return func(*args, **(kwargs or {}))
 
@@ -50,11 +49,17 @@ class TimmAttention(Served):
 
     def forward(self, *args: Any, **options: Any) -> Tensor:
         """As the original class, but for its call of SDPA."""
-        with Rerouted(self.substitute) as route:
+        calls: list[torch.Size] = []
+
+        def attend(query: Tensor, *args: Any, **options: Any) -> Tensor:
+            calls.append(query.shape)
+            return self.substitute(query, *args, **options)
+
+        with Rerouted(attend):
             result = super().forward(*args, **options)
-        if route.num_calls != 1:
+        if len(calls) != 1:
             raise UnsupportedError(
-                f"{path_of(self.original)} called scaled_dot_product_attention {route.num_calls} "
+                f"{path_of(self.original)} called scaled_dot_product_attention {len(calls)} "
                 "times, and once is served. Restore it, and leave it out by layers=."
             )
         return result
