@@ -9,9 +9,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 
-from torch import nn
+from torch import Tensor, nn
 
+from flashpoint.convert.calibrate import Batches, calibrated_spec, fit_numbers, take_numbers
 from flashpoint.convert.choice import Layers, choose
+from flashpoint.convert.number_search import Fit
 from flashpoint.convert.sites import Found, Site, original_class, path_of
 from flashpoint.convert.substitute import Substitute
 from flashpoint.errors import InputError, UnsupportedError, describe
@@ -35,11 +37,20 @@ class Replaced:
         name: the module's, dotted.
         kind: its own class, with where that is defined.
         spec: what it computes now.
+        fit: how far its output is from softmax's, before and after calibration; None without.
     """
 
     name: str
     kind: str
     spec: AttentionSpec
+    fit: Fit | None = None
+
+    @property
+    def described(self) -> str:
+        """What it computes, in short."""
+        if self.fit is None:
+            return self.spec.word
+        return f"{self.spec.word}, error {self.fit.before:.3g} -> {self.fit.after:.3g}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,7 +78,7 @@ class ReplaceReport:
             f"{len(self.replaced)} of {total} attention modules replaced, "
             f"{self.num_parameters:,} parameters kept, {self.num_new_parameters:,} new"
         )
-        rows = [(entry.name, entry.spec.word, entry.kind) for entry in self.replaced]
+        rows = [(entry.name, entry.described, entry.kind) for entry in self.replaced]
         rows += [(name, "left", reason) for name, reason in self.left.items()]
         widths = [max((len(row[i]) for row in rows), default=0) for i in range(2)]
         lines = [f"  {a:<{widths[0]}}  {b:<{widths[1]}}  {c}" for a, b, c in rows]
@@ -80,7 +91,11 @@ class ReplaceReport:
 
 
 def replace_attention(
-    model: nn.Module, attention: AnySpec = "relu", *, layers: Layers = None
+    model: nn.Module,
+    attention: AnySpec = "relu",
+    *,
+    layers: Layers = None,
+    calibrate: Batches | Mapping[str, Tensor] | None = None,
 ) -> ReplaceReport:
     """Let the attention modules of a model compute another attention, in place.
 
@@ -100,6 +115,11 @@ def replace_attention(
         layers: which modules; the others keep what they compute. None: all. A sequence of indices
             or a slice: of the served ones, in the order of the model. A string: those whose names
             match this pattern of the shell, as "blocks.[0-5].*". A function: of the name.
+        calibrate: a few batches that the model can be called with, as ``[images]``; a tuple or
+            list is several arguments, a mapping named ones. Every head gets a gain, a bias and a
+            scale as new parameters, such that its output comes near to softmax's on them, and the
+            report has the errors. To load a model that was calibrated: its state dict, which has
+            these numbers, and no batches are needed; the other weights are loaded as ever.
 
     Returns:
         What was replaced and what was left, and why.
@@ -107,7 +127,7 @@ def replace_attention(
     Raises:
         UnsupportedError: the model has attention that cannot be replaced and that ``layers`` does
             not leave out, or drops weights in training; nothing was changed.
-        InputError: no attention was found, or ``layers`` does not fit.
+        InputError: no attention was found, or ``layers`` or ``calibrate`` does not fit.
 
     Example:
         >>> import torch
@@ -132,9 +152,10 @@ def replace_attention(
     if spec.activation != SOFTMAX:
         _refuse_dropout(sites)
     num_parameters = _count(model) - sum(_count(site.substitute) for site in found.sites)
-    for site in sites:
-        site.install(_substitute_for(site, spec))
-    return _report(found, sites, spec, num_parameters)
+    substitutes, fits = _substitutes_for(model, sites, spec, calibrate)
+    for site, substitute in substitutes.items():
+        site.install(substitute)
+    return _report(found, substitutes, fits, num_parameters)
 
 
 def restore_attention(model: nn.Module) -> int:
@@ -238,27 +259,55 @@ def _refuse_dropout(sites: list[Site]) -> None:
             )
 
 
-def _substitute_for(site: Site, spec: AttentionSpec) -> Substitute:
+def _substitutes_for(
+    model: nn.Module,
+    sites: list[Site],
+    spec: AttentionSpec,
+    calibrate: Batches | Mapping[str, Tensor] | None,
+) -> tuple[dict[Site, Substitute], Mapping[Site, Fit]]:
+    """What to install at each site, calibrated or not, and how far it is from softmax if known."""
+    if calibrate is None:
+        return {site: _substitute_for(site, spec) for site in sites}, {}
+    spec = calibrated_spec(spec)
+    substitutes = {site: _substitute_for(site, spec, learns_scale=True) for site in sites}
+    if isinstance(calibrate, Mapping):
+        take_numbers(substitutes, calibrate)
+        return substitutes, {}
+    return substitutes, fit_numbers(model, substitutes, calibrate)
+
+
+def _substitute_for(site: Site, spec: AttentionSpec, *, learns_scale: bool = False) -> Substitute:
     """One that is where the module is, in its dtype and mode."""
-    substitute = Substitute(spec, site.num_heads).train(site.module.training)
+    substitute = Substitute(spec, site.num_heads, learns_scale=learns_scale)
+    substitute.train(site.module.training)
     like = next((p for p in site.module.parameters() if p.is_floating_point()), None)
     return substitute if like is None else substitute.to(like.device, like.dtype)
 
 
 def _report(
-    found: Found, sites: list[Site], spec: AttentionSpec, num_parameters: int
+    found: Found,
+    substitutes: Mapping[Site, Substitute],
+    fits: Mapping[Site, Fit],
+    num_parameters: int,
 ) -> ReplaceReport:
     left = dict(found.left)
     for site in found.sites:
-        if site not in sites:
+        if site not in substitutes:
             before = "" if site.substitute is None else f", computes {site.substitute.spec.word}"
             left[site.name] = f"not chosen by layers{before}"
+    replaced = tuple(
+        Replaced(name=site.name, kind=site.kind, spec=substitute.spec, fit=fits.get(site))
+        for site, substitute in substitutes.items()
+    )
     return ReplaceReport(
-        replaced=tuple(Replaced(name=site.name, kind=site.kind, spec=spec) for site in sites),
+        replaced=replaced,
         left=left,
         num_parameters=num_parameters,
-        num_new_parameters=sum(_count(site.substitute) for site in sites),
-        num_with_dropout=sum(site.dropout > 0 for site in sites) * (spec.activation != SOFTMAX),
+        num_new_parameters=sum(map(_count, substitutes.values())),
+        num_with_dropout=sum(
+            site.dropout > 0 and substitute.spec.activation != SOFTMAX
+            for site, substitute in substitutes.items()
+        ),
     )
 
 
