@@ -15,6 +15,10 @@ from flashpoint.lab.cli.main import _flow_help, app, main
 
 SURFACE = {
     "activations": ["--dtype", "--shape"],
+    "adapt": [
+        *("--attention", "--checkpoint", "--data", "--fresh", "--out", "--rank", "--set"),
+        *("--share", "--steps", "run"),
+    ],
     "bench": [
         *("--activation", "--causal", "--check", "--device", "--dtype", "--from", "--json"),
         *("--mode", "--no-memory", "--plot", "--providers", "--quick", "--rounds", "--seconds"),

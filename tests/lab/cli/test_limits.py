@@ -104,10 +104,10 @@ def test_empty_data_are_not_the_current_folder(words, monkeypatch, capsys, tmp_p
 @pytest.mark.parametrize("which", ["9" * 30, "9" * 5000])
 def test_step_beyond_counting_is_refused(which):
     from flashpoint.errors import InputError
-    from flashpoint.lab.cli.run_arguments import _parse_checkpoint
+    from flashpoint.lab.cli.run_arguments import parse_checkpoint
 
     with pytest.raises(InputError, match="must be best, last or a step") as error:
-        _parse_checkpoint(which)
+        parse_checkpoint(which)
     assert len(str(error.value)) < 200
 
 

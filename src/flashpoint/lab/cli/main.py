@@ -9,6 +9,7 @@ import typer
 from flashpoint import __version__
 from flashpoint.errors import FlashpointError
 from flashpoint.lab.cli.activations import activations
+from flashpoint.lab.cli.adapt import adapt
 from flashpoint.lab.cli.bench import bench
 from flashpoint.lab.cli.data import data
 from flashpoint.lab.cli.demo import demo
@@ -33,7 +34,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 for verb in (
-    *(demo, train, evaluate, translate, probe, inspect, report, models),
+    *(demo, train, adapt, evaluate, translate, probe, inspect, report, models),
     *(bench, activations, tune, doctor),
 ):
     app.command()(verb)

@@ -77,7 +77,7 @@ def open_with_model(folder: Path, checkpoint: str, device: str) -> "tuple[Run, n
 
     where = _find_device(device)
     run = open_run(folder)
-    step = run.find_step(_parse_checkpoint(checkpoint))
+    step = run.find_step(parse_checkpoint(checkpoint))
     return run, run.load_model(step).to(where), step
 
 
@@ -94,7 +94,7 @@ def open_classifier(folder: Path, checkpoint: str, device: str) -> "tuple[Run, V
     return run, model, step
 
 
-def _parse_checkpoint(text: str) -> Literal["best", "last"] | int:
+def parse_checkpoint(text: str) -> Literal["best", "last"] | int:
     """What --checkpoint says."""
     if text == "best" or text == "last":
         return text

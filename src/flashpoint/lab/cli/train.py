@@ -12,6 +12,7 @@ from flashpoint.errors import FlashpointError, InputError, hint
 from flashpoint.lab.cli.run_arguments import path_of
 
 if TYPE_CHECKING:
+    from flashpoint.lab.runs.record import Record
     from flashpoint.lab.training.config import TrainConfig
 
 STOPPED = 75
@@ -91,7 +92,7 @@ def train(
             return
         if said and is_first:
             typer.echo(said, err=True)
-        _run(config, folder, is_first, fresh)
+        run_to_end(config, folder, fresh=fresh)
     except FlashpointError as error:
         if is_first:
             raise
@@ -206,8 +207,8 @@ def _check_model(what: str) -> None:
         ) from error
 
 
-def _run(config: "TrainConfig", folder: Path, is_first: bool, fresh: bool) -> None:
-    """Train, and say in a line how it ended."""
+def run_to_end(config: "TrainConfig", folder: Path, *, fresh: bool) -> "Record":
+    """Train, and say in a line how it ended; gives the record."""
     import torch
 
     from flashpoint.lab.runs.failure import Preempted, RunError
@@ -215,14 +216,14 @@ def _run(config: "TrainConfig", folder: Path, is_first: bool, fresh: bool) -> No
     from flashpoint.lab.training.progress import describe_numbers
     from flashpoint.lab.training.run_folder import LostError
 
+    is_first = os.environ.get("RANK", "0") == "0"
     try:
         record = run(config, folder, fresh=fresh)
     except LostError as error:
         if not _may_ask():
             raise
         typer.confirm(f"{error} Begin anew?", abort=True, err=True)
-        _run(config, folder, is_first, fresh=True)
-        return
+        return run_to_end(config, folder, fresh=True)
     except InputError as error:
         if not is_first:  # its own share of the data, perhaps: the first may know nothing of it
             _say_and_leave(error)
@@ -241,6 +242,7 @@ def _run(config: "TrainConfig", folder: Path, is_first: bool, fresh: bool) -> No
             f"{folder}: {describe_numbers(record.validation)} after {record.steps} steps, "
             f"{record.seconds:.0f} s, {record.samples_per_s:,.0f} {record.unit}/s"
         )
+    return record
 
 
 def _say_and_leave(error: FlashpointError) -> NoReturn:

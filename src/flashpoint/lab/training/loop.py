@@ -83,7 +83,7 @@ def train(
         goes_on = ranks.any(has_begun)
         if not goes_on:
             check_memory(task, ranks, progress.say)
-        start = {} if goes_on else task.begin()
+        start = {} if goes_on else task.begin(progress.say)
         ranks.on_first(lambda: stack.enter_context(claim(out)))
         ranks.on_first(lambda: settle(out, task.config, task.identity, fresh=fresh))
         ranks.on_first(lambda: write_start(out, start))

@@ -30,6 +30,7 @@ from flashpoint.lab.runs.schema import plain
 from flashpoint.lab.runs.stored import exists, read_text
 from flashpoint.lab.runs.writing import replace_file, writing
 from flashpoint.lab.training import checkpoint_tensors, config_file
+from flashpoint.lab.training.low_rank import merged
 from flashpoint.lab.training.task_registry import task_class
 from flashpoint.models.registry import model_config
 
@@ -109,7 +110,7 @@ class Run:
             ) from error
         model = create_model(self.config.model.name, **self.config.model.settings)
         try:
-            model.load_state_dict(weights)
+            model.load_state_dict(merged(weights))
         except RuntimeError as error:
             raise InputError(
                 f"the weights of step_{step} in {self.path} do not fit the model of its {CONFIG}: "

@@ -58,9 +58,10 @@ class Task(Objective, Protocol):
 
     def __init__(self, config: Any, ranks: Ranks) -> None: ...
 
-    def begin(self) -> Mapping[str, Any]:
-        """Read what a new run starts from; gives it as plain data, or nothing.
+    def begin(self, say: Callable[[str], None] = ...) -> Mapping[str, Any]:
+        """Read or make what a new run starts from; gives it as plain data, or nothing.
 
+        What takes its time says how far it is.
         It comes before ``build_model``, and never where a run goes on from a checkpoint.
         """
         ...

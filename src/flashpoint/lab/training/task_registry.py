@@ -9,7 +9,11 @@ if TYPE_CHECKING:
     from flashpoint.lab.training.config import TrainConfig
     from flashpoint.lab.training.task import Task
 
-_HOMES = {"vision": "flashpoint.lab.training.vision", "text": "flashpoint.lab.training.text"}
+_HOMES = {
+    "vision": "flashpoint.lab.training.vision",
+    "text": "flashpoint.lab.training.text",
+    "adapt": "flashpoint.lab.training.adapting",
+}
 """Modules with a ``CONFIG`` class, a subclass of TrainConfig, and a ``TASK`` class."""
 
 

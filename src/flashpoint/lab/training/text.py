@@ -186,7 +186,7 @@ class TextTask:
             self.pieces.save(file)
         return str(file)
 
-    def begin(self) -> Mapping[str, Any]:
+    def begin(self, say: Callable[[str], None] = lambda line: None) -> Mapping[str, Any]:
         """Nothing: a translation starts from fresh weights."""
         return {}
 

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from flashpoint.convert.fitting import fit
+from flashpoint.convert.fitting import Fitted, fit
 from flashpoint.errors import InputError, describe
 from flashpoint.lab.data.batches import EvalBatches, TrainBatches
 from flashpoint.lab.data.config import DataConfig
@@ -21,6 +21,7 @@ from flashpoint.lab.runs.failure import RunError
 from flashpoint.lab.runs.schema import plain
 from flashpoint.lab.training.config import ModelConfig, TrainConfig
 from flashpoint.lab.training.given_weights import (
+    GivenWeights,
     changed_settings,
     other_class,
     read_weights,
@@ -120,19 +121,23 @@ class VisionTask:
         size = max(config.batch_size // config.accumulate, ranks.size)
         self._validation = EvalBatches(validation, config.data, batch_size=size, **ranks.place)
 
-    def begin(self) -> Mapping[str, Any]:
+    def begin(self, say: Callable[[str], None] = lambda line: None) -> Mapping[str, Any]:
         """Read the weights that the config names and keep those that fit, for ``build_model``."""
         if self.config.weights is None:
             return {}
-        given = read_weights(self.config.weights)
+        fitted, facts = self.fit_weights(read_weights(self.config.weights))
+        self._given = fitted.weights
+        return facts
+
+    def fit_weights(self, given: GivenWeights) -> tuple[Fitted, dict[str, Any]]:
+        """What of given weights the model can start from, and the same as plain data."""
         whose = f"weights {self.config.weights!r}"
         changed = changed_settings(given, plain(self.model_config), whose)
         other = other_class(given, self.identity["classes"])
         with torch.device("meta"):
             expected = ViT(self.model_config).state_dict()
         fitted = fit(given.tensors, expected, whose, takes_head=other is None)
-        self._given = fitted.weights
-        return start_facts(given, fitted, changed, other)
+        return fitted, start_facts(given, fitted, changed, other)
 
     def build_model(self) -> nn.Module:
         """A ViT with fresh weights, but for those that ``begin`` found."""
