@@ -123,7 +123,10 @@ def test_model_may_be_a_word():
         ("steps=0", "steps=0 must be a whole number from 1 to 1,000,000,000."),
         ("steps=null", "epochs=None and steps=None: exactly one must be set"),
         ("log_every=0", "log_every=0 must be a whole number from 1 to 1,000,000,000."),
-        ("task=visoin", "task='visoin' is unknown. Did you mean 'vision'? Known: vision, text, adapt."),
+        (
+            "task=visoin",
+            "task='visoin' is unknown. Did you mean 'vision'? Known: vision, text, adapt.",
+        ),
         ("data.train", "--set 'data.train' must be KEY=VALUE"),
         ("a..b=1", "--set 'a..b=1' must be KEY=VALUE"),
         ("steps.x=1", "--set 'steps.x=1': steps is 12, not a section."),
