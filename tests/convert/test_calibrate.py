@@ -8,6 +8,9 @@ import safetensors.torch
 import torch
 import torch.nn.functional as F
 from convert.foreign import stir
+from convert.test_replace_examples import run as run_example
+from convert.test_replace_timm import images as timm_images
+from convert.test_replace_timm import make as make_timm
 from torch import nn
 
 from flashpoint import AttentionSpec, InputError, replace_attention, restore_attention
@@ -308,3 +311,19 @@ def test_an_error_of_the_model_leaves_it_as_it_was():
     with pytest.raises((RuntimeError, AssertionError)):
         replace_attention(model, "relu", calibrate=[X, X[..., :5]])
     assert_untouched(model, before)
+
+
+@pytest.mark.parametrize("name", ["vit", "swin"])
+def test_models_of_timm_are_calibrated(timm, name):
+    model = make_timm(timm, name)
+    report = replace_attention(model, "relu4/sum", calibrate=[timm_images()])
+    assert all(entry.fit.after < entry.fit.before for entry in report.replaced)
+
+
+@pytest.mark.slow
+def test_example_shows_every_stage(timm):
+    lines = run_example("convert_and_adapt.py")
+    right = {line[:24].strip(): float(line[24:-7]) for line in lines if line.endswith("% right")}
+    assert right["replaced by relu"] < right["fine-tuned for 50 steps"]
+    assert right["loaded again"] == right["fine-tuned for 50 steps"]
+    assert sum(" -> " in line for line in lines) == 2

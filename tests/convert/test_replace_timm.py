@@ -38,6 +38,7 @@ MODELS = {
     "beit-shared": ("beit_base_patch16_224", SMALL | {"use_shared_rel_pos_bias": True}),
     "relpos": ("vit_relpos_small_patch16_224", SMALL),
     "relpos-shared": ("vit_srelpos_small_patch16_224", SMALL),
+    "parallel": ("vit_base_patch16_xp_224", SMALL),
     "swin": ("swin_tiny_patch4_window7_224", WINDOWS),
 }
 
@@ -103,6 +104,24 @@ def test_shifted_windows_hide_keys_and_do_not_count_them(timm):
     torch.testing.assert_close(attn(x, mask)[1], attn.proj(o))
 
 
+def test_padding_of_mixed_sizes_does_not_count(timm):
+    """NaFlex hides padded patches by the least number of the dtype."""
+    sizes = {"embed_dim": 32, "depth": 2, "num_heads": 2, "patch_size": 8}
+    model = stir(timm.create_model("naflexvit_base_patch16_gap", num_classes=5, **sizes))
+    replace_attention(model, "relu")
+    patches = torch.randn(1, 6, 192)
+    places = torch.cartesian_prod(torch.arange(2), torch.arange(3))[None]
+    valid = torch.ones(1, 6, dtype=torch.bool)
+    expected = model(patches, patch_coord=places, patch_valid=valid)
+    more = torch.randn(1, 2, 192)
+    got = model(
+        torch.cat([patches, more], 1),
+        patch_coord=torch.cat([places, places[:, :2]], 1),
+        patch_valid=torch.cat([valid, torch.zeros(1, 2, dtype=torch.bool)], 1),
+    )
+    close(got, expected, 1e-5)
+
+
 def test_manual_attention_is_switched_to_the_served_way(timm):
     model = make(timm, "vit")
     for block in model.blocks:
@@ -145,6 +164,13 @@ def test_unknown_attention_of_timm_is_refused_before_any_change(timm):
     report = replace_attention(both, layers="0.*")
     assert list(report.left) == ["1"]
     assert len(report.replaced) == 2
+
+
+def test_differential_attention_is_refused(timm):
+    from timm.layers.diff_attention import DiffAttention
+
+    with pytest.raises(UnsupportedError, match=r"DiffAttention is not known here"):
+        replace_attention(DiffAttention(32, 2))
 
 
 def test_forward_of_an_instance_is_refused(timm):

@@ -49,6 +49,17 @@ def test_counts_have_the_precision_of_q(fields):
     torch.testing.assert_close(got, expected, rtol=1e-13, atol=1e-13)
 
 
+@pytest.mark.parametrize("number", [-math.inf, -1e9, torch.finfo(torch.float32).min, -1e4])
+@pytest.mark.parametrize("bias", [0.0, "-log_length"])
+def test_large_negative_numbers_hide_as_models_mean_it(number, bias):
+    q, k, v = inputs()
+    hidden = torch.arange(7) >= 4
+    added = torch.linspace(-1, 1, 7).masked_fill(hidden, number).expand(5, 7)
+    substitute = Substitute(AttentionSpec(activation="sigmoid", bias=bias), 4)
+    expected = substitute(q, k[:, :, :4], v[:, :, :4], added[:, :4], enable_gqa=True)
+    torch.testing.assert_close(substitute(q, k, v, added, enable_gqa=True), expected)
+
+
 def test_learned_scale_multiplies_the_scores_of_its_head():
     q, k, v = inputs()
     k, v = (x.repeat_interleave(2, 1) for x in (k, v))

@@ -17,6 +17,11 @@ from flashpoint.layers.visibility import Visibility
 from flashpoint.ops.sdpa import scaled_dot_product_attention
 from flashpoint.shapes import Float
 
+HIDES_FROM = -5_000.0
+"""Numbers of an added mask that hide a key, from here down. Models write -10000, -1e9 or their
+dtype's least number for it, and softmax gives such keys no weight; here they must not count in n_i
+either."""
+
 
 class Substitute(PointwiseTerms):
     """Attention by a spec, with the arguments of PyTorch's scaled_dot_product_attention.
@@ -63,7 +68,10 @@ class Substitute(PointwiseTerms):
         scale: float | None = None,
         enable_gqa: bool = False,
     ) -> Float[Tensor, "B H Lq Dv"]:
-        """As SDPA: bool masks or masks that are added, causality from the first tokens."""
+        """As SDPA: bool masks or masks that are added, causality from the first tokens.
+
+        A pointwise spec takes -5000 and less in an added mask for -inf.
+        """
         if query.dim() != 4:
             raise UnsupportedError(
                 f"query has shape {list(query.shape)}; a substitute for attention takes "
@@ -82,6 +90,7 @@ class Substitute(PointwiseTerms):
             return F.scaled_dot_product_attention(query, key, value, **given)
         if dropout_p > 0:
             _refuse_dropout(dropout_p)
+        given["attn_mask"] = attn_mask = _hiding(attn_mask)
         n = self._length_of(query, key, attn_mask, is_causal) if self._needs_length else 1.0
         o = scaled_dot_product_attention(
             query, key, value, **given, bias=self._bias(n), **self._division()
@@ -120,6 +129,13 @@ class Substitute(PointwiseTerms):
     def extra_repr(self) -> str:
         """The mathematics, for ``print(model)``."""
         return str(self.spec)
+
+
+def _hiding(attn_mask: Tensor | None) -> Tensor | None:
+    """The same mask, with -inf where its numbers mean that a key is hidden."""
+    if attn_mask is None or not attn_mask.is_floating_point():
+        return attn_mask
+    return attn_mask.masked_fill(attn_mask <= HIDES_FROM, -math.inf)
 
 
 def _refuse_dropout(dropout_p: float) -> None:
