@@ -16,11 +16,6 @@ if TYPE_CHECKING:
     from flashpoint.lab.training.run_folder import Run
 
 SHARE = 0.05
-MATCHED_SHARE = 0.2
-"""Of all updates, those that match layers; the others fine-tune the whole model."""
-RATE = 0.1
-"""Of the teacher's peak learning rate, what fine-tuning takes."""
-WARMUP_SHARE = 0.1
 
 
 def adapt(
@@ -97,13 +92,16 @@ def adapt(
     from rich.console import Console
 
     from flashpoint.lab.training import config_file
+    from flashpoint.lab.training.adapting_recipe import adapting_values
     from flashpoint.lab.training.run_folder import open_run
 
     found = open_run(run)
     step = found.find_step(parse_checkpoint(checkpoint))
     total = _updates(found, share, steps)
-    values = _values(found, step, attention, data, total)
+    values = adapting_values(found, step, attention, total)
     values["adapt"]["rank"] = rank
+    if data is not None:
+        values["data"] |= {"train": data, "validation": data}
     config = config_file.parse(values, changes or [])
     folder = out or run.with_name(f"{run.name}_{attention.replace('/', '_')}")
     if folder.resolve() == run.resolve():
@@ -130,34 +128,6 @@ def _updates(run: "Run", share: float | None, steps: int | None) -> int:
             "than 2. Pass more, or --steps N."
         )
     return found
-
-
-def _values(run: "Run", step: int, attention: str, data: str | None, total: int) -> dict[str, Any]:
-    """Plain data of the teacher's config, changed to what adapts it."""
-    from flashpoint.convert.calibrate import calibrated_spec
-    from flashpoint.lab.runs.checkpoints import step_folder
-    from flashpoint.lab.runs.names import CHECKPOINTS
-    from flashpoint.lab.runs.schema import plain
-    from flashpoint.layers.spec import AttentionSpec
-
-    if run.config.task == "text":
-        raise InputError(f"{run.path} is a run on text, and only those on images can be adapted.")
-    spec = AttentionSpec.parse(attention)
-    values = plain(run.config)
-    match_steps = round(MATCHED_SHARE * total)
-    values["model"]["attention"] = plain(calibrated_spec(spec))
-    values["optimizer"]["lr"] *= RATE
-    values["schedule"] |= {"warmup_steps": 0, "warmup_share": WARMUP_SHARE}
-    if data is not None:
-        values["data"] |= {"train": data, "validation": data}
-    values |= {
-        "task": "adapt",
-        "weights": str(step_folder(run.path / CHECKPOINTS, step)),
-        "epochs": None,
-        "steps": total - match_steps,
-        "adapt": {"match_steps": match_steps},
-    }
-    return values
 
 
 def _table(record: "Record", title: str) -> "RenderableType":

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from torch import nn
@@ -24,6 +25,8 @@ from flashpoint.lab.evaluation.translation_scores import evaluate_translation
 from flashpoint.lab.runs.names import ATTENTION, PIECES, STATISTICS, STATISTICS_PICTURE
 from flashpoint.lab.runs.schema import plain
 from flashpoint.lab.training import config_file
+from flashpoint.lab.training.adapting_recipe import adapting_values
+from flashpoint.lab.training.loop import train
 from flashpoint.lab.training.ranks import choose_device
 from flashpoint.lab.training.run_folder import Run, open_run
 from flashpoint.lab.training.vision import VisionConfig
@@ -35,6 +38,8 @@ from flashpoint.models.vit import ViT
 Numbers = dict[str, float]
 
 LEARNED = ("alpha", "gain", "bias")
+LEAST_UPDATES = 5
+"""Of an adaptation, however small its share: one matches layers, four fine-tune."""
 NUM_SAMPLES, NUM_IMAGES, NUM_LAYERS = 64, 2, 3
 """Images for statistics of attention, images and layers for its maps: about 40 kB at "small"."""
 
@@ -50,6 +55,8 @@ def run_evaluation(kind: str, folder: Path, options: Mapping[str, Any]) -> Numbe
 bleu_129-256 and so on by the source's tokens |
     | "learned" | none | alpha, gain and bias where they are learned: mean over all heads, and \
 alpha_layer0 and so on |
+    | "adapt" | attention, share | top1 of every stage: teacher, converted, calibrated, matched, \
+adapted |
 
     Args:
         kind: as above.
@@ -179,6 +186,17 @@ def _learned(run: Run, model: nn.Module) -> Numbers:
     return found
 
 
+def _adapt(run: Run, model: nn.Module, *, attention: str, share: float) -> Numbers:
+    _require(model, ViT)
+    assert run.record is not None  # the run has ended
+    total = max(LEAST_UPDATES, round(share * run.record.steps))
+    values = adapting_values(run, run.find_step("last"), attention, total)
+    with TemporaryDirectory() as folder:
+        record = train(config_file.parse(values), Path(folder, "adapted"))
+    stages: dict[str, Any] = {**record.notes["weights"]["stages"], "adapted": record.validation}
+    return {name: numbers["top1"] for name, numbers in stages.items()}
+
+
 def _require(model: nn.Module, wanted: type[Any]) -> Any:
     if not isinstance(model, wanted):
         raise InputError(
@@ -192,4 +210,5 @@ _KINDS: dict[str, Callable[..., Numbers]] = {
     "probe": _probe,
     "translate": _translate,
     "learned": _learned,
+    "adapt": _adapt,
 }

@@ -94,13 +94,14 @@ class Evaluation:
         name: under which its numbers stand in ``Outcome.numbers``, as in "far.top1".
         kind: "classify" is ``flashpoint evaluate`` of a vision run, "probe" is ``flashpoint
             probe``, "translate" is ``flashpoint evaluate`` of a text run, "learned" reads alpha,
-            gain and bias off the weights; ``evaluations.py`` does it.
+            gain and bias off the weights, "adapt" is ``flashpoint adapt``; ``evaluations.py``
+            does it.
         options: of that, and changes of the run's config by dotted names before it, as
             ``{"data.image_size": 48}``.
     """
 
     name: str
-    kind: Literal["classify", "probe", "translate", "learned"]
+    kind: Literal["classify", "probe", "translate", "learned", "adapt"]
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
