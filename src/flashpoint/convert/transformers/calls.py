@@ -93,7 +93,8 @@ def attend(
     num_queries = query.shape[2]
     if is_causal is None:
         is_causal = bool(getattr(module, "is_causal", True))
-    is_causal = is_causal and attention_mask is None and num_queries > 1
+    if attention_mask is not None or num_queries <= 1:
+        is_causal = False
     if is_causal and key.shape[2] > num_queries:  # nobody sees what a static cache has behind
         key, value = key[:, :, :num_queries], value[:, :, :num_queries]
         position_bias = None if position_bias is None else position_bias[..., :num_queries]
