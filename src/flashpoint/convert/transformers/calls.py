@@ -12,7 +12,7 @@ from torch.compiler import is_compiling
 
 from flashpoint.convert.sites import CHILD
 from flashpoint.convert.substitute import Substitute
-from flashpoint.convert.transformers.masks import merge
+from flashpoint.convert.transformers.masks import can_read_masks, merge
 from flashpoint.errors import UnsupportedError
 from flashpoint.layers.spec import SOFTMAX
 from flashpoint.ops.check import known_layout
@@ -54,6 +54,7 @@ _DROPOUTS = (
     "attention_dropout_rate",
     "dropout_rate",
 )
+"""Names of a config for the share of weights that is dropped, the more exact ones first."""
 
 
 def attend(
@@ -126,7 +127,14 @@ def attend_by_module(
             "implementation by model.set_attn_implementation, or call replace_attention."
         )
     config = getattr(module, OWN_CONFIG, None)
-    if getattr(config, "_attn_implementation", None) == "eager":
+    implementation = getattr(config, "_attn_implementation", None)
+    if not can_read_masks(implementation):
+        raise UnsupportedError(
+            f"{type(module).__name__} was replaced, and its model makes masks for "
+            f"{implementation!r}, which cannot be read here. Call "
+            "model.set_attn_implementation('sdpa')."
+        )
+    if implementation == "eager":
         is_causal = False  # masks for eager say everything: it never looks at this flag
     return attend(substitute, module, *tensors, is_causal=is_causal, **options)
 
@@ -136,10 +144,10 @@ def _check_options(module: nn.Module, options: dict[str, Any]) -> None:
     for name, value in options.items():
         if value is None or name in _KNOWN:
             continue
-        does = _REASONS.get(name, f"passes {name}, whose meaning is not known here")
+        does = _REASONS.get(name, "passes something that is not known here")
         raise UnsupportedError(
-            f"{type(module).__name__} {does} ({name}=...). Leave this module as it was: "
-            "attn_implementation='eager', or without it in layers=."
+            f"{type(module).__name__} {does}: {name}=... Keep its own attention: leave it out of "
+            "layers=, or use attn_implementation='eager'."
         )
     if options.get("output_attentions"):
         _say_no_weights()
@@ -155,11 +163,15 @@ def _say_no_weights() -> None:
 
 
 def _refuse_dropout(module: nn.Module, dropout: float) -> None:
+    raise UnsupportedError(
+        f"{type(module).__name__} drops attention weights with p={dropout:g} while training, and "
+        f"pointwise attention keeps none to drop. To train, {dropout_advice(module, dropout)}."
+    )
+
+
+def dropout_advice(module: nn.Module, dropout: float) -> str:
+    """How to have a model that drops no weights, as a part of a sentence."""
     config = getattr(module, "config", None)
     names = [name for name in _DROPOUTS if getattr(config, name, None) == dropout]
     field = names[0] if names else "attention_dropout"
-    raise UnsupportedError(
-        f"{type(module).__name__} drops attention weights with p={dropout:g} while training, and "
-        f"pointwise attention keeps none to drop. Make or load the model with {field}=0.0, as in "
-        f"from_pretrained(..., {field}=0.0)."
-    )
+    return f"make or load the model with {field}=0.0, as from_pretrained(..., {field}=0.0) does"

@@ -6,6 +6,7 @@ Shapes: B batch, H query heads, Lq queries, Lk keys.
 """
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,6 +17,19 @@ from flashpoint.shapes import Float
 HIDES_FROM = -5_000.0
 """Numbers from here down hide a key. Models write -10000, -1e9 or their dtype's least number for
 "hidden", some with a bias added; here the key must not count in n_i either."""
+
+
+def can_read_masks(implementation: str | None) -> bool:
+    """Whether a model that computes by this implementation makes masks of the kinds above.
+
+    Flash kernels and FlexAttention have other ones, or none where each query sees all before it.
+    """
+    if implementation in (None, "sdpa", "eager"):
+        return True
+    from transformers import AttentionMaskInterface
+
+    functions: Any = AttentionMaskInterface()
+    return functions.get(implementation) in (functions["sdpa"], functions["eager"])
 
 
 def merge(

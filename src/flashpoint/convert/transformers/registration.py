@@ -70,11 +70,6 @@ def register_substitutes() -> None:
     _add(PREFIX, attend_by_module)
 
 
-def is_ours(name: object) -> bool:
-    """Whether masks of this implementation are those that our functions take."""
-    return name == PREFIX or name in _ours
-
-
 def _words() -> tuple[str, ...]:
     """Every word for an attention that learns nothing."""
     words: list[str] = [SOFTMAX]

@@ -6,18 +6,21 @@ modules and the masks, stay as they were.
 """
 
 import copy
+import functools
 import inspect
-from types import CodeType
 from typing import Any
 
 from torch import nn
 
-from flashpoint.convert.sites import CHILD, Found, Site
+from flashpoint.convert.sites import CHILD, Found, Site, original_class, path_of
 from flashpoint.convert.substitute import Substitute
-from flashpoint.convert.transformers.calls import OWN_CONFIG
-from flashpoint.convert.transformers.registration import PREFIX, is_ours, register_substitutes
+from flashpoint.convert.transformers.calls import OWN_CONFIG, dropout_advice
+from flashpoint.convert.transformers.masks import can_read_masks
+from flashpoint.convert.transformers.registration import PREFIX, register_substitutes
 
 _HEADS = ("num_heads", "num_attention_heads", "n_heads", "n_head")
+_DROPOUTS = ("attention_dropout", "attn_dropout", "dropout_prob", "dropout")
+_OTHERS = ("torch", "timm", "flashpoint")  # judge their own modules
 _UNSERVED = {
     "s_aux": "it has sinks, which take weight from softmax",
     "indices": "an indexer picks its keys",
@@ -55,6 +58,22 @@ class InterfaceSite(Site):
             delattr(module, OWN_CONFIG)
             delattr(module, CHILD)
 
+    @property
+    def dropout(self) -> float:
+        """The share of weights that the module drops while it trains."""
+        words = _words_of(type(self.module))
+        for name in _DROPOUTS:
+            value = getattr(self.module, name, None) if name in words else None
+            share = value.p if isinstance(value, nn.Dropout) else value
+            if isinstance(share, (int, float)):
+                return float(share)
+        return 0.0
+
+    @property
+    def dropout_advice(self) -> str:
+        """How to set that share to 0, as a part of a sentence."""
+        return dropout_advice(self.module, self.dropout)
+
 
 def find(model: nn.Module) -> Found:
     """The attention modules of a model of transformers, also of one inside another module.
@@ -75,15 +94,29 @@ def find(model: nn.Module) -> Found:
         else:
             left[name] = reason
     judged = [*(site.name for site in sites), *left]
-    alike = [name for name, module in model.named_modules() if _looks_like_attention(module)]
+    alike = [name for name, x in model.named_modules() if _looks_like_attention(x)]
+    own = _own_modules(model)
     for name in alike:
-        others = [other for other in (*judged, *alike) if other != name]
-        holds = any(other.startswith(f"{name}.") for other in others)  # it is a part that attends
-        if name in judged or holds or any(name.startswith(f"{other}.") for other in judged):
-            continue
-        kind = type(model.get_submodule(name)).__name__
-        left[name] = f"{kind} does not compute by transformers' AttentionInterface"
+        holds = any(other.startswith(f"{name}.") for other in (*judged, *alike))
+        within = any(name.startswith(f"{other}.") for other in judged)
+        if name in own and name not in judged and not holds and not within:
+            kind = path_of(original_class(own[name]))
+            left[name] = f"{kind} does not compute by transformers' AttentionInterface"
     return Found(sites=tuple(sites), left=left)
+
+
+def _own_modules(model: nn.Module) -> dict[str, nn.Module]:
+    """Modules that transformers or somebody's model for it defines, by name."""
+    holders: list[str] = []
+    own: dict[str, nn.Module] = {}
+    for name, module in model.named_modules():
+        kind = original_class(module)
+        if any(base.__name__ == "PreTrainedModel" for base in kind.__mro__):
+            holders.append(name)
+        is_inside = any(not holder or f"{name}.".startswith(f"{holder}.") for holder in holders)
+        if is_inside and kind.__module__.partition(".")[0] not in _OTHERS:
+            own[name] = module
+    return own
 
 
 def _why_not(module: nn.Module) -> str | None:
@@ -93,12 +126,12 @@ def _why_not(module: nn.Module) -> str | None:
     if config is None:
         return f"{kind} has no config to choose its attention by"
     implementation = getattr(config, "_attn_implementation", None)
-    if implementation not in (None, "sdpa", "eager") and not is_ours(implementation):
+    if not can_read_masks(implementation):
         return (
             f"{kind} computes by {implementation!r}, whose masks pointwise attention cannot read. "
             "Call model.set_attn_implementation('sdpa') first"
         )
-    words = _words_of(_forward(module))
+    words = _words_of(type(module))
     for word, reason in _UNSERVED.items():
         if word in words:
             return f"{kind} passes {word}: {reason}"
@@ -131,32 +164,30 @@ def _num_heads(module: nn.Module) -> int | None:
 def _looks_like_attention(module: nn.Module) -> bool:
     """By its class's name, or since it calls PyTorch's attention itself."""
     named = "attention" in type(module).__name__.lower()
-    return named or "scaled_dot_product_attention" in _words_of(_forward(module))
+    return named or "scaled_dot_product_attention" in _words_of(type(module))
 
 
 def _uses_interface(module: nn.Module) -> bool:
-    words = _words_of(_forward(module))
+    words = _words_of(type(module))
     return "ALL_ATTENTION_FUNCTIONS" in words and "_attn_implementation" in words
 
 
-def _forward(module: nn.Module) -> CodeType | None:
-    """The code of a module's forward below its decorators; of a base's, where it calls that."""
-    for kind in type(module).__mro__:
-        function = kind.__dict__.get("forward")
-        if function is None:
+@functools.cache
+def _words_of(kind: type) -> frozenset[str]:
+    """Names and strings in a class's forward: what it looks up, and the keywords that it passes.
+
+    Decorators are looked behind, and a base's forward counts where it is called.
+    """
+    words: set[str] = set()
+    for base in kind.__mro__:
+        forward = base.__dict__.get("forward")
+        code = None if forward is None else getattr(inspect.unwrap(forward), "__code__", None)
+        if code is None:
             continue
-        code = getattr(inspect.unwrap(function), "__code__", None)
-        if code is None or "super" not in code.co_names:
-            return code
-    return None
-
-
-def _words_of(code: CodeType | None) -> set[str]:
-    """Names and strings that code mentions: what it looks up, and the keywords that it passes."""
-    if code is None:
-        return set()
-    words = set(code.co_names)
-    for constant in code.co_consts:
-        parts = constant if isinstance(constant, tuple) else (constant,)
-        words |= {part for part in parts if isinstance(part, str)}
-    return words
+        words |= set(code.co_names)
+        for constant in code.co_consts:
+            parts = constant if isinstance(constant, tuple) else (constant,)
+            words |= {part for part in parts if isinstance(part, str)}
+        if "super" not in code.co_names:
+            break
+    return frozenset(words)
