@@ -1,6 +1,7 @@
 """Names under which transformers finds pointwise attention, and what is refused."""
 
 import copy
+import dataclasses
 import logging
 import warnings
 
@@ -8,10 +9,12 @@ import pytest
 import torch
 from hugging_face_models import make_call, make_model, make_padding, outputs_of
 
+import flashpoint
 from flashpoint import AttentionSpec
 from flashpoint.convert.transformers import register
 from flashpoint.errors import InputError, UnsupportedError
 from flashpoint.ops import check
+from flashpoint.ops.spec import NAMED, find_activation
 
 SPEC = AttentionSpec(activation="relu2", normalize="sum", gain=0.5)
 
@@ -74,12 +77,24 @@ def test_parts_of_a_model_may_differ(transformers):
         ("relu4/sum", "on the Hub"),
         ("", "on the Hub"),
         (3, "on the Hub"),
-        ("pointwise", "registered already"),
+        ("pointwise", "stand for words"),
+        ("pointwise_gelu", "stand for words"),
+        ("taken", "another attention's already"),
     ],
 )
 def test_names_that_mean_something_else_are_refused(transformers, name, said):
+    register("relu", name="taken")
     with pytest.raises(InputError, match=said):
         register("relu4/sum", name=name)
+
+
+def test_activations_of_odd_names_are_registered_by_hand(transformers, monkeypatch):
+    relu = find_activation("relu")
+    monkeypatch.setitem(NAMED, "flashy", dataclasses.replace(relu, name="flashy"))
+    assert not any("flashy" in name for name in register())
+    with pytest.raises(InputError, match="'flash' in it"):
+        register("flashy")
+    assert register("flashy", name="bright") == "bright"
 
 
 def test_names_of_others_are_not_taken(transformers):
@@ -192,3 +207,47 @@ def test_models_can_be_copied(transformers):
     call = make_call("t5")
     got = outputs_of(copy.deepcopy(model), call)
     torch.testing.assert_close(got, outputs_of(model, call), rtol=0, atol=0)
+
+
+def test_masks_for_eager_say_everything(transformers):
+    """Eager attention never looks at ``is_causal``: without a mask all keys are seen."""
+    model = make_model(transformers, "llama", "eager")
+    flashpoint.replace_attention(model, "relu")
+    module = model.model.layers[0].self_attn
+    function = transformers.AttentionInterface()["pointwise"]
+    q, k, v = torch.randn(3, 1, 4, 5, 8)
+    whole = flashpoint.attention(q, k, v).transpose(1, 2)
+    torch.testing.assert_close(function(module, q, k, v, None)[0], whole)
+    model.set_attn_implementation("sdpa")
+    causal = flashpoint.attention(q, k, v, causal=True).transpose(1, 2)
+    torch.testing.assert_close(function(module, q, k, v, None)[0], causal)
+    torch.testing.assert_close(function(module, q, k, v, None, is_causal=False)[0], whole)
+
+
+@pytest.mark.parametrize("word", ["softmax", "relu", "exp/sum"])
+def test_queries_that_see_nothing_spoil_no_others(transformers, word):
+    """T5's decoder padded on the left: the bias and the mask come together."""
+    model = make_model(transformers, "t5", register(word)).train()
+    call = make_call("t5", "left") | {"decoder_attention_mask": make_padding(5, "left", (5, 2))}
+    padded = outputs_of(model, call)
+    padded.square().sum().backward()
+    assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
+    other = call["decoder_input_ids"].clone()
+    other[1, :3] = 7  # at padding
+    again = outputs_of(model, call | {"decoder_input_ids": other})
+    torch.testing.assert_close(again[1, 3:], padded[1, 3:])
+
+
+@torch.no_grad()
+def test_bf16_errs_as_sdpa_does(transformers):
+    call = make_call("llama", "right")
+    seen = call["attention_mask"].bool()
+    exact = outputs_of(make_model(transformers, "llama"), call)[seen]
+    spec = AttentionSpec(activation="exp", normalize="sum", floor=0.0)
+    errors = []
+    for attention in (register(spec, name="exponential"), "sdpa"):
+        model = make_model(transformers, "llama", attention).bfloat16()
+        got = outputs_of(model, call)[seen]
+        assert got.dtype == torch.bfloat16
+        errors.append((got.float() - exact).square().mean().sqrt().item())
+    assert errors[0] <= 1.5 * errors[1]

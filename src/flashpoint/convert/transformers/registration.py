@@ -33,14 +33,15 @@ def register(attention: AnySpec | None = None, name: str | None = None) -> str |
     Args:
         attention: a spec, its word, or nothing: all words, as ``pointwise_relu`` for "relu" and
             ``pointwise_relu4_sum`` for "relu4/sum". It may learn nothing, since a function has no
-            parameters: ``flashpoint.replace_attention`` gives every module its own.
+            parameters: ``flashpoint.replace_attention`` gives every module its own. With
+            ``length="keys"`` the empty slots of a static cache count too.
         name: of a spec; that of its word where it is no more than the word says.
 
     Returns:
         The name, or all names.
 
     Raises:
-        InputError: the name is one that transformers would take for something else.
+        InputError: the name is taken, or transformers would take it for something else.
         UnsupportedError: the spec learns something, or transformers is not installed.
 
     Example:
@@ -50,8 +51,8 @@ def register(attention: AnySpec | None = None, name: str | None = None) -> str |
     if attention is None:
         if name is not None:
             raise InputError(f"name={name!r} names nothing. Pass attention=, as 'relu4/sum'.")
-        _add(PREFIX, attend_by_module)
-        return tuple(register(word) for word in _words())
+        register_substitutes()
+        return tuple(register(word) for word in _words() if _why_not(_name_of(word)) is None)
     spec = AttentionSpec.parse(attention)
     learned = [field for field in ("alpha", "gain", "bias") if spec.learns(field)]
     if learned:
@@ -59,7 +60,7 @@ def register(attention: AnySpec | None = None, name: str | None = None) -> str |
             f"attention learns {', '.join(learned)}, and a registered function has no parameters. "
             "Use flashpoint.replace_attention, which gives every module its own."
         )
-    name = _default_name(spec) if name is None else _checked(name, spec)
+    name = _checked(name, spec)
     _ours[name] = spec
     _add(name, functools.partial(attend, Substitute(spec, num_heads=1)))
     return name
@@ -80,32 +81,43 @@ def _words() -> tuple[str, ...]:
     return tuple(words)
 
 
-def _default_name(spec: AttentionSpec) -> str:
-    if spec != AttentionSpec.parse(spec.word):
-        raise InputError(
-            f"attention is more than {spec.word!r} says. Pass name=, under which "
-            "attn_implementation= shall find it."
-        )
-    return _checked(f"{PREFIX}_{spec.word.replace('/', '_')}", spec)
+def _name_of(word: str) -> str:
+    return f"{PREFIX}_{word.replace('/', '_')}"
 
 
 def _checked(name: object, spec: AttentionSpec) -> str:
-    """A name that transformers neither looks up elsewhere nor takes for another."""
+    """A name for a spec; that of its word where none is given and the word says all."""
+    is_plain = spec == AttentionSpec.parse(spec.word)
+    usual = _name_of(spec.word)
+    if name is None:
+        if not is_plain:
+            raise InputError(
+                f"attention is more than {spec.word!r} says. Pass name=, under which "
+                "attn_implementation= shall find it."
+            )
+        name = usual
+    reason = _why_not(name)
+    if reason is not None:
+        raise InputError(f"name={describe(name)} {reason}. Choose another.")
+    assert isinstance(name, str)
+    if name.startswith(PREFIX) and not (is_plain and name == usual):
+        raise InputError(f"name={name!r}: those with {PREFIX!r} stand for words. Choose another.")
+    if _ours.get(name, spec) != spec:
+        raise InputError(f"name={name!r} is another attention's already. Choose another.")
+    return name
+
+
+def _why_not(name: object) -> str | None:
+    """Why transformers would look a name up elsewhere or take it for another; None if not."""
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", name):
-        raise InputError(
-            f"name={describe(name)} must be letters, digits, '_', '-' and '.': transformers looks "
-            "up others on the Hub."
-        )
+        return "has more than letters, digits, '_', '-' and '.', or is looked up on the Hub"
     part = next((part for part in _TAKEN if part in name), None)
     if part is not None:
-        raise InputError(
-            f"name={name!r} has {part!r} in it, which transformers takes for its own. Choose "
-            f"another, as '{PREFIX}_{spec.word.replace('/', '_')}'."
-        )
-    functions = require("transformers", "register", extra="hf").AttentionInterface()
-    if name == PREFIX or (name in functions and name not in _ours):
-        raise InputError(f"name={name!r} is registered already. Choose another.")
-    return name
+        return f"has {part!r} in it, which transformers takes for its own"
+    functions = require("transformers", "attn_implementation", extra="hf").AttentionInterface()
+    if name != PREFIX and name in functions and name not in _ours:
+        return "is registered already"
+    return None
 
 
 def _add(name: str, function: Any) -> None:
