@@ -83,6 +83,22 @@ def test_chunks_of_a_prompt_are_the_whole_prompt(transformers, name, cache):
 
 
 @pytest.mark.parametrize("name", ["t5", "whisper"])
+@pytest.mark.parametrize("attention", ["relu", "relu4/sum"])
+@torch.no_grad()
+def test_encoder_decoders_generate_alike_with_all_caches(transformers, name, attention):
+    model = named(transformers, name, attention)
+    call = make_call(name, "left" if name == "t5" else None)
+    tokens = call.pop("decoder_input_ids")[:, :3]  # several, so that the first call is a prefill
+    call |= {"decoder_input_ids": tokens, "max_new_tokens": NEW, "min_new_tokens": NEW}
+    call |= {"do_sample": False, "return_dict_in_generate": True, "output_logits": True}
+    whole = model.generate(**call, use_cache=False)
+    for cache in ("dynamic", "static"):
+        got = model.generate(**call, cache_implementation=cache, disable_compile=True)
+        assert got.sequences.tolist() == whole.sequences.tolist()
+        torch.testing.assert_close(got.logits, whole.logits, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["t5", "whisper"])
 @torch.no_grad()
 def test_encoder_decoders_continue_their_caches(transformers, name):
     model = named(transformers, name, "relu")

@@ -81,7 +81,7 @@ def find(model: nn.Module) -> Found:
     Example:
         >>> from transformers import ViTConfig, ViTModel  # doctest: +SKIP
         >>> [site.name for site in find(ViTModel(ViTConfig())).sites][:1]  # doctest: +SKIP
-        ['encoder.layer.0.attention']
+        ['layers.0.attention']
     """
     sites: list[Site] = []
     left: dict[str, str] = {}
