@@ -169,6 +169,18 @@ def test_masks_of_a_users_own_serve(transformers, name):
 
 
 @torch.no_grad()
+def test_masks_for_a_whole_static_cache_are_cut(transformers):
+    """As earlier versions of transformers make them."""
+    module = make_model(transformers, "llama", register("relu")).model.layers[0].self_attn
+    function = transformers.AttentionInterface()["pointwise_relu"]
+    q, k, v = torch.randn(3, 1, 4, 5, 8)
+    mask = torch.ones(1, 1, 5, 9, dtype=torch.bool).tril()
+    got, weights = function(module, q, k, v, mask)
+    torch.testing.assert_close(got, function(module, q, k, v, mask[..., :5])[0])
+    assert weights is None
+
+
+@torch.no_grad()
 def test_packed_sequences_see_their_own_tokens(transformers):
     model = make_model(transformers, "llama", register("relu"))
     tokens = make_call("llama")["input_ids"]

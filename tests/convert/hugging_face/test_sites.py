@@ -149,3 +149,15 @@ def test_nothing_is_found_where_nothing_is():
     found = find(nn.Sequential(nn.Linear(2, 2), nn.ReLU()))
     assert not found.sites
     assert not found.left
+
+
+def test_parts_of_a_shared_config_stay_as_they_were(transformers):
+    """A module may hold the config of a whole model, whose parts are other modules'."""
+    model = make_model(transformers, "clip")
+    site = find(model).sites[0]
+    site.module.config = model.config
+    install([site])
+    assert site.module.config._attn_implementation == "pointwise"
+    assert model.config._attn_implementation == "sdpa"
+    assert model.config.text_config._attn_implementation == "sdpa"
+    assert model.config.vision_config._attn_implementation == "sdpa"
