@@ -1,7 +1,8 @@
 """Masks of Hugging Face's models, as scaled_dot_product_attention takes them.
 
-A mask may be bool, True may look; numbers that are added, where a large negative one hides; or
-None, where the module says whether it is causal. A relative bias of positions comes beside it.
+A mask may be bool, True may look; numbers that are added, where a large negative one hides, as
+``Substitute`` knows; or None, where the module says whether it is causal. A relative bias of
+positions comes beside it.
 Shapes: B batch, H query heads, Lq queries, Lk keys.
 """
 
@@ -12,11 +13,6 @@ import torch
 from torch import Tensor
 
 from flashpoint.errors import InputError, UnsupportedError
-from flashpoint.shapes import Float
-
-HIDES_FROM = -5_000.0
-"""Numbers from here down hide a key. Models write -10000, -1e9 or their dtype's least number for
-"hidden", some with a bias added; here the key must not count in n_i either."""
 
 
 def can_read_masks(implementation: str | None) -> bool:
@@ -48,7 +44,7 @@ def merge(
         sizes: Lq, Lk.
     """
     if mask is not None:
-        mask = _hiding(mask, sizes)
+        mask = _checked(mask, sizes)
     if position_bias is None:
         return mask, is_causal
     if is_causal:
@@ -60,8 +56,8 @@ def merge(
     return position_bias + mask, False
 
 
-def _hiding(mask: Tensor, sizes: tuple[int, int]) -> Float[Tensor, "..."]:
-    """The same mask with -inf where its numbers mean that a key is hidden."""
+def _checked(mask: Tensor, sizes: tuple[int, int]) -> Tensor:
+    """A mask of the two kinds that are served, for these keys."""
     num_queries, num_keys = sizes
     if mask.dim() != 4:
         raise UnsupportedError(
@@ -70,11 +66,9 @@ def _hiding(mask: Tensor, sizes: tuple[int, int]) -> Float[Tensor, "..."]:
             "model.set_attn_implementation."
         )
     mask = mask[..., :num_keys]  # some models make it for a whole static cache
-    if mask.dtype == torch.bool:
-        return mask
-    if not mask.is_floating_point():
+    if mask.dtype != torch.bool and not mask.is_floating_point():
         dtype = str(mask.dtype).removeprefix("torch.")
         raise InputError(
             f"The attention mask is {dtype}, expected bool (True may look) or floating (added)."
         )
-    return mask.masked_fill(mask <= HIDES_FROM, -math.inf)
+    return mask
