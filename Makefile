@@ -56,9 +56,10 @@ clean: ## remove .venv, other versions, caches and build products
 	rm -rf .venv .versions build dist .hypothesis .import_linter_cache .pytest_cache .ruff_cache
 	find src tests tools -name __pycache__ -prune -exec rm -rf {} +
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml constraints.txt tools/mend_torchvision.py
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
 	  { echo "error: Flashpoint needs Python 3.11 or newer, '$(PYTHON)' is not. Pass PYTHON=/path/to/python." >&2; exit 1; }
 	"$(PYTHON)" -m venv .venv
 	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python tools/mend_torchvision.py
 	@touch $@

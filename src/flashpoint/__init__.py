@@ -37,10 +37,13 @@ __all__ = [
     "attention_varlen",
     "create_model",
     "register_activation",
+    "replace_attention",
+    "restore_attention",
     "scaled_dot_product_attention",
 ]
 
 if TYPE_CHECKING:
+    from flashpoint.convert.replace import replace_attention, restore_attention
     from flashpoint.layers.spec import AttentionSpec
     from flashpoint.models.registry import create_model
     from flashpoint.ops.api import attention, attention_qkvpacked, attention_varlen
@@ -57,6 +60,8 @@ else:  # torch loads when one of these is first used, so the command line answer
         "attention_varlen": "flashpoint.ops.api",
         "create_model": "flashpoint.models.registry",
         "register_activation": "flashpoint.ops.spec",
+        "replace_attention": "flashpoint.convert.replace",
+        "restore_attention": "flashpoint.convert.replace",
         "scaled_dot_product_attention": "flashpoint.ops.sdpa",
     }
 

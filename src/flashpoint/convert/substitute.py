@@ -10,11 +10,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from flashpoint.errors import UnsupportedError
 from flashpoint.layers.spec import SOFTMAX, AnySpec
 from flashpoint.layers.terms import PointwiseTerms, power
 from flashpoint.layers.visibility import Visibility
 from flashpoint.ops.sdpa import scaled_dot_product_attention
 from flashpoint.shapes import Float
+
+HIDES_FROM = -5_000.0
+"""Numbers of an added mask that hide a key, from here down. Models write -10000, -1e9 or their
+dtype's least number for it, and softmax gives such keys no weight; here they must not count in n_i
+either."""
 
 
 class Substitute(PointwiseTerms):
@@ -62,7 +68,15 @@ class Substitute(PointwiseTerms):
         scale: float | None = None,
         enable_gqa: bool = False,
     ) -> Float[Tensor, "B H Lq Dv"]:
-        """As SDPA: bool masks or masks that are added, causality from the first tokens."""
+        """As SDPA: bool masks or masks that are added, causality from the first tokens.
+
+        A pointwise spec takes -5000 and less in an added mask for -inf.
+        """
+        if query.dim() != 4:
+            raise UnsupportedError(
+                f"query has shape {list(query.shape)}; a substitute for attention takes "
+                "[B, H, L, D] alone, since what it learns is by heads."
+            )
         if self.scale is not None:
             query = (query * self.scale.view(-1, 1, 1)).to(query.dtype)
         given: dict[str, Any] = {
@@ -74,6 +88,9 @@ class Substitute(PointwiseTerms):
         }
         if self.spec.activation == SOFTMAX:
             return F.scaled_dot_product_attention(query, key, value, **given)
+        if dropout_p > 0:
+            _refuse_dropout(dropout_p)
+        given["attn_mask"] = attn_mask = _hiding(attn_mask)
         n = self._length_of(query, key, attn_mask, is_causal) if self._needs_length else 1.0
         o = scaled_dot_product_attention(
             query, key, value, **given, bias=self._bias(n), **self._division()
@@ -99,13 +116,32 @@ class Substitute(PointwiseTerms):
         if is_causal and q.shape[-2] != k.shape[-2]:  # SDPA counts from the first tokens
             mask = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).tril()
             is_causal = False
-        return self._length(Visibility.of(q, k, mask, is_causal, None))
+        n = self._length(Visibility.of(q, k, mask, is_causal, None))
+        if not isinstance(n, Tensor):
+            return n
+        return n.to(torch.promote_types(n.dtype, q.dtype))  # a count is exact in fp32 already
 
     @property
     def _dtype(self) -> torch.dtype:
-        """That of n_i, where it is more than fp32: what is learned, since only that needs n_i."""
+        """That of n_i at least: what is learned; q's is known by the call alone."""
         return next((p.dtype for p in self.parameters()), torch.float32)
 
     def extra_repr(self) -> str:
         """The mathematics, for ``print(model)``."""
         return str(self.spec)
+
+
+def _hiding(attn_mask: Tensor | None) -> Tensor | None:
+    """The same mask, with -inf where its numbers mean that a key is hidden."""
+    if attn_mask is None or not attn_mask.is_floating_point():
+        return attn_mask
+    return attn_mask.masked_fill(attn_mask <= HIDES_FROM, -math.inf)
+
+
+def _refuse_dropout(dropout_p: float) -> None:
+    """Say how the libraries that are served call what they pass here."""
+    raise UnsupportedError(
+        f"the module drops {dropout_p:g} of its attention weights in training, and pointwise "
+        "attention keeps no weights to drop. Set that rate to 0 (timm: attn_drop.p, torch.nn: "
+        "MultiheadAttention.dropout, transformers: the config's), or call eval()."
+    )

@@ -1,0 +1,267 @@
+"""Another attention inside somebody else's model, in place, and back.
+
+Each library's modules are found by a module of their own; here is what all share: which of them
+are meant, what is refused, and the report.
+"""
+
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+
+from torch import nn
+
+from flashpoint.convert.choice import Layers, choose
+from flashpoint.convert.sites import Found, Site, original_class, path_of
+from flashpoint.convert.substitute import Substitute
+from flashpoint.errors import InputError, UnsupportedError, describe
+from flashpoint.layers.spec import SOFTMAX, AnySpec, AttentionSpec
+from flashpoint.layers.terms import PointwiseTerms
+
+# A library whose modules can be there only once it is loaded, and the home of its ``find``.
+_FINDERS = (
+    ("timm", "flashpoint.convert.timm_attention"),
+    ("torch", "flashpoint.convert.torch_attention"),
+    ("transformers", "flashpoint.convert.transformers.sites"),
+)
+_HEADS = ("num_heads", "n_heads", "num_attention_heads", "n_head", "nhead", "heads", "nh")
+_PROJECTIONS = ("qkv", "q", "kv", "q_proj", "k_proj", "query", "to_q", "to_qkv", "in_proj_weight")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Replaced:
+    """One module that has another attention now.
+
+    Attributes:
+        name: the module's, dotted.
+        kind: its own class, with where that is defined.
+        spec: what it computes now.
+    """
+
+    name: str
+    kind: str
+    spec: AttentionSpec
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReplaceReport:
+    """What ``replace_attention`` did; ``print`` shows it as a table.
+
+    Attributes:
+        replaced: modules that have another attention now, in the order of the model.
+        left: names of attention modules that were left as they are, each with the reason.
+        num_parameters: the model's own, all of which it kept.
+        num_new_parameters: those that the spec learns. An optimizer built before lacks them.
+        num_with_dropout: replaced modules that drop weights in training, which is refused there.
+    """
+
+    replaced: tuple[Replaced, ...]
+    left: Mapping[str, str]
+    num_parameters: int
+    num_new_parameters: int
+    num_with_dropout: int
+
+    def __str__(self) -> str:
+        """A line of numbers, then a line a module."""
+        total = len(self.replaced) + len(self.left)
+        head = (
+            f"{len(self.replaced)} of {total} attention modules replaced, "
+            f"{self.num_parameters:,} parameters kept, {self.num_new_parameters:,} new"
+        )
+        rows = [(entry.name, entry.spec.word, entry.kind) for entry in self.replaced]
+        rows += [(name, "left", reason) for name, reason in self.left.items()]
+        widths = [max((len(row[i]) for row in rows), default=0) for i in range(2)]
+        lines = [f"  {a:<{widths[0]}}  {b:<{widths[1]}}  {c}" for a, b, c in rows]
+        if self.num_with_dropout:
+            lines.append(
+                f"  {self.num_with_dropout} of them drop weights in training, which pointwise "
+                "attention refuses: set their dropout to 0 before training"
+            )
+        return "\n".join([head, *lines])
+
+
+def replace_attention(
+    model: nn.Module, attention: AnySpec = "relu", *, layers: Layers = None
+) -> ReplaceReport:
+    """Let the attention modules of a model compute another attention, in place.
+
+    Served are timm's and PyTorch's own modules. Parameters, the keys of the state dict, hooks and
+    optimizers stay as they are; a spec that learns something adds parameters to each module. With
+    "softmax" the model computes what it did. Everything is checked before anything is changed.
+
+    A module is taken for attention if its forward calls scaled_dot_product_attention, or has heads
+    and calls softmax, or if its class has "attention" or "attn" in its name and it has heads or
+    projections of q and k; not if it only holds such modules. One whose exact class is not known
+    is refused by name.
+
+    Args:
+        model: of timm, torch.nn, or anything that holds their modules.
+        attention: the mathematics: a word as "relu" or "relu4/sum", or an ``AttentionSpec``.
+            Calling again with another one changes it.
+        layers: which modules; the others keep what they compute. None: all. A sequence of indices
+            or a slice: of the served ones, in the order of the model. A string: those whose names
+            match this pattern of the shell, as "blocks.[0-5].*". A function: of the name.
+
+    Returns:
+        What was replaced and what was left, and why.
+
+    Raises:
+        UnsupportedError: the model has attention that cannot be replaced and that ``layers`` does
+            not leave out, or drops weights in training; nothing was changed.
+        InputError: no attention was found, or ``layers`` does not fit.
+
+    Example:
+        >>> import torch
+        >>> layer = nn.TransformerEncoderLayer(32, 4, 64, dropout=0.0, batch_first=True)
+        >>> print(replace_attention(layer, "relu4/sum"))
+        1 of 1 attention modules replaced, 8,544 parameters kept, 0 new
+          self_attn  relu4/sum  torch.nn.modules.activation.MultiheadAttention
+        >>> layer(torch.randn(2, 10, 32)).shape
+        torch.Size([2, 10, 32])
+        >>> restore_attention(layer)
+        1
+    """
+    spec = AttentionSpec.parse(attention)
+    found = find_attention(model)
+    chosen, is_left_out = choose([site.name for site in found.sites], layers)
+    refused = {name: why for name, why in found.left.items() if not is_left_out(name)}
+    if refused:
+        _refuse(refused)
+    if not found.sites:
+        raise InputError(f"{type(model).__name__} has no attention module that could be replaced.")
+    sites = [found.sites[i] for i in chosen]
+    if spec.activation != SOFTMAX:
+        _refuse_dropout(sites)
+    num_parameters = _count(model) - sum(_count(site.substitute) for site in found.sites)
+    for site in sites:
+        site.install(_substitute_for(site, spec))
+    return _report(found, sites, spec, num_parameters)
+
+
+def restore_attention(model: nn.Module) -> int:
+    """Undo ``replace_attention``: every module computes its own attention again.
+
+    What a spec learned is lost. Returns how many modules were restored.
+    """
+    replaced = [site for site in find_attention(model).sites if site.substitute is not None]
+    for site in replaced:
+        site.restore()
+    return len(replaced)
+
+
+def find_attention(model: nn.Module) -> Found:
+    """The attention modules of a model, in its order, replaced ones too."""
+    if not isinstance(model, nn.Module):
+        raise InputError(f"model must be a torch.nn.Module. Got {describe(model)}.")
+    modules = dict(model.named_modules())
+    left = {name: _reason(x) for name, x in modules.items() if _looks_like_attention(x)}
+    sites: dict[str, Site] = {}
+    for library, home in _FINDERS:
+        if library in sys.modules:
+            found: Found = import_module(home).find(model)
+            sites = {site.name: site for site in found.sites} | sites
+            left |= {  # a library judges its own modules, and what anybody takes for attention
+                name: why
+                for name, why in found.left.items()
+                if name in left or path_of(type(modules[name])).startswith(library + ".")
+            }
+    done = _inside(modules, sites) | _around({*sites, *left}, modules)
+    return Found(
+        sites=tuple(sites[name] for name in modules if name in sites),
+        left={name: left[name] for name in modules if name in left and name not in done},
+    )
+
+
+def _inside(modules: Iterable[str], sites: Mapping[str, Site]) -> set[str]:
+    """The sites, and the parts that they are made of."""
+    return {name for name in modules if not sites.keys().isdisjoint([name, *_holders(name)])}
+
+
+def _around(names: Iterable[str], modules: Mapping[str, nn.Module]) -> set[str]:
+    """Modules that hold attention and compute none of their own."""
+    holders = {holder for name in names for holder in _holders(name)}
+    return {name for name in holders if not _computes_attention(modules[name])}
+
+
+def _holders(name: str) -> Iterator[str]:
+    """The names of the modules that hold this one; the model's own is empty."""
+    while name:
+        name = name.rpartition(".")[0]
+        yield name
+
+
+def _reason(module: nn.Module) -> str:
+    """Why an attention that no finder knows is not replaced."""
+    kind = path_of(original_class(module))
+    if isinstance(module, PointwiseTerms):
+        return f"{kind} has its attention from create_model(name, attention='relu4/sum')"
+    return f"{kind} is not known here"
+
+
+def _looks_like_attention(module: nn.Module) -> bool:
+    if isinstance(module, Substitute):
+        return False
+    word = original_class(module).__name__.lower()
+    is_named = "attention" in word or "attn" in word
+    return (is_named and _has(module, *_HEADS, *_PROJECTIONS)) or _computes_attention(module)
+
+
+def _computes_attention(module: nn.Module) -> bool:
+    """Whether its own forward does: by SDPA, or with heads and a softmax."""
+    code = getattr(original_class(module).forward, "__code__", None)
+    words = () if code is None else code.co_names
+    by_hand = "softmax" in words and _has(module, *_HEADS)
+    return by_hand or "scaled_dot_product_attention" in words
+
+
+def _has(module: nn.Module, *names: str) -> bool:
+    return any(hasattr(module, name) for name in names)
+
+
+def _refuse(refused: Mapping[str, str]) -> None:
+    """Say what cannot be replaced, before anything is."""
+    name, why = next(iter(refused.items()))
+    more = f" and {len(refused) - 1} more" if len(refused) > 1 else ""
+    raise UnsupportedError(
+        f"{name or 'the model itself'}{more} cannot be replaced: {why}. Nothing was changed. "
+        "Leave it out by layers=, a pattern or a function of names."
+    )
+
+
+def _refuse_dropout(sites: list[Site]) -> None:
+    """Say who drops weights in training, of which no pointwise attention keeps any."""
+    for site in sites:
+        if site.module.training and site.dropout > 0:
+            raise UnsupportedError(
+                f"{site.name} drops {site.dropout:g} of its weights in training, and pointwise "
+                f"attention keeps no weights to drop. Nothing was changed. To train, "
+                f"{site.dropout_advice}; otherwise call model.eval() first."
+            )
+
+
+def _substitute_for(site: Site, spec: AttentionSpec) -> Substitute:
+    """One that is where the module is, in its dtype and mode."""
+    substitute = Substitute(spec, site.num_heads).train(site.module.training)
+    like = next((p for p in site.module.parameters() if p.is_floating_point()), None)
+    return substitute if like is None else substitute.to(like.device, like.dtype)
+
+
+def _report(
+    found: Found, sites: list[Site], spec: AttentionSpec, num_parameters: int
+) -> ReplaceReport:
+    left = dict(found.left)
+    for site in found.sites:
+        if site not in sites:
+            before = "" if site.substitute is None else f", computes {site.substitute.spec.word}"
+            left[site.name] = f"not chosen by layers{before}"
+    return ReplaceReport(
+        replaced=tuple(Replaced(name=site.name, kind=site.kind, spec=spec) for site in sites),
+        left=left,
+        num_parameters=num_parameters,
+        num_new_parameters=sum(_count(site.substitute) for site in sites),
+        num_with_dropout=sum(site.dropout > 0 for site in sites) * (spec.activation != SOFTMAX),
+    )
+
+
+def _count(module: nn.Module | None) -> int:
+    return 0 if module is None else sum(p.numel() for p in module.parameters())
