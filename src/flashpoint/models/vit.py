@@ -30,6 +30,7 @@ from flashpoint.layers.output import GATES, OUTPUT_NORMS, Gate, OutputNorm
 from flashpoint.layers.positions import resize_positions, sine2d
 from flashpoint.layers.qk_norm import QK_NORMS, QkNorm
 from flashpoint.layers.spec import AttentionSpec
+from flashpoint.models.pretrained import Pretrained
 from flashpoint.ops.check import check_flag
 from flashpoint.shapes import Float
 
@@ -239,7 +240,7 @@ class AttentionPool(nn.Module):
         return (x + self.mlp(self.norm(x)))[:, 0]  # [B, 1, E] -> [B, E]
 
 
-class ViT(nn.Module):
+class ViT(nn.Module, Pretrained, config=ViTConfig):
     """A vision transformer with pointwise or softmax attention.
 
     Example:
