@@ -160,3 +160,12 @@ def test_place_that_cannot_be_written_is_one_line(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match="cannot be written"):
         make_vit().save_pretrained(tmp_path / "file")
+
+
+def test_files_of_others_stay_as_they_are(folder, tmp_path):
+    make_vit(width=32).save_pretrained(folder)
+    assert ViT.from_pretrained(folder).config.width == 32
+    (tmp_path / "README.md").write_text("mine")
+    with pytest.raises(InputError, match=r"has README\.md and no model of Flashpoint's"):
+        make_vit().save_pretrained(tmp_path)
+    assert [file.name for file in tmp_path.iterdir() if file.is_file()] == ["README.md"]

@@ -55,13 +55,15 @@ class Pretrained:
             cls._kind, cls._config_class = cls.__name__, config
 
     def save_pretrained(self, folder: str | os.PathLike[str], *, card: str | None = None) -> Path:
-        """Write weights, config and card into a folder; files of these names there are replaced.
+        """Write weights, config and card into a folder, in the place of a model that is there.
 
         Args:
-            folder: made if it is not there.
+            folder: made if it is not there. One that has files of these names and no model of
+                ours is refused: a README.md may be somebody's.
             card: README.md. None: one that says what the model is and how to load it.
         """
         folder = Path(folder)
+        _require_free(folder)
         model = cast(Any, self)  # a module, which has a config
         state: dict[str, Tensor] = model.state_dict()
         weights = {name: x.detach().cpu().contiguous() for name, x in state.items()}
@@ -105,6 +107,20 @@ class Pretrained:
         model = make(_make_config(cls._config_class, content["config"], folder))
         _load(model, _read_weights(folder), folder)
         return model.eval()
+
+
+def _require_free(folder: Path) -> None:
+    names = [name for name in (WEIGHTS, CONFIG, CARD) if (folder / name).exists()]
+    if not names:
+        return
+    try:
+        _read_config(folder)
+    except UnsupportedError:
+        return  # ours, of another version
+    except InputError as error:
+        raise InputError(
+            f"{folder} has {show_names(names)} and no model of Flashpoint's. Give another folder."
+        ) from error
 
 
 def model_card(model: Any, body: str = "") -> str:
