@@ -184,12 +184,15 @@ def test_huggingface_s_vit_with_our_attention_in_onnx(tmp_path, transformers, mo
 @pytest.mark.slow
 def test_int8_is_smaller_and_near(tmp_path):
     model = make_vit(width=64, num_classes=3)
-    exact, coarse = (
-        export_onnx(model, tmp_path / f"{int8}.onnx", int8=int8) for int8 in (False, True)
+    exact, linear, every = (
+        export_onnx(model, tmp_path / f"{int8}.onnx", int8=int8)
+        for int8 in ("none", "linear", "all")
     )
-    assert coarse.num_bytes < 0.6 * exact.num_bytes
-    assert exact.max_difference < coarse.max_difference < 0.1 * coarse.largest
-    assert "MatMulInteger" in open_onnx(coarse.path)[1]
+    assert linear.num_bytes < 0.6 * exact.num_bytes
+    assert exact.max_difference < linear.max_difference < 0.1 * linear.largest
+    assert every.max_difference < 0.1 * every.largest
+    products = [open_onnx(file.path)[1]["MatMulInteger"] for file in (exact, linear, every)]
+    assert products == [0, 6, 8]
 
 
 @pytest.mark.parametrize("fused", [False, True])
@@ -245,6 +248,7 @@ def test_another_result_is_an_error_and_no_file(tmp_path, write):
         (torch.relu, "a.onnx", {}, "model must be a torch.nn.Module"),
         (make_vit(), "a.onnx", {"dynamic_shapes": ({0: "B"},)}, "none is given"),
         (make_vit(), ".", {}, "is a folder"),
+        (make_vit(), "a.onnx", {"int8": True}, "int8=True is unknown.*none, linear, all"),
     ],
 )
 def test_wrong_arguments_are_one_line(tmp_path, model, path, options, message):

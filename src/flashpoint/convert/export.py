@@ -24,7 +24,7 @@ import warnings
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -33,7 +33,13 @@ from torch.utils import _pytree as pytree
 
 from flashpoint.convert.plain_attention import decompositions
 from flashpoint.convert.served import Served, served
-from flashpoint.errors import FlashpointError, InputError, UnsupportedError, require
+from flashpoint.errors import (
+    FlashpointError,
+    InputError,
+    UnsupportedError,
+    check_choice,
+    require,
+)
 from flashpoint.files import write_atomically
 
 LARGEST_ONNX = 2**31 - 1
@@ -43,6 +49,7 @@ ROUNDING = {torch.float64: 1e-4, torch.float32: 1e-4}
 COARSE = 2e-2
 
 Run = Callable[..., Any]
+Int8 = Literal["none", "linear", "all"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -96,15 +103,15 @@ def export_onnx(
     example: Any = None,
     *,
     dynamic_shapes: Any = None,
-    int8: bool = False,
+    int8: Int8 = "none",
 ) -> Exported:
     """Write the model as an ONNX file and compare it with PyTorch in onnxruntime.
 
     Args:
         model, example, dynamic_shapes: as for ``export_program``.
         path: the file.
-        int8: store the matrices of linear layers as int8 and multiply by them in int8, by
-            onnxruntime's dynamic quantization. Attention itself stays fp32. The fp32 graph is
+        int8: what onnxruntime's dynamic quantization stores and multiplies as int8: the matrices
+            of "linear" layers; "all", the products of attention too; or "none". The fp32 graph is
             compared first; the difference that is returned is that of int8.
 
     Raises:
@@ -112,6 +119,7 @@ def export_onnx(
         ExportError: the graph's results are not the model's.
     """
     path = _checked(path)
+    check_choice("int8", int8, ("none", "linear", "all"))
     runtime = _require_onnx()
     serving = served(model, example, dynamic_shapes)
     num_bytes = sum(x.numel() * x.element_size() for x in _tensors(serving.module))
@@ -124,8 +132,8 @@ def export_onnx(
     content: bytes = proto.SerializeToString()
     difference, largest = _compare(serving, _session(runtime, content))
     _require_same("the ONNX graph", difference, largest, serving)
-    if int8:
-        content = _quantized(proto)
+    if int8 != "none":
+        content = _quantized(proto, linear_only=int8 == "linear")
         difference, largest = _compare(serving, _session(runtime, content))
     _write(path, lambda handle: handle.write(content))
     return Exported(path=path, num_bytes=len(content), max_difference=difference, largest=largest)
@@ -220,13 +228,14 @@ def _session(runtime: Any, content: bytes) -> Run:
     return run
 
 
-def _quantized(proto: Any) -> bytes:
-    """The graph with int8 matrices."""
+def _quantized(proto: Any, *, linear_only: bool) -> bytes:
+    """The graph with products in int8: all, or those of matrices that are stored in it."""
     quantization = require("onnxruntime.quantization", "int8", extra="onnx")
     del proto.graph.value_info[:]  # shapes of matrices that are about to be transposed
     with tempfile.TemporaryDirectory() as folder, _quiet():
         file = Path(folder) / "int8.onnx"
-        quantization.quantize_dynamic(proto, file)
+        options = {"MatMulConstBOnly": linear_only}
+        quantization.quantize_dynamic(proto, file, extra_options=options)
         return file.read_bytes()
 
 

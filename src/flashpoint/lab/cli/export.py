@@ -98,7 +98,7 @@ def _write_file(model: "nn.Module", format_: Format, out: Path, *, int8: bool) -
     from flashpoint.convert import export_onnx, export_pt2
 
     if format_ is Format.ONNX:
-        return export_onnx(model, out, int8=int8)
+        return export_onnx(model, out, int8="linear" if int8 else "none")
     return export_pt2(model, out, compiled=format_ is Format.AOTI)
 
 
