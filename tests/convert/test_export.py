@@ -2,8 +2,10 @@
 
 import io
 import shutil
+import subprocess
 import sys
 from collections import Counter
+from pathlib import Path
 
 import pytest
 import torch
@@ -178,7 +180,10 @@ def test_huggingface_s_vit_with_our_attention_in_onnx(tmp_path, transformers, mo
     run, operations, _ = open_onnx(tmp_path / "hf.onnx")
     assert (operations["Softmax"], operations["Relu"]) == (0, 1)
     images = torch.randn(5, 3, 8, 8)
-    assert_same(run(images)[0], model(pixel_values=images).logits)
+    logits = model(pixel_values=images).logits
+    assert_same(run(images)[0], logits)
+    program = export_program(model, {"pixel_values": images}, dynamic_shapes=shapes)
+    assert_same(program.module()(pixel_values=images).logits, logits)
 
 
 @pytest.mark.slow
@@ -278,3 +283,13 @@ def test_too_large_a_model_is_refused_before_it_is_traced(tmp_path, monkeypatch)
     monkeypatch.setattr(export, "LARGEST_ONNX", 1000)
     with pytest.raises(UnsupportedError, match=r"at most 1,000\. Export it as pt2"):
         export_onnx(make_vit(), tmp_path / "a.onnx")
+
+
+@pytest.mark.slow
+def test_example_prints_what_it_wrote(tmp_path):
+    example = Path(__file__).parents[2] / "examples" / "export_onnx.py"
+    command = [sys.executable, str(example), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "Softmax 0" in done.stdout
+    assert done.stdout.count("as PyTorch's: True") == 2
+    assert {file.name for file in tmp_path.iterdir()} == {"vit.onnx", "vit_int8.onnx", "vit.pt2"}

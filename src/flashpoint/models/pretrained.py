@@ -15,7 +15,7 @@ import dataclasses
 import json
 import os
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, TypeVar, cast
 
 import safetensors
 import safetensors.torch
@@ -29,6 +29,7 @@ WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "README.md"
 FORMAT = 1
 """Of ``config.json``; a later one may say what this version cannot read."""
 _LIBRARY = "flashpoint"
+Model = TypeVar("Model", bound="Pretrained")
 
 
 class Pretrained:
@@ -87,7 +88,7 @@ class Pretrained:
         return folder
 
     @classmethod
-    def from_pretrained(cls, folder: str | os.PathLike[str]) -> Self:
+    def from_pretrained(cls: type[Model], folder: str | os.PathLike[str]) -> Model:
         """The model in a folder, on the CPU, in evaluation mode.
 
         Nothing is unpickled and nothing is downloaded. The dtype is that of the weights.

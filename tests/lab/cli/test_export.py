@@ -24,19 +24,18 @@ def _in_a_folder(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("options", "name", "most"),
+    ("options", "name"),
     [
-        ((), "relu_10.onnx", 1e-5),
-        (("--format", "pt2", "--checkpoint", "20", "--out", "a/b.pt2"), "a/b.pt2", 1e-5),
-        pytest.param(("--int8",), "relu_10.onnx", 0.2, marks=pytest.mark.slow),
+        ((), "relu_10.onnx"),
+        (("--format", "pt2", "--checkpoint", "20", "--out", "a/b.pt2"), "a/b.pt2"),
     ],
 )
-def test_file_lies_where_it_is_said_and_was_compared(tmp_path, options, name, most):
+def test_file_lies_where_it_is_said_and_was_compared(tmp_path, options, name):
     out, _ = call(export, trained_run(), *options)
     step = 20 if "20" in options else open_run(trained_run()).best_step
     assert out.startswith(f"{name}: the model of {trained_run()}, step {step}, ")
     difference, largest = map(float, DIFFERENCE.search(out).groups())
-    assert difference <= most * largest
+    assert difference <= 1e-5 * largest
     assert (tmp_path / name).stat().st_size > 1000
 
 
@@ -67,9 +66,10 @@ def test_text_model_is_its_encoder_or_a_folder_with_its_pieces(tmp_path, monkeyp
     (tmp_path / "corpus").mkdir()
     run = tmp_path / "text"
     loop.train(text_config(write_corpus(tmp_path / "corpus"), "steps=4"), run)
-    out, _ = call(export, run)
+    out, _ = call(export, run, "--int8")
     assert out.startswith(f"text.onnx: the encoder of {run}, step 4, ")
-    assert float(DIFFERENCE.search(out)[1]) < 1e-4
+    difference, largest = map(float, DIFFERENCE.search(out).groups())
+    assert 1e-4 < difference < 0.2 * largest
     call(export, run, "--format", "pretrained", "--out", "model")
     assert ReLUFormer.from_pretrained("model").config == open_run(run).load_model().config
     assert (tmp_path / "model/pieces.model").read_bytes() == (run / "pieces.model").read_bytes()
