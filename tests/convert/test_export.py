@@ -279,6 +279,11 @@ def test_missing_onnx_is_one_line(tmp_path, monkeypatch):
         export_onnx(make_vit(), tmp_path / "a.onnx")
 
 
+def test_bf16_is_refused_before_it_is_traced(tmp_path):
+    with pytest.raises(UnsupportedError, match=r"is in bfloat16.*model\.float\(\)"):
+        export_onnx(make_vit().bfloat16(), tmp_path / "a.onnx")
+
+
 def test_too_large_a_model_is_refused_before_it_is_traced(tmp_path, monkeypatch):
     monkeypatch.setattr(export, "LARGEST_ONNX", 1000)
     with pytest.raises(UnsupportedError, match=r"at most 1,000\. Export it as pt2"):

@@ -122,12 +122,7 @@ def export_onnx(
     check_choice("int8", int8, ("none", "linear", "all"))
     runtime = _require_onnx()
     serving = served(model, example, dynamic_shapes)
-    num_bytes = sum(x.numel() * x.element_size() for x in _tensors(serving.module))
-    if num_bytes > LARGEST_ONNX:
-        raise UnsupportedError(
-            f"the model has {num_bytes:,} bytes, an ONNX file at most {LARGEST_ONNX:,}. Export it "
-            "as pt2."
-        )
+    _require_fit(serving.module)
     proto = _to_onnx(serving)
     content: bytes = proto.SerializeToString()
     difference, largest = _compare(serving, _session(runtime, content))
@@ -155,7 +150,7 @@ def export_pt2(
         path: the file; its name ends in .pt2.
         compiled: by AOTInductor, to machine code of the model's device. It needs a C++ compiler
             here and none where it runs; ``torch._inductor.aoti_load_package`` loads it. False: a
-            program for ``torch.export.load``, for any device.
+            program for ``torch.export.load``.
         fused: keep Flashpoint's operators; who loads the file must ``import flashpoint.ops.api``.
     """
     path = _checked(path)
@@ -213,6 +208,21 @@ def _require_onnx() -> Any:
     for name in ("onnx", "onnxscript"):
         require(name, "an ONNX file", extra="onnx")
     return require("onnxruntime", "an ONNX file", extra="onnx")
+
+
+def _require_fit(module: nn.Module) -> None:
+    """Refuse what no file could hold, or onnxruntime not compare."""
+    tensors = _tensors(module)
+    num_bytes = sum(x.numel() * x.element_size() for x in tensors)
+    if num_bytes > LARGEST_ONNX:
+        raise UnsupportedError(
+            f"the model has {num_bytes:,} bytes, an ONNX file at most {LARGEST_ONNX:,}. Export it "
+            "as pt2."
+        )
+    if any(x.dtype == torch.bfloat16 for x in tensors):
+        raise UnsupportedError(
+            "the model is in bfloat16, which onnxruntime has not on a CPU. Export model.float()."
+        )
 
 
 def _session(runtime: Any, content: bytes) -> Run:
