@@ -42,8 +42,6 @@ def main(folder: Path) -> None:
             same = torch.allclose(torch.from_numpy(logits), model(images), atol=1e-4)
         print(f"{batch} images: logits {logits.shape}, as PyTorch's: {same}")
 
-    small = export_onnx(model, folder / "vit_int8.onnx", int8="linear")
-    print(f"{small.path.name}: {small.num_bytes:,} bytes, {small.max_difference:.0e} from PyTorch")
     program = export_pt2(model, folder / "vit.pt2")
     print(f"{program.path.name}: torch.export.load reads it, without Flashpoint")
 

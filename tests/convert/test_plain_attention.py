@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import flashpoint
 from flashpoint.convert.plain_attention import decompositions
@@ -47,33 +48,27 @@ def options_of(call):
     return options
 
 
-def written_out(function, *inputs):
-    """The results of a program in which our operators are written out."""
+class WrittenOut(TorchDispatchMode):
+    """Our operators are written out as soon as they are called."""
 
-    class Calls(torch.nn.Module):
-        def forward(self, *tensors):
-            return function(*tensors)
-
-    program = torch.export.export(Calls(), inputs).run_decompositions(decompositions())
-    assert "flashpoint" not in str(program.graph)
-    return program
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        return decompositions().get(func, func)(*args, **(kwargs or {}))
 
 
 @pytest.mark.parametrize("name", CALLS)
-@pytest.mark.filterwarnings("ignore::FutureWarning")  # inside torch.export
 def test_results_are_the_definition_s(name):
     torch.manual_seed(0)
     options = options_of(CALLS[name])
     q, k, v = torch.randn(B, HQ, LQ, D), torch.randn(B, HKV, LK, D), torch.randn(B, HKV, LK, DV)
     if "key_lengths" in options:
         v[1, :, 3:] = torch.nan  # of keys that do not exist
-    got = written_out(lambda *x: flashpoint.attention(*x, **options), q, k, v).module()(q, k, v)
+    with WrittenOut():
+        got = flashpoint.attention(q, k, v, **options)
     wanted = flashpoint.attention(q, k, v, **options, impl="reference")
     torch.testing.assert_close(got, wanted, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16], ids=str)
-@pytest.mark.filterwarnings("ignore::FutureWarning")
 def test_packed_norms_and_dtypes_are_kept(dtype):
     torch.manual_seed(0)
     qkv = torch.randn(2, 6, 3, 2, 8, dtype=dtype)
@@ -83,12 +78,12 @@ def test_packed_norms_and_dtypes_are_kept(dtype):
         norms = {"q_norm": norm, "k_norm": flashpoint.HeadNorm("layer")}
         return flashpoint.attention_qkvpacked(x, **norms, normalize="sum", **options)
 
-    got = written_out(call, qkv).module()(qkv)
+    with WrittenOut():
+        got = call(qkv)
     assert got.dtype == dtype
     torch.testing.assert_close(got, call(qkv, impl="reference"))
 
 
-@pytest.mark.filterwarnings("ignore::FutureWarning")
 def test_varlen_is_the_definition_s():
     q = torch.randn(7, 2, 8)
     ends = torch.tensor([0, 3, 7])
@@ -96,13 +91,20 @@ def test_varlen_is_the_definition_s():
     def call(x, **options):
         return flashpoint.attention_varlen(x, x, x, ends, ends, 4, 4, causal=True, **options)
 
-    torch.testing.assert_close(written_out(call, q).module()(q), call(q, impl="reference"))
+    with WrittenOut():
+        got = call(q)
+    torch.testing.assert_close(got, call(q, impl="reference"))
 
 
-@pytest.mark.filterwarnings("ignore::FutureWarning")
+class Plain(torch.nn.Module):
+    def forward(self, x):
+        return flashpoint.attention(x, x, x)
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # inside torch.export
 def test_a_plain_call_is_two_products_an_activation_and_factors():
-    q = torch.randn(2, 2, 5, 8)
-    program = written_out(lambda x: flashpoint.attention(x, x, x), q)
+    program = torch.export.export(Plain(), (torch.randn(2, 2, 5, 8),))
+    program = program.run_decompositions(decompositions())
     calls = [node.target.__name__ for node in program.graph.nodes if node.op == "call_function"]
     kinds = {name.partition(".")[0] for name in calls}
     assert kinds == {"mul", "transpose", "matmul", "relu"}, calls
