@@ -25,6 +25,7 @@ CALLS = {
     "causal": {"causal": True, "activation": "gelu", "lengths": True},
     "window": {"window": (2, 1), "mask": "float", "activation": "softplus"},
     "left": {"window": (1, None), "mask": "rows", "bias": "tensor"},
+    "rows-alone": {"mask": "rows"},
     "logs": {"return_sums": "logs", "causal": True},
     "sums": {"return_sums": True, "mask": "float"},
 }
