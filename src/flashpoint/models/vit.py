@@ -30,6 +30,7 @@ from flashpoint.layers.output import GATES, OUTPUT_NORMS, Gate, OutputNorm
 from flashpoint.layers.positions import resize_positions, sine2d
 from flashpoint.layers.qk_norm import QK_NORMS, QkNorm
 from flashpoint.layers.spec import AttentionSpec
+from flashpoint.models.pretrained import Pretrained
 from flashpoint.ops.check import check_flag
 from flashpoint.shapes import Float
 
@@ -232,14 +233,14 @@ class AttentionPool(nn.Module):
     def forward(self, x: Float[Tensor, "B L E"]) -> Float[Tensor, "B E"]:
         """All tokens as one."""
         heads = (self.num_heads, -1)
-        q = self.q(self.latent).expand(len(x), -1, -1).unflatten(-1, heads)  # [B, 1, H, D]
+        q = self.q(self.latent).expand(x.shape[0], -1, -1).unflatten(-1, heads)  # [B, 1, H, D]
         k, v = (t.unflatten(-1, heads) for t in self.kv(x).chunk(2, dim=-1))  # [B, L, H, D]
         q, k, v = (t.transpose(1, 2) for t in (q, k, v))
         x = self.proj(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
         return (x + self.mlp(self.norm(x)))[:, 0]  # [B, 1, E] -> [B, E]
 
 
-class ViT(nn.Module):
+class ViT(nn.Module, Pretrained, config=ViTConfig):
     """A vision transformer with pointwise or softmax attention.
 
     Example:
@@ -309,7 +310,7 @@ class ViT(nn.Module):
         x = self.patch_embed(images) + self.pos_embed  # [B, N, E]
         if self.cls_token is None:
             return x
-        return torch.cat([self.cls_token.expand(len(x), -1, -1), x], dim=1)  # [B, N + 1, E]
+        return torch.cat([self.cls_token.expand(x.shape[0], -1, -1), x], dim=1)  # [B, N + 1, E]
 
     def _pool(self, x: Float[Tensor, "B L E"]) -> Float[Tensor, "B E"]:
         if self.attn_pool is not None:
