@@ -24,7 +24,7 @@ class PointwiseTerms(nn.Module):
     alpha: nn.Parameter | None
     gain: nn.Parameter | None
     bias: nn.Parameter | None
-    proj: nn.Linear  # the layer's own; n_i has its dtype, or fp32
+    proj: nn.Linear  # the layer's own
 
     def __init__(self, spec: AnySpec, num_heads: int) -> None:
         super().__init__()
@@ -71,7 +71,12 @@ class PointwiseTerms(nn.Module):
         counts = visibility.counts(rows)
         if not isinstance(counts, Tensor):
             return max(counts, 1)
-        return counts.clamp(min=1).to(torch.promote_types(self.proj.weight.dtype, torch.float32))
+        return counts.clamp(min=1).to(torch.promote_types(self._dtype, torch.float32))
+
+    @property
+    def _dtype(self) -> torch.dtype:
+        """Of the layer's projections; n_i has it, or fp32."""
+        return self.proj.weight.dtype
 
     def _bias(self, n: Any) -> float | Tensor | None:
         """What is added to the scores."""
