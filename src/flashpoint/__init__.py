@@ -36,13 +36,14 @@ __all__ = [
     "attention_qkvpacked",
     "attention_varlen",
     "create_model",
+    "list_models",
     "register_activation",
     "scaled_dot_product_attention",
 ]
 
 if TYPE_CHECKING:
     from flashpoint.layers.spec import AttentionSpec
-    from flashpoint.models.registry import create_model
+    from flashpoint.models.registry import create_model, list_models
     from flashpoint.ops.api import attention, attention_qkvpacked, attention_varlen
     from flashpoint.ops.qk_norm import HeadNorm
     from flashpoint.ops.sdpa import scaled_dot_product_attention
@@ -56,16 +57,19 @@ else:  # torch loads when one of these is first used, so the command line answer
         "attention_qkvpacked": "flashpoint.ops.api",
         "attention_varlen": "flashpoint.ops.api",
         "create_model": "flashpoint.models.registry",
+        "list_models": "flashpoint.models.registry",
         "register_activation": "flashpoint.ops.spec",
         "scaled_dot_product_attention": "flashpoint.ops.sdpa",
     }
 
     def __getattr__(name: str) -> object:
         """Import a public name from its home on first use."""
-        if name not in _HOMES:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         from importlib import import_module
 
+        if name in ("layers", "models"):  # so that flashpoint.layers.Attention is found
+            return import_module(f"flashpoint.{name}")
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         value = globals()[name] = getattr(import_module(_HOMES[name]), name)
         return value
 
