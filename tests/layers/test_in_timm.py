@@ -74,7 +74,7 @@ def test_added_masks_are_bias_and_mask_of_the_operator(word, mask):
     added = None if mask in ("none", "bool") else given.masked_fill(hidden, 0)
     q, k, v = layer.project(x)
     seen = None if hidden is None else ~hidden
-    weights = layer.weights(q, k, mask=seen, added=added)
+    weights = layer.weights(q, k, attn_mask=given)
     expected = weights @ v.repeat_interleave(2, dim=1)
     torch.testing.assert_close(layer.mix(q, k, v, seen, added=added), expected)
     expected = layer.proj(expected.transpose(1, 2).flatten(2))

@@ -22,7 +22,7 @@ from flashpoint.layers.qk_norm import (
     make_norm,
 )
 from flashpoint.layers.spec import SOFTMAX, AnySpec, AttentionSpec
-from flashpoint.layers.visibility import Visibility, read_attn_mask
+from flashpoint.layers.visibility import Visibility, merge_masks
 from flashpoint.ops.api import attention, attention_qkvpacked
 from flashpoint.shapes import Float, Int
 
@@ -91,12 +91,7 @@ class Attention(HeadMixing):
         super().__init__(dim, num_heads, spec, num_kv_heads, attend)
         refuse_weight_dropout("attn_drop", attn_drop)
         self.is_cross, self.qkv_init = context_dim is not None, qkv_init
-        kv_dim = 2 * self.num_kv_heads * self.head_dim
-        if context_dim is None:
-            self.qkv = nn.Linear(dim, dim + kv_dim, bias=qkv_bias)
-        else:
-            self.q = nn.Linear(dim, dim, bias=qkv_bias)
-            self.kv = nn.Linear(context_dim, kv_dim, bias=qkv_bias)
+        self._add_projections(dim, context_dim, qkv_bias)
         self.q_norm = make_norm(qk_norm, self.head_dim, norm_layer)
         self.k_norm = make_norm(qk_norm, self.head_dim, norm_layer)
         check_choice("gate", gate, GATES)
@@ -107,6 +102,15 @@ class Attention(HeadMixing):
         self.proj_drop = nn.Dropout(proj_drop)
         self.reset_parameters()
         self.to(device=device, dtype=dtype)
+
+    def _add_projections(self, dim: int, context_dim: int | None, bias: bool) -> None:
+        """Of x to q, k and v; or of x to q, and of a context to k and v."""
+        kv_dim = 2 * self.num_kv_heads * self.head_dim
+        if context_dim is None:
+            self.qkv = nn.Linear(dim, dim + kv_dim, bias=bias)
+        else:
+            self.q = nn.Linear(dim, dim, bias=bias)
+            self.kv = nn.Linear(context_dim, kv_dim, bias=bias)
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
@@ -148,11 +152,7 @@ class Attention(HeadMixing):
         -inf hides a key. is_causal is timm's word for causal.
         """
         causal = causal or is_causal
-        added = None
-        if attn_mask is not None:
-            if mask is not None:
-                raise InputError("mask and attn_mask are both given. Pass one of them.")
-            added, mask = read_attn_mask(attn_mask)
+        added, mask = merge_masks(mask, attn_mask)
         if cache is mask is context is None and self._packs(x):
             return self._project_back(x, self._mix_packed(x, causal, key_lengths))
         if cache is None:

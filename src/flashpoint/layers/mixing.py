@@ -14,7 +14,7 @@ from flashpoint.errors import InputError, UnsupportedError
 from flashpoint.layers.softmax import attend_softmax, check_softmax_mask, softmax_weights
 from flashpoint.layers.spec import SOFTMAX, AnySpec
 from flashpoint.layers.terms import PointwiseTerms, power
-from flashpoint.layers.visibility import Visibility, rows_of
+from flashpoint.layers.visibility import Visibility, merge_masks, rows_of
 from flashpoint.ops.api import attention
 from flashpoint.ops.spec import find_activation
 from flashpoint.shapes import Float, Int
@@ -111,11 +111,12 @@ class HeadMixing(PointwiseTerms):
         mask: Tensor | None = None,
         causal: bool = False,
         key_lengths: Int[Tensor, " B"] | None = None,
-        added: Tensor | None = None,
+        attn_mask: Tensor | None = None,
+        is_causal: bool = False,
     ) -> Float[Tensor, "B H rows Lk"]:
         """The weights of some query rows in fp32, normalizer and gain included.
 
-        For statistics and maps; ``mix`` never forms them.
+        For statistics and maps; ``mix`` never forms them. Options as for ``Attention.forward``.
 
         Example:
             >>> mixing = HeadMixing(64, 4, "softmax")
@@ -123,7 +124,8 @@ class HeadMixing(PointwiseTerms):
             >>> mixing.weights(q, k, slice(0, 3)).sum(-1).allclose(torch.ones(2, 4, 3))
             True
         """
-        visibility = Visibility.of(q, k, mask, causal, key_lengths)
+        added, mask = merge_masks(mask, attn_mask)
+        visibility = Visibility.of(q, k, mask, causal or is_causal, key_lengths)
         seen = visibility.matrix(rows)
         with torch.autocast(q.device.type, enabled=False):
             keys = k.float().repeat_interleave(self.num_heads // self.num_kv_heads, dim=1)

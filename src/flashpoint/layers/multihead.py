@@ -142,7 +142,10 @@ class MultiheadAttention(HeadMixing):
         o = o if is_batched and self.batch_first else o.transpose(0, 1) if is_batched else o[0]
         if not need_weights:
             return o, None
-        weights = self.weights(q, k, mask=masks[0], added=masks[1], causal=causal).to(o.dtype)
+        seen, added = masks
+        if seen is not None and added is not None:
+            seen, added = None, added.masked_fill(~seen, -torch.inf)
+        weights = self.weights(q, k, mask=seen, attn_mask=added, causal=causal).to(o.dtype)
         weights = weights.mean(1) if average_attn_weights else weights
         return o, weights if is_batched else weights[0]
 

@@ -85,6 +85,17 @@ def rows_of(mask: Tensor, rows: slice) -> Tensor:
     return mask if mask.shape[2] == 1 else mask[:, :, rows]
 
 
+def merge_masks(
+    mask: Tensor | None, attn_mask: Tensor | None
+) -> tuple[Tensor | None, Tensor | None]:
+    """What is added to the scores, and the mask, where a layer takes either kind of mask."""
+    if attn_mask is None:
+        return None, mask
+    if mask is not None:
+        raise InputError("mask and attn_mask are both given. Pass one of them.")
+    return read_attn_mask(attn_mask)
+
+
 def read_attn_mask(attn_mask: Tensor) -> tuple[Tensor | None, Bool[Tensor, "..."]]:
     """What PyTorch's SDPA takes for a mask, as what is added to the scores and who may look.
 
