@@ -7,18 +7,22 @@ from typing import Any
 from torch import nn
 
 from flashpoint.errors import UnsupportedError
-from flashpoint.models.registry import create_model, list_models
+from flashpoint.models.registry import create_model, list_models, sizes_of
 from flashpoint.models.vit import ViT
 
 PREFIX = "flashpoint_"
 
 
-def register_with_timm() -> list[str]:
-    """Make every listed ViT known to timm, and give the names; a second call changes nothing.
+def register_with_timm(*names: str) -> list[str]:
+    """Make ViTs known to timm, and give their names there; a second call changes nothing.
 
     ``timm.create_model`` then takes timm's settings (num_classes, in_chans, img_size,
     global_pool, drop_path_rate, features_only, out_indices) and ours (attention, qk_norm, ...).
     There are no pretrained weights.
+
+    Args:
+        names: as for ``flashpoint.create_model``, with any patch size. None: all that
+            ``list_models`` names.
 
     Example:
         >>> import timm  # doctest: +SKIP
@@ -27,8 +31,9 @@ def register_with_timm() -> list[str]:
     """
     from timm.models import is_model, register_model
 
-    names = list_models("vit_*")
+    names = names or tuple(list_models("vit_*"))
     for name in names:
+        sizes_of(name)  # refuse what is no model's name now, not when it is created
         if not is_model(PREFIX + name):
             register_model(_entry_of(name))
     return [PREFIX + name for name in names]
