@@ -5,6 +5,7 @@ from itertools import pairwise
 
 import pytest
 import torch
+from implementations import needs_gpu
 
 from flashpoint.layers import Attention, KeyValueCache
 from flashpoint.layers.spec import AttentionSpec
@@ -115,3 +116,19 @@ def test_even_cache_goes_on_ragged_and_selected():
         tokens = torch.cat([x[b : b + 1, :length], more[row : row + 1]], 1)
         assert_close(got[row], layer(tokens, causal=True)[0, length:])
     assert cache.lengths.tolist() == [5, 8, 5]
+
+
+@pytest.mark.gpu
+@needs_gpu
+@pytest.mark.parametrize("word", ["relu", "relu4/sum", "softmax"])
+def test_chunks_on_a_gpu_are_those_on_a_cpu(word):
+    lengths = (torch.tensor([5, 3]), torch.tensor([2, 6]), torch.tensor([1, 1]))
+    parts = torch.randn(2, 12, E, dtype=torch.float64).split([5, 6, 1], dim=1)
+    results = []
+    for device in ("cpu", "cuda"):
+        layer, cache = make_layer(word, 2).float().to(device), KeyValueCache(4)
+        given = [(x.float().to(device), n.to(device)) for x, n in zip(parts, lengths, strict=True)]
+        found = [layer(x, causal=True, key_lengths=n, cache=cache).cpu() for x, n in given]
+        results.append([o[b, : n[b]] for o, n in zip(found, lengths, strict=True) for b in (0, 1)])
+    for ours, expected in zip(results[1], results[0], strict=True):
+        torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-5)
