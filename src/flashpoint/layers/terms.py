@@ -75,7 +75,7 @@ class PointwiseTerms(nn.Module):
 
     @property
     def _dtype(self) -> torch.dtype:
-        """Of the layer's projections; n_i has it, or fp32."""
+        """That of n_i, where it is more than fp32."""
         return self.proj.weight.dtype
 
     def _bias(self, n: Any) -> float | Tensor | None:
