@@ -28,7 +28,7 @@ class DropPath(nn.Module):
         """A branch's output; as it is where nobody trains."""
         if not self.training or self.rate == 0.0:
             return x
-        kept = x.new_empty((len(x),) + (1,) * (x.dim() - 1)).bernoulli_(1.0 - self.rate)
+        kept = x.new_empty((x.shape[0],) + (1,) * (x.dim() - 1)).bernoulli_(1.0 - self.rate)
         return x * kept.div_(1.0 - self.rate)
 
     def extra_repr(self) -> str:
