@@ -92,6 +92,16 @@ def test_second_replacement_wins_where_it_applies():
     assert torch.equal(model(x), make(3)(x))
 
 
+def test_module_that_was_changed_since_is_not_restored_in_silence():
+    model = make(2)
+    replace_attention(model, "relu")
+    model[1].self_attn.forward = lambda *args, **options: (args[0], None)
+    with pytest.raises(UnsupportedError, match=r"1\.self_attn cannot be restored: .*of its own"):
+        restore_attention(model)
+    del model[1].self_attn.forward
+    assert restore_attention(model) == 2
+
+
 def test_report_reads_as_a_table():
     report = replace_attention(make(2), AttentionSpec(gain="learned_per_head"), layers=[1])
     assert str(report).splitlines() == [

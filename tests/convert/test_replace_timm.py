@@ -38,6 +38,7 @@ MODELS = {
     "beit-shared": ("beit_base_patch16_224", SMALL | {"use_shared_rel_pos_bias": True}),
     "relpos": ("vit_relpos_small_patch16_224", SMALL),
     "relpos-shared": ("vit_srelpos_small_patch16_224", SMALL),
+    "parallel": ("vit_base_patch16_xp_224", SMALL),
     "swin": ("swin_tiny_patch4_window7_224", WINDOWS),
 }
 
@@ -163,6 +164,13 @@ def test_unknown_attention_of_timm_is_refused_before_any_change(timm):
     report = replace_attention(both, layers="0.*")
     assert list(report.left) == ["1"]
     assert len(report.replaced) == 2
+
+
+def test_differential_attention_is_refused(timm):
+    from timm.layers.diff_attention import DiffAttention
+
+    with pytest.raises(UnsupportedError, match=r"DiffAttention is not known here"):
+        replace_attention(DiffAttention(32, 2))
 
 
 def test_forward_of_an_instance_is_refused(timm):

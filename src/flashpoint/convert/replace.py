@@ -12,7 +12,7 @@ from importlib import import_module
 from torch import nn
 
 from flashpoint.convert.choice import Layers, choose
-from flashpoint.convert.sites import Found, Site, original_class, path_of
+from flashpoint.convert.sites import CHILD, Found, Site, original_class, path_of
 from flashpoint.convert.substitute import Substitute
 from flashpoint.errors import InputError, UnsupportedError, describe
 from flashpoint.layers.spec import SOFTMAX, AnySpec, AttentionSpec
@@ -142,8 +142,16 @@ def restore_attention(model: nn.Module) -> int:
     """Undo ``replace_attention``: every module computes its own attention again.
 
     What a spec learned is lost. Returns how many modules were restored.
+
+    Raises:
+        UnsupportedError: a replaced module was changed since, so that it cannot be; nothing was
+            restored.
     """
-    replaced = [site for site in find_attention(model).sites if site.substitute is not None]
+    found = find_attention(model)
+    replaced = [site for site in found.sites if site.substitute is not None]
+    for name, why in found.left.items():
+        if isinstance(getattr(model.get_submodule(name), CHILD, None), Substitute):
+            raise UnsupportedError(f"{name} cannot be restored: {why}. Nothing was changed.")
     for site in replaced:
         site.restore()
     return len(replaced)

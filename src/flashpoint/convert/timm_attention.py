@@ -97,6 +97,7 @@ KNOWN = frozenset(
     {
         "timm.layers.attention.Attention",  # vit, deit, deit3, dinov2, siglip, clip
         "timm.models.vision_transformer.Attention",  # the same in older versions
+        "timm.models.vision_transformer.ParallelScalingBlock",  # a whole block, of vit_*_xp
         "timm.layers.attention.AttentionRope",
         "timm.layers.attention_pool.AttentionPoolLatent",  # siglip's pooling
         "timm.models.beit.Attention",
