@@ -87,10 +87,12 @@ def training_flops(trials: Sequence[Trial]) -> list[float]:
 
 
 def _flops(work: Training) -> float:
+    from flashpoint.lab.study.powers import register_powers
     from flashpoint.lab.training import config_file
     from flashpoint.lab.training.ranks import Ranks
     from flashpoint.lab.training.task_registry import task_class
 
+    register_powers()
     config = config_file.parse(work.config)
     task = task_class(config)(config, Ranks())
     return task.samples_until(config.total_steps(task.steps_per_epoch)) * task.flops_per_sample

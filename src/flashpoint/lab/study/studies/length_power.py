@@ -16,7 +16,13 @@ from flashpoint.lab.study.reading import (
     select,
     state_notes,
 )
-from flashpoint.lab.study.settings import SMALL_IMAGES, pointwise, trial, vision
+from flashpoint.lab.study.settings import (
+    LOSS_OF_A_POINT,
+    SMALL_IMAGES,
+    pointwise,
+    trial,
+    vision,
+)
 from flashpoint.lab.study.verdict import Extreme, Means, judge, judge_quantity
 
 ACTIVATIONS = ("relu", "relu2", "gelu", "softplus", "identity", "relu6", "sigmoid")
@@ -105,6 +111,9 @@ def _verdicts(outcomes: Sequence[Outcome]) -> list[Verdict]:
     def top1(activation: str, alpha: Factor) -> list[float]:
         return numbers(some, "top1", PERCENT, activation=activation, alpha=alpha)
 
+    def loss(activation: str) -> list[float]:
+        return numbers(some, "loss", activation=activation, alpha=1.0)
+
     others = [
         str(activation)
         for activation in levels(some, "activation")
@@ -137,6 +146,13 @@ def _verdicts(outcomes: Sequence[Outcome]) -> list[Verdict]:
             [relu, top1("identity", 1.0)],
             (0.0, float("inf")),
             unit="points of top-1, relu less identity",
+        ),
+        judge_quantity(
+            f"No activation's validation loss is more than {LOSS_OF_A_POINT:g} nats below relu's "
+            f"at alpha 1 ({judged} tokens).",
+            Extreme("least", [Means([loss(activation), loss("relu")]) for activation in others]),
+            (-LOSS_OF_A_POINT, float("inf")),
+            unit="nats, best other less relu",
         ),
     ]
 

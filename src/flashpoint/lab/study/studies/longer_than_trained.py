@@ -10,19 +10,23 @@ from flashpoint.lab.study.reading import (
     PERCENT,
     arm_table,
     change,
+    is_planned,
     levels,
     line,
     numbers,
     state_notes,
 )
-from flashpoint.lab.study.settings import pointwise, trial, vision
+from flashpoint.lab.study.settings import RELU4_SUM, pointwise, trial, vision
 from flashpoint.lab.study.verdict import judge
 
 ATTENTIONS: Mapping[str, Any] = {
     "softmax": "softmax",
     "relu, alpha 1": pointwise(alpha=1.0),
     "relu, alpha 0.5": pointwise(alpha=0.5),
+    RELU4_SUM: RELU4_SUM,
 }
+BY_LENGTH = ("relu, alpha 1", "relu, alpha 0.5")
+"""Those that are divided by a length, for which there are two rules."""
 SEEN, FIXED = "keys seen", "training length"
 MARGIN = 2.0
 
@@ -37,20 +41,20 @@ _PREFIX = {SEEN: "seen", FIXED: "fixed"}
 
 
 def plan(settings: Settings) -> tuple[Trial, ...]:
-    """Three attentions; at the training length both rules are the same function."""
+    """All attentions; at the training length both rules are the same function."""
     tokens = _tokens(settings.scale, _SIDES[settings.scale][0])
     return tuple(
         trial(
             {"attention": attention, "trained_tokens": tokens, "seed": seed},
             vision(settings, seed, {"model.attention": spec}),
-            _evaluations(settings.scale, is_pointwise=attention != "softmax"),
+            _evaluations(settings.scale, has_rules=attention in BY_LENGTH),
         )
         for seed in range(settings.seeds)
         for attention, spec in ATTENTIONS.items()
     )
 
 
-def _evaluations(scale: Scale, *, is_pointwise: bool) -> list[Evaluation]:
+def _evaluations(scale: Scale, *, has_rules: bool) -> list[Evaluation]:
     """Images in other sizes, so with other numbers of tokens, by either rule."""
     trained, sides = _SIDES[scale]
     length = float(_tokens(scale, trained))
@@ -59,7 +63,7 @@ def _evaluations(scale: Scale, *, is_pointwise: bool) -> list[Evaluation]:
         name = f"{_tokens(scale, side)}"
         size = {"data.image_size": side}
         found.append(Evaluation(name=f"seen{name}", kind="classify", options=size))
-        if is_pointwise:
+        if has_rules:
             fixed = {**size, "model.attention.length": length}
             found.append(Evaluation(name=f"fixed{name}", kind="classify", options=fixed))
     return found
@@ -119,24 +123,32 @@ def _verdicts(outcomes: Sequence[Outcome]) -> list[Verdict]:
 
     relu = "relu, alpha 1"
     words = f"{longest} tokens" if longest else "the longest"
-    return [
-        judge(
-            f"At {words}, relu/L divided by the keys seen loses no more than softmax, up to "
-            f"{MARGIN:g} points.",
+
+    def keeps_up(name: str, short: str, attention: str) -> Verdict:
+        return judge(
+            f"At {words}, {name} loses no more than softmax, up to {MARGIN:g} points.",
             [
-                *(top1(relu, longest), top1(relu, trained)),
+                *(top1(attention, longest), top1(attention, trained)),
                 *(top1("softmax", longest), top1("softmax", trained)),
             ],
             (-MARGIN, float("inf")),
-            unit="points of top-1, relu/L's change less softmax's",
+            unit=f"points of top-1, {short}'s change less softmax's",
             quantity=change,
-        ),
+        )
+
+    return [
+        keeps_up("relu/L divided by the keys seen", "relu/L", relu),
         judge(
             f"At {words}, dividing by the keys seen is better for relu/L than by the training "
             "length.",
             [top1(relu, longest), top1(relu, longest, FIXED)],
             (0.0, float("inf")),
             unit="points of top-1, keys seen less training length",
+        ),
+        *(
+            keeps_up(name, name, name)
+            for name in (RELU4_SUM,)
+            if is_planned(outcomes, "attention", name)
         ),
     ]
 
@@ -149,7 +161,7 @@ def _chart(outcomes: Sequence[Outcome]) -> Chart:
             points = [
                 (n, numbers(outcomes, f"{prefix}{n}.top1", attention=attention)) for n in tokens
             ]
-            name = str(attention) if attention == "softmax" else f"{attention}, {rule}"
+            name = f"{attention}, {rule}" if attention in BY_LENGTH else str(attention)
             series.append(line(name, points, is_dashed=rule == FIXED))
     return Chart(
         name="longer-than-trained",

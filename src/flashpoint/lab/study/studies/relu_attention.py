@@ -23,7 +23,7 @@ FROM_ONE = "relu, factor, gamma from 1"
 FACTOR = "relu, factor"
 WHOLE = "relu, factor and penalty"
 PAPER_BLEU = {VANILLA: 34.22, FACTOR: 33.19, WHOLE: 34.56}
-MARGIN = 0.5
+MARGIN, LOSS_MARGIN = 0.5, 0.05
 DEPARTURES = f"{SMALL_CORPUS} {SMALL_GAMMA} There, a row of its own has gamma from 1."
 
 _CHANGES: Mapping[Scale, Mapping[str, Any]] = {
@@ -94,6 +94,9 @@ def _verdicts(outcomes: Sequence[Outcome]) -> list[Verdict]:
     def bleu(kind: str) -> list[float]:
         return numbers(outcomes, "translation.bleu", attention=kind)
 
+    def losses(*kinds: str) -> list[list[float]]:
+        return [numbers(outcomes, "loss", attention=kind) for kind in kinds]
+
     verdicts = [
         judge(
             "Without the factor relu attention does not converge: less than half of the BLEU that "
@@ -123,8 +126,22 @@ def _verdicts(outcomes: Sequence[Outcome]) -> list[Verdict]:
             unit="BLEU, ReLUFormer less softmax",
         ),
     ]
+    of_loss = [
+        judge(
+            "The regularization lowers the validation loss.",
+            losses(WHOLE, FACTOR),
+            (-float("inf"), 0.0),
+            unit="nats a token, with the penalty less without",
+        ),
+        judge(
+            f"ReLUFormer's validation loss is at most {LOSS_MARGIN:g} nats above softmax's.",
+            losses(WHOLE, VANILLA),
+            (-float("inf"), LOSS_MARGIN),
+            unit="nats a token, ReLUFormer less softmax",
+        ),
+    ]
     if FROM_ONE not in levels(outcomes, "attention"):
-        return verdicts
+        return [*verdicts, *of_loss]
     start = judge(
         "Ours, not the paper's: the factor alone is better with a gamma that starts at 8 than at "
         "1.",
@@ -132,7 +149,7 @@ def _verdicts(outcomes: Sequence[Outcome]) -> list[Verdict]:
         (0.0, float("inf")),
         unit="BLEU, gamma from 8 less gamma from 1",
     )
-    return [*verdicts, start]
+    return [*verdicts, start, *of_loss]
 
 
 def _chart(outcomes: Sequence[Outcome], number: str, title: str, y_title: str) -> Chart:
