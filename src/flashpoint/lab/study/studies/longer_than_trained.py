@@ -124,6 +124,9 @@ def _verdicts(outcomes: Sequence[Outcome]) -> list[Verdict]:
     relu = "relu, alpha 1"
     words = f"{longest} tokens" if longest else "the longest"
 
+    def loss(rule: str) -> list[float]:
+        return numbers(outcomes, f"{_PREFIX[rule]}{longest}.loss", attention=relu)
+
     def keeps_up(name: str, short: str, attention: str) -> Verdict:
         return judge(
             f"At {words}, {name} loses no more than softmax, up to {MARGIN:g} points.",
@@ -144,6 +147,13 @@ def _verdicts(outcomes: Sequence[Outcome]) -> list[Verdict]:
             [top1(relu, longest), top1(relu, longest, FIXED)],
             (0.0, float("inf")),
             unit="points of top-1, keys seen less training length",
+        ),
+        judge(
+            f"At {words}, relu/L's loss is lower divided by the keys seen than by the training "
+            "length.",
+            [loss(SEEN), loss(FIXED)],
+            (-float("inf"), 0.0),
+            unit="nats, keys seen less training length",
         ),
         *(
             keeps_up(name, name, name)
