@@ -25,7 +25,8 @@ ATTENTIONS: Mapping[str, Any] = {
     "relu, alpha 0.5": pointwise(alpha=0.5),
     RELU4_SUM: RELU4_SUM,
 }
-BY_LENGTH = ("relu, alpha 1", "relu, alpha 0.5")
+RELU = "relu, alpha 1"
+BY_LENGTH = (RELU, "relu, alpha 0.5")
 """Those that are divided by a length, for which there are two rules."""
 SEEN, FIXED = "keys seen", "training length"
 MARGIN = 2.0
@@ -114,51 +115,60 @@ def _trained(outcomes: Sequence[Outcome]) -> int:
 
 
 def _verdicts(outcomes: Sequence[Outcome]) -> list[Verdict]:
+    verdicts = [
+        _keeps_up(outcomes, "relu/L divided by the keys seen", "relu/L", RELU),
+        *_rule_verdicts(outcomes),
+    ]
+    if is_planned(outcomes, "attention", RELU4_SUM):
+        verdicts.append(_keeps_up(outcomes, RELU4_SUM, RELU4_SUM, RELU4_SUM))
+    return verdicts
+
+
+def _longest(outcomes: Sequence[Outcome]) -> tuple[int, str]:
+    """The most tokens of a test, as a number and in words."""
     longest = max(_measured(outcomes), default=0)
-    trained = _trained(outcomes)
+    return longest, f"{longest} tokens" if longest else "the longest"
 
-    def top1(attention: str, tokens: int, rule: str = SEEN) -> list[float]:
-        number = f"{_PREFIX[rule]}{tokens}.top1"
-        return numbers(outcomes, number, PERCENT, attention=attention)
 
-    relu = "relu, alpha 1"
-    words = f"{longest} tokens" if longest else "the longest"
+def _keeps_up(outcomes: Sequence[Outcome], name: str, short: str, attention: str) -> Verdict:
+    longest, words = _longest(outcomes)
+    return judge(
+        f"At {words}, {name} loses no more than softmax, up to {MARGIN:g} points.",
+        [
+            numbers(outcomes, f"{_PREFIX[SEEN]}{tokens}.top1", PERCENT, attention=one)
+            for one in (attention, "softmax")
+            for tokens in (longest, _trained(outcomes))
+        ],
+        (-MARGIN, float("inf")),
+        unit=f"points of top-1, {short}'s change less softmax's",
+        quantity=change,
+    )
 
-    def loss(rule: str) -> list[float]:
-        return numbers(outcomes, f"{_PREFIX[rule]}{longest}.loss", attention=relu)
 
-    def keeps_up(name: str, short: str, attention: str) -> Verdict:
-        return judge(
-            f"At {words}, {name} loses no more than softmax, up to {MARGIN:g} points.",
-            [
-                *(top1(attention, longest), top1(attention, trained)),
-                *(top1("softmax", longest), top1("softmax", trained)),
-            ],
-            (-MARGIN, float("inf")),
-            unit=f"points of top-1, {short}'s change less softmax's",
-            quantity=change,
-        )
+def _rule_verdicts(outcomes: Sequence[Outcome]) -> list[Verdict]:
+    """Of relu / L by the keys seen less by the training length: accuracy, and loss."""
+    longest, words = _longest(outcomes)
+
+    def both(number: str, scale: float) -> list[list[float]]:
+        return [
+            numbers(outcomes, f"{_PREFIX[rule]}{longest}.{number}", scale, attention=RELU)
+            for rule in (SEEN, FIXED)
+        ]
 
     return [
-        keeps_up("relu/L divided by the keys seen", "relu/L", relu),
         judge(
             f"At {words}, dividing by the keys seen is better for relu/L than by the training "
             "length.",
-            [top1(relu, longest), top1(relu, longest, FIXED)],
+            both("top1", PERCENT),
             (0.0, float("inf")),
             unit="points of top-1, keys seen less training length",
         ),
         judge(
             f"At {words}, relu/L's loss is lower divided by the keys seen than by the training "
             "length.",
-            [loss(SEEN), loss(FIXED)],
+            both("loss", 1.0),
             (-float("inf"), 0.0),
             unit="nats, keys seen less training length",
-        ),
-        *(
-            keeps_up(name, name, name)
-            for name in (RELU4_SUM,)
-            if is_planned(outcomes, "attention", name)
         ),
     ]
 
