@@ -11,6 +11,7 @@ from docs_numbers import (
     images,
     memory,
     overview,
+    planned,
     powers,
     speed,
     steps,
@@ -21,7 +22,18 @@ from docs_numbers.stored import Stored
 from docs_numbers.tables import TABLES
 from flashpoint.files import write_atomically
 
-MODULES = (documents, exported, images, memory, overview, powers, speed, steps, targets)
+MODULES = (
+    documents,
+    exported,
+    images,
+    memory,
+    overview,
+    planned,
+    powers,
+    speed,
+    steps,
+    targets,
+)
 """Their functions are in TABLES once they are imported."""
 PLACES = ("README.md", "docs/*.md", "benchmarks/*.md")
 MOST_LINES = 40
