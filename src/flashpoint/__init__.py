@@ -21,8 +21,7 @@ Change one word to change the mathematics, nothing else to keep it fast:
 from typing import TYPE_CHECKING
 
 from flashpoint.errors import FlashpointError, InputError, UnsupportedError
-
-__version__ = "0.1.0"
+from flashpoint.version import __version__
 
 __all__ = [
     "Activation",

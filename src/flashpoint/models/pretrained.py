@@ -21,9 +21,9 @@ import safetensors
 import safetensors.torch
 from torch import Tensor, nn
 
-import flashpoint
 from flashpoint.errors import InputError, UnsupportedError, describe, hint, reason, show_names
 from flashpoint.files import json_text, write_atomically
+from flashpoint.version import __version__
 
 WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "README.md"
 FORMAT = 1
@@ -70,7 +70,7 @@ class Pretrained:
         weights = {name: x.detach().cpu().contiguous() for name, x in state.items()}
         content = {
             "library_name": _LIBRARY,
-            "flashpoint_version": flashpoint.__version__,
+            "flashpoint_version": __version__,
             "format": FORMAT,
             "model": self._kind,
             "config": dataclasses.asdict(model.config),
@@ -193,7 +193,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
     if content["format"] != FORMAT:
         raise UnsupportedError(
             f"{file} has format {describe(content['format'])}, written by Flashpoint "
-            f"{describe(content.get('flashpoint_version'))}; this is {flashpoint.__version__} "
+            f"{describe(content.get('flashpoint_version'))}; this is {__version__} "
             f"and reads format {FORMAT}. Update Flashpoint."
         )
     return content
