@@ -8,14 +8,12 @@ that is left out gives another model.
 from typing import Any
 
 from torch import Tensor, nn
-from torch.compiler import is_compiling
 
 from flashpoint.convert.sites import CHILD
 from flashpoint.convert.substitute import Substitute
 from flashpoint.convert.transformers.masks import can_read_masks, merge
 from flashpoint.errors import UnsupportedError
 from flashpoint.layers.spec import SOFTMAX
-from flashpoint.ops.check import known_layout
 
 OWN_CONFIG = "config_before_substitute"
 """Where a module keeps the config that it shares with its model, while it has one of its own."""
@@ -108,11 +106,7 @@ def attend(
         "scale": scaling,
         "enable_gqa": query.shape[1] != key.shape[1],
     }
-    if is_compiling():
-        o = substitute(query, key, value, **given)
-    else:
-        with known_layout():
-            o = substitute(query, key, value, **given)
+    o = substitute(query, key, value, **given)
     return o.transpose(1, 2).contiguous(), None
 
 
