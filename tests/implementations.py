@@ -59,9 +59,9 @@ def placed(impl: str, values: dict[str, Any]) -> dict[str, Any]:
 def compiler_of(impl: str) -> str:
     """Who compiles a call in the tests, by all of torch.compile or all but its code.
 
-    Around our operators there is little code, of plain PyTorch a minute's C++.
+    On a CPU its code is C++, which takes half a minute a call; tests of their own compile some.
     """
-    return "aot_eager" if impl == "reference" else "inductor"
+    return "inductor" if impl == "triton" and HAS_GPU else "aot_eager"
 
 
 def operator(impl: str, name: str) -> Any:
@@ -70,6 +70,15 @@ def operator(impl: str, name: str) -> Any:
         stem, backward, _ = name.partition("_backward")
         name = f"{stem}_interpreted{backward}"
     return getattr(torch.ops.flashpoint, name)
+
+
+def opcheck_backward(op: Any, args: tuple[Any, ...]) -> None:
+    """PyTorch's checks of an operator that has no gradient of its own.
+
+    Those of traced gradients are left out; they take most of the time, and compiled calls with
+    gradients go through the same operators.
+    """
+    torch.library.opcheck(op, args, test_utils=("test_schema", "test_faketensor"))
 
 
 def interpreted(keep: Callable[..., bool]) -> pytest.MarkDecorator:
@@ -85,9 +94,10 @@ def on_gpu(keep: Callable[..., bool]) -> pytest.MarkDecorator:
 def choose_cases(items: Iterable[pytest.Item], every_case: bool) -> list[pytest.Item]:
     """The collected tests but for cases that Triton's kernels do not serve, or not here.
 
-    Of a product with the mark ``pairwise`` some cases stay in which all pairs of values meet. What
-    is left to Triton's interpreter then gets the mark ``slow``, but for some cases that have each
-    value once. ``every_case`` keeps all that are served.
+    Of a product with the mark ``pairwise`` some cases stay in which all pairs of values meet; in
+    Triton's interpreter, which takes a second for most, some that have each value once. Random
+    calls meet the other pairs there. What else is left to the interpreter gets the mark ``slow``,
+    but for such cases. ``every_case`` keeps all that are served.
     """
     served = [item for item in items if _is_served(item)]
     if every_case:
@@ -97,7 +107,7 @@ def choose_cases(items: Iterable[pytest.Item], every_case: bool) -> list[pytest.
         cases = [item for item in cases if impl != "triton" or _is_wanted(item)]
         is_compiled = impl == "triton" and HAS_GPU  # where the choice by time is the test's own
         if cases and any(cases[0].iter_markers("pairwise")) and not is_compiled:
-            cases = cover(cases, 2)
+            cases = cover(cases, 1 if is_interpreted(impl) else 2)
         kept.update(cases)
         if is_interpreted(impl):
             for item in set(cases) - set(cover(cases, 1)):

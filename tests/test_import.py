@@ -40,6 +40,12 @@ def test_public_name_is_listed_and_loads(name):
 
 def test_layers_have_the_names_that_documents_use():
     assert (layers.Attention, layers.KeyValueMemory) == (Attention, KeyValueMemory)
+    assert all(hasattr(layers, name) for name in layers.__all__)
+
+
+def test_layers_are_found_without_an_import_of_their_own():
+    code = "import flashpoint; print(flashpoint.layers.KeyValueCache.__name__)"
+    assert run_python(code) == "KeyValueCache\n"
 
 
 def test_unknown_name_is_an_attribute_error():

@@ -21,8 +21,7 @@ Change one word to change the mathematics, nothing else to keep it fast:
 from typing import TYPE_CHECKING
 
 from flashpoint.errors import FlashpointError, InputError, UnsupportedError
-
-__version__ = "0.1.0"
+from flashpoint.version import __version__
 
 __all__ = [
     "Activation",
@@ -36,6 +35,7 @@ __all__ = [
     "attention_qkvpacked",
     "attention_varlen",
     "create_model",
+    "list_models",
     "register_activation",
     "replace_attention",
     "restore_attention",
@@ -45,7 +45,7 @@ __all__ = [
 if TYPE_CHECKING:
     from flashpoint.convert.replace import replace_attention, restore_attention
     from flashpoint.layers.spec import AttentionSpec
-    from flashpoint.models.registry import create_model
+    from flashpoint.models.registry import create_model, list_models
     from flashpoint.ops.api import attention, attention_qkvpacked, attention_varlen
     from flashpoint.ops.qk_norm import HeadNorm
     from flashpoint.ops.sdpa import scaled_dot_product_attention
@@ -59,6 +59,7 @@ else:  # torch loads when one of these is first used, so the command line answer
         "attention_qkvpacked": "flashpoint.ops.api",
         "attention_varlen": "flashpoint.ops.api",
         "create_model": "flashpoint.models.registry",
+        "list_models": "flashpoint.models.registry",
         "register_activation": "flashpoint.ops.spec",
         "replace_attention": "flashpoint.convert.replace",
         "restore_attention": "flashpoint.convert.replace",
@@ -67,10 +68,12 @@ else:  # torch loads when one of these is first used, so the command line answer
 
     def __getattr__(name: str) -> object:
         """Import a public name from its home on first use."""
-        if name not in _HOMES:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         from importlib import import_module
 
+        if name in ("layers", "models"):  # so that flashpoint.layers.Attention is found
+            return import_module(f"flashpoint.{name}")
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         value = globals()[name] = getattr(import_module(_HOMES[name]), name)
         return value
 

@@ -2,20 +2,24 @@
 
 import math
 import re
+import shutil
 from pathlib import Path
 
 import pytest
 import yaml
 
+from docs_numbers.planned import SEEDS as SEEDS_TO_RUN
 from docs_numbers.steps import BATCHES, DEPTH, HEADS
 from docs_numbers.stored import SEEDS, Stored
 from flashpoint.lab.study import store
+from flashpoint.lab.study.plan import settings_of
 from flashpoint.lab.study.registry import STUDIES
 
 ROOT = Path(__file__).parents[2]
 RUNS = ROOT / "benchmarks" / "results"
 FOLDERS = (":/", '"/', " /", "/tmp", "/home", "/root")
 """How the name of a machine's folder shows in a file."""
+STORED = sorted(folder.name for folder in (ROOT / "results").iterdir())
 PICTURE = re.compile(r'"base64": *"[^"]*"')
 """As a file of records may hold one; its letters spell anything by chance."""
 PILOTS = ("penalty0.3", "penalty1.0", "penalty3.0")
@@ -53,16 +57,39 @@ def test_runs_of_no_study_are_whole(pattern, names):
         assert {file.name for file in run.iterdir()} - {"evaluation.json"} == names, run
 
 
-@pytest.mark.parametrize("name", STUDIES)
+@pytest.mark.parametrize("name", STORED)
 def test_stored_trials_are_those_of_today_s_plan(name):
+    """In its order; arms that the plan has got since are not stored yet."""
     found = store.read_study(ROOT / "results" / name)
-    plan = STUDIES[name].plan(found.settings)
-    assert [trial.name for trial in plan] == [folder.name for folder in found.trials]
-    for trial, folder in zip(plan, found.trials, strict=True):
-        assert store.plain_trial(store.read_trial(folder)) == store.plain_trial(trial), trial.name
+    plan = {trial.name: trial for trial in STUDIES[name].plan(found.settings)}
+    stored_names = [folder.name for folder in found.trials]
+    assert [one for one in plan if one in set(stored_names)] == stored_names
+    for folder in found.trials:
+        trial = store.plain_trial(plan[folder.name])
+        assert store.plain_trial(store.read_trial(folder)) == trial, folder.name
 
 
-@pytest.mark.parametrize("name", STUDIES)
+def test_stored_study_goes_on_with_more_seeds_and_arms(tmp_path):
+    folder = tmp_path / "retrieval"
+    shutil.copytree(ROOT / "results" / "retrieval", folder)
+    count = store.unpack_study(folder)
+    study, settings = STUDIES["retrieval"], settings_of("small", seeds=5)
+    grown = store.settle_study(folder, study, settings, study.plan(settings))
+    standing = [one.status for one in store.read_outcomes(grown, study).values()]
+    assert standing.count("finished") == count
+    assert standing.count("waiting") == len(study.plan(settings)) - count > 0
+
+
+def test_what_is_not_stored_is_planned():
+    """A study without files, or with arms that have none, stands in the table of commands."""
+    for name, study in STUDIES.items():
+        folder = ROOT / "results" / name
+        known = store.read_study(folder).trials if name in STORED else ()
+        plan = {trial.name for trial in study.plan(settings_of("small"))}
+        assert name in SEEDS_TO_RUN or plan <= {trial.name for trial in known}, name
+
+
+@pytest.mark.parametrize("name", STORED)
 def test_stored_trials_have_finished_and_left_out_no_update(stored, name):
     for outcome in stored.outcomes(name).values():
         assert outcome.status == "finished", outcome.name

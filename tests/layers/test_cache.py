@@ -126,8 +126,17 @@ def test_wrong_use_is_one_line():
     layer, cache, x = Attention(E, H), KeyValueCache(), make_x().float()
     layer(x[:, :2], cache=cache)
     for call, message in (
-        (lambda: layer(x[:, 2:4], cache=cache), "2 tokens of 3 samples were given to a cache"),
+        (lambda: layer(x[:2, 2:4], cache=cache), "2 tokens of 2 samples were given to a cache"),
         (lambda: layer(x[:2, 2:3], cache=cache), "1 tokens of 2 samples were given to a cache"),
+        (
+            lambda: layer(x[:, 2:4], key_lengths=torch.tensor([2, 3, 0]), cache=cache),
+            r"key_lengths\[1\] is 3; it must lie between 0 and the 2 keys",
+        ),
+        (
+            lambda: layer(x[:, 2:4], key_lengths=torch.tensor([2, 1]), cache=cache),
+            r"key_lengths must be int32 or int64 of shape \[3\]. Got int64 of shape \[2\]",
+        ),
+        (lambda: layer(x, attn_mask=torch.ones(L, L), cache=cache), "a mask and a cache"),
         (lambda: layer(x, mask=torch.ones(L, L) > 0, cache=cache), "a mask and a cache"),
         (lambda: KeyValueCache(0), "capacity=0"),
     ):

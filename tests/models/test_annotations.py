@@ -15,6 +15,7 @@ with install_import_hook(["flashpoint.layers", "flashpoint.models"], "beartype.b
     from flashpoint.layers.spec import AttentionSpec
     from flashpoint.layers.cache import KeyValueCache
     from flashpoint.layers.memory import KeyValueMemory
+    from flashpoint.layers.multihead import MultiheadAttention
     from flashpoint.models.generation import beam, greedy
     from flashpoint.models.registry import create_model
 import torch
@@ -27,6 +28,12 @@ for pool in ("gap", "token", "map"):
         model = create_model("vit", **SIZES, pool=pool, attention=attention, layer_scale=0.1)
         model(images).sum().backward()
         model.with_image_size(24)
+model = create_model("vit", **SIZES, pool="token", drop_path_rate=0.5)
+model(images, attn_mask=torch.zeros(17, 17), is_causal=True).sum().backward()
+model.forward_intermediates(images, 1, return_prefix_tokens=True)
+model.reset_classifier(3, "")
+model.forward_head(model.forward_features(images), pre_logits=True)
+model(images)
 
 x, context = torch.randn(2, 5, 32), torch.randn(2, 7, 16)
 spec = AttentionSpec(activation="sigmoid", bias="-log_length")
@@ -44,7 +51,12 @@ with torch.no_grad():
     own, cache = Attention(32, 4), KeyValueCache(2)
     own(x, causal=True, key_lengths=torch.tensor([5, 2]), cache=cache)
     own(x[:, :1], cache=cache)
+    own(x[:, :3], causal=True, key_lengths=torch.tensor([1, 3]), cache=cache)
     cache.select(torch.tensor([1, 1, 0]))
+
+other = MultiheadAttention(32, 4, spec, batch_first=True)
+hidden = torch.tensor([[False] * 5, [False] * 4 + [True]])
+other(x, x, x, key_padding_mask=hidden, attn_mask=torch.zeros(5, 5))
 
 source, target = torch.randint(9, (3, 6)), torch.randint(9, (3, 4))
 lengths = torch.tensor([6, 2, 0])

@@ -2,6 +2,7 @@
 
 import pytest
 
+import flashpoint
 from flashpoint.errors import InputError
 from flashpoint.layers.spec import AttentionSpec
 from flashpoint.models.registry import (
@@ -177,3 +178,28 @@ def test_config_takes_a_word_or_fields_as_create_model_does(config, depths):
     assert config(**SIZES, **depths, attention="relu").attention == own
     with pytest.raises(InputError, match="Did you mean 'relu'"):
         config(**SIZES, **depths, attention="rellu")
+
+
+def test_timms_words_are_ours():
+    ours = model_config("vit_s16", image_size=32, channels=1, pool="gap", drop_path=0.1)
+    words = {"in_chans": 1, "global_pool": "avg", "drop_path_rate": 0.1}
+    for side in (32, (32, 32), [32, 32]):
+        assert model_config("vit_s16", img_size=side, **words) == ours
+    assert model_config("vit_s16", global_pool="map").pool == "map"
+    for overrides, message in (
+        ({"img_size": 32, "image_size": 32}, "img_size and image_size are one setting"),
+        ({"img_size": (32, 64)}, r"img_size=\(32, 64\): images must be square"),
+        ({"global_pool": "max"}, "pool='max' is unknown"),
+        ({"in_chans": 0}, "channels=0 must be a whole number from 1"),
+    ):
+        with pytest.raises(InputError, match=message):
+            model_config("vit_s16", **overrides)
+    with pytest.raises(InputError, match="reluformer_tiny has no setting 'img_size'"):
+        model_config("reluformer_tiny", img_size=32)
+
+
+def test_names_are_listed_by_a_pattern():
+    assert flashpoint.list_models("reluformer_*") == TEXT
+    assert flashpoint.list_models("vit_s?") == ["vit_s8"]
+    assert flashpoint.list_models() == list_models()
+    assert flashpoint.list_models("resnet*") == []

@@ -43,7 +43,7 @@ def test_gradients_of_every_tensor_are_right(impl, activation):
             q, k, v, activation=activation, bias=bias, mask=mask, causal=True, alpha=0.5, impl=impl
         )
 
-    assert torch.autograd.gradcheck(call, dense_leaves(impl))
+    assert torch.autograd.gradcheck(call, dense_leaves(impl), fast_mode=True)
 
 
 @every_impl
@@ -52,7 +52,7 @@ def test_gradients_without_options_are_right(impl, activation):
     def call(q, k, v):
         return attention(q, k, v, activation=activation, impl=impl)
 
-    assert torch.autograd.gradcheck(call, dense_leaves(impl)[:3])
+    assert torch.autograd.gradcheck(call, dense_leaves(impl)[:3], fast_mode=True)
 
 
 @every_impl
@@ -68,7 +68,7 @@ def test_varlen_gradients_are_right(impl, activation):
             q, k, v, ends_q, ends_k, 4, 4, activation=activation, bias=bias, mask=mask, impl=impl
         )
 
-    assert torch.autograd.gradcheck(call, (q, k, v, bias, mask))
+    assert torch.autograd.gradcheck(call, (q, k, v, bias, mask), fast_mode=True)
 
 
 @every_impl
@@ -79,7 +79,7 @@ def test_gradients_of_a_users_activation_are_right(impl, derivative):
     def call(q, k, v, bias, mask):
         return attention(q, k, v, activation=mine, bias=bias, mask=mask, window=(2, 1), impl=impl)
 
-    assert torch.autograd.gradcheck(call, dense_leaves(impl))
+    assert torch.autograd.gradcheck(call, dense_leaves(impl), fast_mode=True)
 
 
 @pytest.mark.parametrize("activation", BUILTIN)
@@ -87,7 +87,7 @@ def test_second_derivatives_of_the_reference_are_right(activation):
     def call(q, k, v, bias, mask):
         return attention(q, k, v, activation=activation, bias=bias, mask=mask, impl="reference")
 
-    assert torch.autograd.gradgradcheck(call, dense_leaves("reference"))
+    assert torch.autograd.gradgradcheck(call, dense_leaves("reference"), fast_mode=True)
 
 
 DIVISIONS = [{"normalize": "sum"}, {"normalize": "sum", "floor": 0.0}, {"alpha": 0.5}]
@@ -104,7 +104,7 @@ def test_gradients_of_result_and_sums_are_right(impl, activation, division):
         options = {"bias": bias, "mask": mask.exp(), "causal": True} | division
         return attention(q, k, v, activation=activation, **options, return_sums=True, impl=impl)
 
-    assert torch.autograd.gradcheck(call, dense_leaves(impl))
+    assert torch.autograd.gradcheck(call, dense_leaves(impl), fast_mode=True)
 
 
 @every_impl
@@ -120,9 +120,9 @@ def test_gradients_of_varlen_and_packed_sums_are_right(impl, division):
     def packed(qkv, q_gain):
         return attention_qkvpacked(qkv, q_norm=HeadNorm("rms", q_gain), window=(1, 2), **options)
 
-    assert torch.autograd.gradcheck(varlen, (q, k, v))
+    assert torch.autograd.gradcheck(varlen, (q, k, v), fast_mode=True)
     qkv, gain = leaf(2, 4, 3, 2, 3, seed=0, impl=impl), leaf(3, seed=1, impl=impl)
-    assert torch.autograd.gradcheck(packed, (qkv, gain))
+    assert torch.autograd.gradcheck(packed, (qkv, gain), fast_mode=True)
 
 
 @every_division
@@ -132,7 +132,7 @@ def test_second_derivatives_of_result_and_sums_are_right(activation, division):
         options = {"bias": bias, "mask": mask.exp(), "return_sums": True} | division
         return attention(q, k, v, activation=activation, **options, impl="reference")
 
-    assert torch.autograd.gradgradcheck(call, dense_leaves("reference"))
+    assert torch.autograd.gradgradcheck(call, dense_leaves("reference"), fast_mode=True)
 
 
 def test_second_derivatives_of_packed_sequences_are_refused():

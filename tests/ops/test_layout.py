@@ -62,3 +62,14 @@ def test_compiled_call_says_nothing_of_layout(told):
     torch._dynamo.reset()
     x = torch.randn(2, 100, 8, 16)
     assert told(torch.compile(attention, fullgraph=True, backend="aot_eager"), x, x, x) == []
+
+
+def test_code_that_knows_its_layout_is_not_told(told):
+    x = torch.randn(2, 100, 8, 16)
+
+    def call():
+        with check.known_layout():
+            attention(x, x, x)
+
+    assert not told(call)
+    assert told(attention, x, x, x)

@@ -332,7 +332,7 @@ def test_gradients_agree_with_finite_differences(impl, activation):
         return attention_qkvpacked(qkv, **norms(kinds, q_gain, k_gain), **options, impl=impl)
 
     for kinds in (("layer", "rms"), ("rms", "layer")):
-        assert torch.autograd.gradcheck(partial(call, kinds=kinds), leaves)
+        assert torch.autograd.gradcheck(partial(call, kinds=kinds), leaves, fast_mode=True)
 
 
 def test_second_derivatives_of_the_reference_are_right():
@@ -344,4 +344,4 @@ def test_second_derivatives_of_the_reference_are_right():
         return attention_qkvpacked(qkv, activation="silu", **options, impl="reference")
 
     for kinds in itertools.permutations(("layer", "rms")):
-        assert torch.autograd.gradgradcheck(partial(call, kinds=kinds), leaves)
+        assert torch.autograd.gradgradcheck(partial(call, kinds=kinds), leaves, fast_mode=True)

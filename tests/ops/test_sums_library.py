@@ -10,6 +10,7 @@ from implementations import (
     compiler_of,
     device_of,
     interpreted,
+    opcheck_backward,
     operator,
     serves,
 )
@@ -87,6 +88,7 @@ def call_of(attend, impl, normalize, **options):
 @every_fast
 @every_division
 @pytest.mark.parametrize("case", ["plain", "bias-mask", "bool-mask", "lengths"])
+@pytest.mark.pairwise
 def test_operator_passes_opcheck(impl, normalize, case):
     q, k, v = dense(impl)
     bias, mask = rand(impl, 1, 2, 9, 9), rand(impl, 2, 1, 1, 9, grad=False).abs()
@@ -124,21 +126,21 @@ def test_backward_operators_pass_opcheck(impl, normalize):
     o, sums = operator(impl, "attention_sums")(*forward)
     results = (o, sums) if kept else (None, None)
     op = operator(impl, "attention_sums_backward").default
-    torch.library.opcheck(op, (o, dsums, *results, *forward, True, False))
-    torch.library.opcheck(op, (o, None, *results, *forward, False, False))
+    opcheck_backward(op, (o, dsums, *results, *forward, True, False))
+    opcheck_backward(op, (o, None, *results, *forward, False, False))
 
     ends = torch.tensor([0, 3, 9], device=q.device)
     forward = (*rows(impl, 1, grad=False), None, None, ends, ends, 6, 6, *own)
     o, sums = operator(impl, "attention_varlen_sums")(*forward)
     results = (o, sums) if kept else (None, None)
     op = operator(impl, "attention_varlen_sums_backward").default
-    torch.library.opcheck(op, (o, sums, *results, *forward, False, False))
+    opcheck_backward(op, (o, sums, *results, *forward, False, False))
 
     forward = (*joined(impl, grad=False), None, None, None, *NORMS, *own)
     o, sums = operator(impl, "attention_qkvpacked_sums")(*forward)
     results = (o, sums) if kept else (None, None)
     op = operator(impl, "attention_qkvpacked_sums_backward").default
-    torch.library.opcheck(op, (o, sums, *results, *forward, False, False))
+    opcheck_backward(op, (o, sums, *results, *forward, False, False))
 
 
 def loss_of(call, inputs):
@@ -154,7 +156,8 @@ def loss_and_gradients(call, inputs):
 @pytest.mark.slow
 @every_form
 @every_division
-@every_impl
+@every_fast  # plain PyTorch takes half a minute, and is tested without sums
+@pytest.mark.pairwise
 def test_compile_takes_the_whole_graph_with_dynamic_shapes(impl, normalize, make, attend):
     torch._dynamo.reset()
     call = call_of(attend, impl, normalize, causal=True)

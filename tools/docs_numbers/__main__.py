@@ -5,13 +5,35 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from docs_numbers import documents, images, memory, overview, powers, speed, steps, targets
+from docs_numbers import (
+    documents,
+    exported,
+    images,
+    memory,
+    overview,
+    planned,
+    powers,
+    speed,
+    steps,
+    targets,
+)
 from docs_numbers.markers import changes, renew
 from docs_numbers.stored import Stored
 from docs_numbers.tables import TABLES
 from flashpoint.files import write_atomically
 
-MODULES = (documents, images, memory, overview, powers, speed, steps, targets)
+MODULES = (
+    documents,
+    exported,
+    images,
+    memory,
+    overview,
+    planned,
+    powers,
+    speed,
+    steps,
+    targets,
+)
 """Their functions are in TABLES once they are imported."""
 PLACES = ("README.md", "docs/*.md", "benchmarks/*.md")
 MOST_LINES = 40

@@ -183,7 +183,8 @@ def _penalty(stored: Stored) -> str:
     return table(["weight", *losses], rows)
 
 
-def _speeds(stored: Stored) -> Sequence[dict[str, Any]]:
+def speeds(stored: Stored) -> Sequence[dict[str, Any]]:
+    """Of training alone on the GPU, by length and attention."""
     return stored.read_json(f"benchmarks/results/{FOLDER}/speed.json")["rows"]
 
 
@@ -191,7 +192,7 @@ def _speeds(stored: Stored) -> Sequence[dict[str, Any]]:
 def _speed(stored: Stored) -> str:
     rows = []
     for length in LENGTHS:
-        found = [line["tokens_per_s"] for line in _speeds(stored) if line["length"] == length]
+        found = [line["tokens_per_s"] for line in speeds(stored) if line["length"] == length]
         rates = [{key: rate / 1e6 for key, rate in line.items()} for line in found]
         texts = [
             f"{rate['median']:.2f} ({rate['low']:.2f} to {rate['high']:.2f})" for rate in rates
@@ -204,7 +205,7 @@ def _speed(stored: Stored) -> str:
 
 @numbers("documents-speed-more")
 def _speed_more(stored: Stored) -> str:
-    lines = _speeds(stored)
+    lines = speeds(stored)
     rows = []
     for first, name in enumerate(("softmax", "relu, factor", "relu, factor and penalty")):
         found = lines[first :: len(SEEDS)]

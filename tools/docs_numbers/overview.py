@@ -12,7 +12,6 @@ from docs_numbers.tables import Generator, between, claims, listed, numbers, tab
 from flashpoint.lab.report.verdicts import PAST, count_words
 from flashpoint.lab.runs.findings import Verdict
 from flashpoint.lab.runs.run_files import RunFiles
-from flashpoint.lab.study.registry import STUDIES
 
 DOCUMENTS = "documents-from-english-to-german"
 GLANCE: dict[str, tuple[str, Callable[[list[float], Stored], str]]] = {
@@ -81,11 +80,11 @@ GLANCE: dict[str, tuple[str, Callable[[list[float], Stored], str]]] = {
         ),
     ),
 }
-"""By study: its heading in results.md, and one sentence of its verdicts' values."""
+"""By study that is stored: its heading in results.md, and a sentence of its verdicts' values."""
 
 
 def _all_verdicts(stored: Stored) -> list[Verdict]:
-    return [verdict for study in STUDIES for verdict in stored.verdicts(study)]
+    return [verdict for study in GLANCE for verdict in stored.verdicts(study)]
 
 
 @numbers("glance")
@@ -102,7 +101,7 @@ def _glance(stored: Stored) -> str:
 @numbers("verdicts")
 def _verdicts(stored: Stored) -> str:
     found = _all_verdicts(stored)
-    return f"{len(STUDIES)} studies, {len(found)} claims: {count_words(found)}."
+    return f"{len(GLANCE)} studies, {len(found)} claims: {count_words(found)}."
 
 
 @numbers("study-runs")
@@ -169,5 +168,5 @@ def _claims_of(study: str) -> Generator:
     return lambda stored: claims(stored, study)
 
 
-for _study in STUDIES:
+for _study in GLANCE:
     numbers(f"{_study}-claims")(_claims_of(_study))

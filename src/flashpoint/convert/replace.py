@@ -24,6 +24,7 @@ from flashpoint.layers.terms import PointwiseTerms
 _FINDERS = (
     ("timm", "flashpoint.convert.timm_attention"),
     ("torch", "flashpoint.convert.torch_attention"),
+    ("transformers", "flashpoint.convert.transformers.sites"),
 )
 _HEADS = ("num_heads", "n_heads", "num_attention_heads", "n_head", "nhead", "heads", "nh")
 _PROJECTIONS = ("qkv", "q", "kv", "q_proj", "k_proj", "query", "to_q", "to_qkv", "in_proj_weight")

@@ -4,6 +4,7 @@ Shapes: B batch, H query heads, Hkv key heads, Lq queries, Lk keys, D head dim.
 """
 
 import math
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from flashpoint.errors import UnsupportedError
 from flashpoint.layers.spec import SOFTMAX, AnySpec
 from flashpoint.layers.terms import PointwiseTerms, power
 from flashpoint.layers.visibility import Visibility
+from flashpoint.ops.check import known_layout
 from flashpoint.ops.sdpa import scaled_dot_product_attention
 from flashpoint.shapes import Float
 
@@ -92,9 +94,10 @@ class Substitute(PointwiseTerms):
             _refuse_dropout(dropout_p)
         given["attn_mask"] = attn_mask = _hiding(attn_mask)
         n = self._length_of(query, key, attn_mask, is_causal) if self._needs_length else 1.0
-        o = scaled_dot_product_attention(
-            query, key, value, **given, bias=self._bias(n), **self._division()
-        )
+        with nullcontext() if torch.compiler.is_compiling() else known_layout():
+            o = scaled_dot_product_attention(
+                query, key, value, **given, bias=self._bias(n), **self._division()
+            )
         if self.alpha is not None:  # a fixed exponent of 1 keeps the output within fp16's range
             return (o * (self._gain() * power(n, 1.0 - self._alpha()))).to(o.dtype)
         gain = self._outer_gain

@@ -4,7 +4,6 @@ Shapes: B batch, L tokens, E embedding, H query heads, Hkv key heads, D head dim
 """
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
@@ -13,19 +12,26 @@ from torch import Tensor, nn
 
 from flashpoint.errors import InputError, check_choice
 from flashpoint.layers.cache import KeyValueCache
+from flashpoint.layers.mixing import HeadMixing, refuse_weight_dropout
 from flashpoint.layers.output import GATES, Gate, OutputNorm, activate_gate, make_output_norm
-from flashpoint.layers.qk_norm import QkNorm, head_norm_of, is_head_norm, make_norm
-from flashpoint.layers.softmax import attend_softmax, check_softmax_mask, softmax_weights
+from flashpoint.layers.qk_norm import (
+    NormLayer,
+    QkNorm,
+    head_norm_of,
+    is_head_norm,
+    make_norm,
+)
 from flashpoint.layers.spec import SOFTMAX, AnySpec, AttentionSpec
-from flashpoint.layers.terms import PointwiseTerms, power
-from flashpoint.layers.visibility import Visibility, rows_of
+from flashpoint.layers.visibility import Visibility, merge_masks
 from flashpoint.ops.api import attention, attention_qkvpacked
-from flashpoint.ops.spec import find_activation
 from flashpoint.shapes import Float, Int
 
 
-class Attention(PointwiseTerms):
+class Attention(HeadMixing):
     """Multi-head attention with timm's parameter names: qkv, q_norm, k_norm, proj.
+
+    It fits where timm's ``Attention`` does: ``block.attn = Attention(dim, num_heads, "relu")``
+    reads the old layer's state dict and is called as it was.
 
     Kernels start xavier uniform, the parts of q, k and v as matrices of their own; biases zero.
 
@@ -34,12 +40,13 @@ class Attention(PointwiseTerms):
         num_heads: H; the head dim is E / H.
         spec: the mathematics: an ``AttentionSpec``, its fields, or a word as "relu4/sum".
         num_kv_heads: heads of k and v, a divisor of H. None: H.
-        qk_norm: of q and k over the head dim, scale only: "layer", "rms" or "none".
+        qk_norm: of q and k over the head dim, scale only: "layer", "rms" or "none". True: what
+            ``norm_layer`` makes, or "layer".
         gate: an extra projection of x, without bias, times the attention's output before proj:
             after "sigmoid", "silu" or as it is ("identity"). "none": no gate. The paper (arXiv
             2309.08586, figure 4) has one and says neither which activation nor whether a bias.
         output_norm: of all heads' output together, before the gate and proj: "layer" or "rms",
-            scale only; "gated_rms", which is ReLA's; or "none".
+            scale only; "gated_rms", which is ReLA's; or "none". True as for qk_norm.
         qkv_bias, proj_bias: whether these projections have biases.
         qkv_init: gain of the kernels of q, k and v at the start, 1 / sqrt(2) in fairseq.
         context_dim: width of the context that gives k and v. None: x gives them.
@@ -47,6 +54,11 @@ class Attention(PointwiseTerms):
             ``flashpoint.attention``. Softmax goes to PyTorch's SDPA. Left as it is, plain
             self-attention goes to ``flashpoint.attention_qkvpacked``, norms and all; on a CPU
             not where the norms' gradient is wanted.
+        norm_layer: makes a norm of a width, as timm's layers get it.
+        scale_norm: timm's word for ``output_norm=True``.
+        attn_drop: must be 0: weights are never kept, so none can be dropped.
+        proj_drop: share of the output that training drops.
+        device, dtype: of the parameters.
 
     Example:
         >>> layer = Attention(64, 4, "relu2")
@@ -57,39 +69,48 @@ class Attention(PointwiseTerms):
     def __init__(
         self,
         dim: int,
-        num_heads: int,
+        num_heads: int = 8,
         spec: AnySpec = AttentionSpec(),  # noqa: B008  frozen
         *,
         num_kv_heads: int | None = None,
-        qk_norm: QkNorm = "none",
+        qk_norm: QkNorm | bool = "none",
         gate: Gate = "none",
-        output_norm: OutputNorm = "none",
+        output_norm: OutputNorm | bool = "none",
         qkv_bias: bool = True,
         proj_bias: bool = True,
         qkv_init: float = 1.0,
         context_dim: int | None = None,
         attend: Callable[..., Tensor] = attention,
+        norm_layer: NormLayer | None = None,
+        scale_norm: bool = False,
+        attn_drop: float = 0.0,
+        proj_drop: float = 0.0,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
-        num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
-        _check_heads(dim, num_heads, num_kv_heads)
-        super().__init__(spec, num_heads)
-        self.attend = attend
-        self.num_heads, self.num_kv_heads = num_heads, num_kv_heads
-        self.head_dim = dim // num_heads
+        super().__init__(dim, num_heads, spec, num_kv_heads, attend)
+        refuse_weight_dropout("attn_drop", attn_drop)
         self.is_cross, self.qkv_init = context_dim is not None, qkv_init
-        kv_dim = 2 * num_kv_heads * self.head_dim
-        if context_dim is None:
-            self.qkv = nn.Linear(dim, dim + kv_dim, bias=qkv_bias)
-        else:
-            self.q = nn.Linear(dim, dim, bias=qkv_bias)
-            self.kv = nn.Linear(context_dim, kv_dim, bias=qkv_bias)
-        self.q_norm, self.k_norm = (make_norm(qk_norm, self.head_dim) for _ in range(2))
+        self._add_projections(dim, context_dim, qkv_bias)
+        self.q_norm = make_norm(qk_norm, self.head_dim, norm_layer)
+        self.k_norm = make_norm(qk_norm, self.head_dim, norm_layer)
         check_choice("gate", gate, GATES)
         self.gate_kind = gate
         self.gate = None if gate == "none" else nn.Linear(dim, dim, bias=False)
-        self.norm = make_output_norm(output_norm, dim)
+        self.norm = make_output_norm(scale_norm or output_norm, dim, norm_layer)
         self.proj = nn.Linear(dim, dim, bias=proj_bias)
+        self.proj_drop = nn.Dropout(proj_drop)
         self.reset_parameters()
+        self.to(device=device, dtype=dtype)
+
+    def _add_projections(self, dim: int, context_dim: int | None, bias: bool) -> None:
+        """Of x to q, k and v; or of x to q, and of a context to k and v."""
+        kv_dim = 2 * self.num_kv_heads * self.head_dim
+        if context_dim is None:
+            self.qkv = nn.Linear(dim, dim + kv_dim, bias=bias)
+        else:
+            self.q = nn.Linear(dim, dim, bias=bias)
+            self.kv = nn.Linear(context_dim, kv_dim, bias=bias)
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
@@ -116,14 +137,22 @@ class Attention(PointwiseTerms):
         causal: bool = False,
         key_lengths: Int[Tensor, " B"] | None = None,
         cache: KeyValueCache | None = None,
+        attn_mask: Tensor | None = None,
+        is_causal: bool = False,
     ) -> Float[Tensor, "B Lq E"]:
         """Attend from x to itself or to the context; options as for ``flashpoint.attention``.
 
         With softmax a mask is bool; a query that sees nothing gets zeros before proj.
 
         With a cache, x holds new tokens: they attend to those of earlier calls too, and with
-        cross-attention only the first call projects the context.
+        cross-attention only the first call projects the context. In self-attention key_lengths
+        then says how many tokens of x each sample has; what comes out of its others is no result.
+
+        attn_mask is a mask as PyTorch's SDPA and timm have it: bool, or added to the scores, and
+        -inf hides a key. is_causal is timm's word for causal.
         """
+        causal = causal or is_causal
+        added, mask = merge_masks(mask, attn_mask)
         if cache is mask is context is None and self._packs(x):
             return self._project_back(x, self._mix_packed(x, causal, key_lengths))
         if cache is None:
@@ -136,8 +165,8 @@ class Attention(PointwiseTerms):
             q, k, v = self._project_to_context(x, context, cache)
         else:
             q, k, v = self.project(x)
-            k, v, causal, key_lengths = self._recall(cache, k, v, causal, key_lengths)
-        return self.finish(x, q, k, v, mask, causal, key_lengths)
+            k, v, mask, causal, key_lengths = self._recall(cache, k, v, causal, key_lengths)
+        return self.finish(x, q, k, v, mask, causal, key_lengths, added)
 
     def finish(
         self,
@@ -148,9 +177,10 @@ class Attention(PointwiseTerms):
         mask: Tensor | None = None,
         causal: bool = False,
         key_lengths: Int[Tensor, " B"] | None = None,
+        added: Tensor | None = None,
     ) -> Float[Tensor, "B Lq E"]:
         """The layer's output from what ``project`` gave; x opens the gate, if there is one."""
-        return self._project_back(x, self._mix(q, k, v, mask, causal, key_lengths))
+        return self._project_back(x, self._mix(q, k, v, mask, causal, key_lengths, added))
 
     def finish_with_sums(
         self,
@@ -174,35 +204,6 @@ class Attention(PointwiseTerms):
         o = self._attend_pointwise(attend, visibility)
         sums, log_sums = found
         return self._project_back(x, o), sums, log_sums
-
-    def mix(
-        self,
-        q: Float[Tensor, "B H Lq D"],
-        k: Float[Tensor, "B Hkv Lk D"],
-        v: Float[Tensor, "B Hkv Lk D"],
-        mask: Tensor | None = None,
-        causal: bool = False,
-        key_lengths: Int[Tensor, " B"] | None = None,
-    ) -> Float[Tensor, "B H Lq D"]:
-        """The sum of values by their weights: what stands between ``project`` and ``proj``."""
-        o = self._mix(q, k, v, mask, causal, key_lengths)
-        return o if self._outer_gain is None else (o * self._outer_gain).to(o.dtype)
-
-    def _mix(
-        self,
-        q: Float[Tensor, "B H Lq D"],
-        k: Float[Tensor, "B Hkv Lk D"],
-        v: Float[Tensor, "B Hkv Lk D"],
-        mask: Tensor | None,
-        causal: bool,
-        key_lengths: Int[Tensor, " B"] | None,
-    ) -> Float[Tensor, "B H Lq D"]:
-        """``mix`` but for a gain that proj can take."""
-        visibility = Visibility.of(q, k, mask, causal, key_lengths)
-        if self.spec.activation == SOFTMAX:
-            check_softmax_mask(mask)
-            return attend_softmax(q, k, v, visibility)
-        return self._attend_pointwise(partial(self.attend, q, k, v, mask=mask), visibility)
 
     def _packs(self, x: Tensor) -> bool:
         """Whether a plain call is one of ``attention_qkvpacked``, the layer's norms included.
@@ -236,7 +237,7 @@ class Attention(PointwiseTerms):
     def _project_back(
         self, x: Float[Tensor, "B Lq E"], o: Float[Tensor, "B H Lq D"]
     ) -> Float[Tensor, "B Lq E"]:
-        """The gain, the norm, the gate, and proj."""
+        """The gain, the norm, the gate, proj and what follows it."""
         gain = self._outer_gain
         in_proj = gain if isinstance(gain, Tensor) and self._proj_takes_gain else None
         if gain is not None and in_proj is None:
@@ -245,10 +246,10 @@ class Attention(PointwiseTerms):
         if self.gate is not None:
             o = o * activate_gate(self.gate(x), self.gate_kind)
         if in_proj is None:
-            return self.proj(o)
+            return self.proj_drop(self.proj(o))
         weight = self.proj.weight
         kernel = weight.unflatten(1, (-1, self.head_dim)) * in_proj.flatten(1)  # [E, H, D]
-        return F.linear(o, kernel.flatten(1).to(weight.dtype), self.proj.bias)
+        return self.proj_drop(F.linear(o, kernel.flatten(1).to(weight.dtype), self.proj.bias))
 
     @property
     def _proj_takes_gain(self) -> bool:
@@ -263,15 +264,27 @@ class Attention(PointwiseTerms):
 
     def _recall(
         self, cache: KeyValueCache, k: Tensor, v: Tensor, causal: bool, lengths: Tensor | None
-    ) -> tuple[Tensor, Tensor, bool, Tensor | None]:
-        """New keys and values behind those in the cache: all of them, and who sees them."""
+    ) -> tuple[Tensor, Tensor, Tensor | None, bool, Tensor | None]:
+        """New keys and values behind those in the cache: all of them, and who sees them.
+
+        That is said by a mask, causality, and how many keys of every sample exist.
+        """
         if cache.is_empty:
             cache.write(k, v, lengths)
-            return k, v, causal, lengths
-        cache.append(k, v)  # one query, at the end: it sees all that exists
-        if k.is_cuda and self.spec.activation != SOFTMAX and self.spec.length != "keys":
-            return *cache.whole(), False, cache.lengths  # kernels are made for shapes that stay
-        return *cache.held(), False, None if cache.is_even else cache.lengths
+            return k, v, None, causal, lengths
+        places = cache.next_places(k.shape[2])
+        cache.append(k, v, lengths)
+        if k.shape[2] == 1:  # one query, at the end: it sees all that exists
+            if k.is_cuda and self.spec.activation != SOFTMAX and self.spec.length != "keys":
+                return *cache.whole(), None, False, cache.lengths  # kernels want shapes that stay
+            causal = False
+        if cache.is_even:
+            return *cache.held(), None, causal, None
+        k, v = cache.held()
+        if not causal:
+            return k, v, None, False, cache.lengths
+        key = torch.arange(k.shape[2], device=k.device)  # every sample's queries stand elsewhere
+        return k, v, key <= places.view(len(k), 1, -1, 1), False, cache.lengths
 
     def _project_to_context(
         self, x: Tensor, context: Tensor | None, cache: KeyValueCache
@@ -306,82 +319,3 @@ class Attention(PointwiseTerms):
             k, v = kv.split(kv_heads, dim=2)
         q, k = self.q_norm(q), self.k_norm(k)
         return q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
-
-    def weights(
-        self,
-        q: Float[Tensor, "B H Lq D"],
-        k: Float[Tensor, "B Hkv Lk D"],
-        rows: slice = slice(None),
-        *,
-        mask: Tensor | None = None,
-        causal: bool = False,
-        key_lengths: Int[Tensor, " B"] | None = None,
-    ) -> Float[Tensor, "B H rows Lk"]:
-        """The weights of some query rows in fp32, normalizer and gain included.
-
-        For statistics and maps; ``forward`` never forms them. q and k come from ``project``.
-
-        Example:
-            >>> layer = Attention(64, 4, AttentionSpec(activation="softmax"))
-            >>> q, k, v = layer.project(torch.randn(2, 10, 64))
-            >>> layer.weights(q, k, slice(0, 3)).sum(-1).allclose(torch.ones(2, 4, 3))
-            True
-        """
-        visibility = Visibility.of(q, k, mask, causal, key_lengths)
-        seen = visibility.matrix(rows)
-        with torch.autocast(q.device.type, enabled=False):
-            keys = k.float().repeat_interleave(self.num_heads // self.num_kv_heads, dim=1)
-            scores = self.head_dim**-0.5 * (q[:, :, rows].float() @ keys.mT)  # [B, H, rows, Lk]
-            if self.spec.activation == SOFTMAX:
-                check_softmax_mask(mask)
-                return softmax_weights(scores, seen)
-            n = self._length(visibility, rows)
-            bias = self._bias(n)
-            scores = scores if bias is None else scores + bias
-            scores = scores if seen is None else scores.where(seen, 0)
-            weights = find_activation(self.spec.activation).weights_of(scores)
-            if mask is not None and mask.dtype != torch.bool:
-                weights = weights * rows_of(mask, rows)
-            weights = weights if seen is None else weights.where(seen, 0)
-            return (weights * self._row_factor(weights, n)).float()
-
-    def _row_factor(self, weights: Tensor, n: Any) -> Any:
-        """What each row of weights is multiplied by: normalizer and gain; 0 for a row of zeros."""
-        if not self.spec.by_sum:
-            return self._gain() * power(n, -self._alpha())
-        divisor = weights.sum(-1, keepdim=True) + self.spec.floor * n
-        nothing = divisor == 0  # a row of zeros without a floor
-        return self._gain() * divisor.masked_fill(nothing, torch.inf).reciprocal()
-
-    def _attend_pointwise(
-        self, attend: Callable[..., Tensor], visibility: Visibility
-    ) -> Float[Tensor, "B H Lq D"]:
-        """One call of the operator, then a learned alpha, which is not a number there."""
-        spec = self.spec
-        n = self._length(visibility) if self._needs_length else 1.0
-        division: dict[str, Any] = {"alpha": 1.0 if self.alpha is not None else spec.alpha}
-        if spec.by_sum:
-            division = {"normalize": spec.normalize, "floor": spec.floor}
-        o = attend(
-            activation=spec.activation,
-            length=spec.length,
-            bias=self._bias(n),
-            causal=visibility.causal,
-            key_lengths=visibility.key_lengths,
-            **division,
-        )
-        if self.alpha is not None:  # a fixed exponent of 1 keeps the output within fp16's range
-            return (o * (self._gain() * power(n, 1.0 - self._alpha()))).to(o.dtype)
-        return o
-
-    def extra_repr(self) -> str:
-        """The mathematics, for ``print(model)``."""
-        return f"{self.spec}, num_heads={self.num_heads}, num_kv_heads={self.num_kv_heads}"
-
-
-def _check_heads(dim: int, num_heads: int, num_kv_heads: int) -> None:
-    if min(dim, num_heads, num_kv_heads) < 1 or dim % num_heads or num_heads % num_kv_heads:
-        raise InputError(
-            f"dim={dim}, num_heads={num_heads}, num_kv_heads={num_kv_heads}: heads must divide "
-            "the dim, and key heads must divide the heads."
-        )

@@ -4,29 +4,31 @@ import torch
 from torch import Tensor
 
 from flashpoint.errors import InputError
+from flashpoint.ops.check import check_index, is_readable, read_key_lengths
 from flashpoint.shapes import Float, Int
 
 
 class KeyValueCache:
     """The keys and values of one attention layer, for inference.
 
-    A self-attention layer appends to it: first any number of tokens at once, which may differ in
-    number between samples, then one token of every sample at a time, each behind its sample's
-    last. A cross-attention layer writes the keys and values of its context once.
+    A self-attention layer appends to it: any number of tokens at once, each behind its sample's
+    last, so that a long prompt can come in chunks. Their number may differ between samples. A
+    cross-attention layer writes the keys and values of its context once.
 
     Buffers are made ahead and doubled when they are full.
 
     Attributes:
-        num_tokens: of the longest sample, or more if the first call padded all of them.
+        num_tokens: of the longest sample, or more if calls padded all of them.
         lengths: tokens of every sample, [B].
         is_even: whether all samples are known to have ``num_tokens``.
 
     Example:
         >>> from flashpoint.layers.attention import Attention
         >>> layer, cache, x = Attention(64, 4), KeyValueCache(), torch.randn(2, 10, 64)
-        >>> with torch.no_grad():
-        ...     steps = [layer(x[:, i : i + 1], causal=True, cache=cache) for i in range(10)]
-        ...     torch.cat(steps, dim=1).allclose(layer(x, causal=True), atol=1e-5)
+        >>> with torch.no_grad():  # a prompt in two chunks, then token by token
+        ...     parts = x.split([4, 3, 1, 1, 1], dim=1)
+        ...     parts = [layer(part, causal=True, cache=cache) for part in parts]
+        ...     torch.cat(parts, dim=1).allclose(layer(x, causal=True), atol=1e-5)
         True
     """
 
@@ -64,25 +66,52 @@ class KeyValueCache:
         else:
             self._buffers = k, v
 
-    def append(self, k: Float[Tensor, "B H 1 D"], v: Float[Tensor, "B H 1 D"]) -> None:
-        """One more key and value of every sample."""
+    def next_places(self, count: int) -> Int[Tensor, "B L"]:
+        """Where the next tokens of every sample will stand."""
+        return self.lengths[:, None] + torch.arange(count, device=self.lengths.device)
+
+    def append(
+        self,
+        k: Float[Tensor, "B H L D"],
+        v: Float[Tensor, "B H L D"],
+        lengths: Int[Tensor, " B"] | None = None,
+    ) -> None:
+        """More keys and values; ``lengths`` says how many of every sample's new ones exist."""
         assert self._buffers is not None
-        if k.shape[2] != 1 or len(k) != len(self.lengths):
-            raise InputError(
-                f"{k.shape[2]} tokens of {len(k)} samples were given to a cache of "
-                f"{len(self.lengths)} samples. After the first call, give one token of each."
-            )
-        if self.num_tokens == self.capacity:
-            self.capacity *= 2
-            self._buffers = self._enlarge(self._buffers[0]), self._enlarge(self._buffers[1])
+        count = k.shape[2]
+        self._check_new(k, lengths)
+        self._reserve(self.num_tokens + count)
         for buffer, new in zip(self._buffers, (k, v), strict=True):
             if self.is_even:
-                buffer[:, :, self.num_tokens] = new[:, :, 0]
-            else:
-                at = self.lengths.view(-1, 1, 1, 1).expand_as(new)
+                buffer[:, :, self.num_tokens : self.num_tokens + count] = new
+            else:  # what lies behind a sample's last token is overwritten by its next ones
+                at = self.next_places(count)[:, None, :, None].expand_as(new)
                 buffer.scatter_(2, at, new.to(buffer.dtype))
-        self.num_tokens += 1
-        self.lengths += 1
+        self.num_tokens += count
+        self.is_even = self.is_even and lengths is None
+        self.lengths += count if lengths is None else lengths.to(self.lengths)
+
+    def _check_new(self, k: Tensor, lengths: Tensor | None) -> None:
+        """Tokens of every sample that the cache has, and as many as it is said they are."""
+        samples, count = len(self.lengths), k.shape[2]
+        if len(k) != samples:
+            raise InputError(
+                f"{count} tokens of {len(k)} samples were given to a cache of {samples} samples. "
+                "Give tokens of each; key_lengths says how many, from none to all."
+            )
+        if lengths is not None:
+            check_index("key_lengths", lengths, samples, k.device, "x")
+            if is_readable(lengths):
+                read_key_lengths(lengths, count)
+
+    def _reserve(self, num_tokens: int) -> None:
+        """Buffers for as many tokens at least."""
+        if num_tokens <= self.capacity:
+            return
+        while self.capacity < num_tokens:
+            self.capacity *= 2
+        k, v = self.whole()
+        self._buffers = self._enlarge(k), self._enlarge(v)
 
     def whole(self) -> tuple[Float[Tensor, "B H C D"], Float[Tensor, "B H C D"]]:
         """The buffers, whose shape seldom changes: what lies behind ``lengths`` is no key."""

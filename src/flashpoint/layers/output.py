@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from flashpoint.errors import check_choice
-from flashpoint.layers.qk_norm import NORM_EPS, RMSNorm
+from flashpoint.layers.qk_norm import NORM_EPS, NormLayer, RMSNorm, make_norm
 from flashpoint.shapes import Float
 
 Gate = Literal["none", "sigmoid", "silu", "identity"]
@@ -37,8 +37,10 @@ class GatedRMSNorm(RMSNorm):
         )
 
 
-def make_output_norm(kind: str, dim: int) -> nn.Module:
-    """A module for "layer" or "rms", scale only, "gated_rms" or "none"."""
+def make_output_norm(kind: str | bool, dim: int, norm_layer: NormLayer | None = None) -> nn.Module:
+    """A module for "layer" or "rms", scale only, "gated_rms" or "none"; True as for qk_norm."""
+    if isinstance(kind, bool):
+        return make_norm(kind, dim, norm_layer)
     check_choice("output_norm", kind, OUTPUT_NORMS)
     if kind == "layer":
         return nn.LayerNorm(dim, eps=NORM_EPS, bias=False)

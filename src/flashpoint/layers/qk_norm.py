@@ -1,5 +1,6 @@
 """Norms of q and k over the head dim, as modules and as the packed operator takes them."""
 
+from collections.abc import Callable
 from typing import Any, Literal
 
 from torch import Tensor, nn
@@ -22,8 +23,16 @@ class RMSNorm(nn.RMSNorm):
         return super().forward(x.to(self.weight.dtype))
 
 
-def make_norm(kind: str, head_dim: int) -> nn.Module:
-    """A module for "layer", "rms" or "none", scale only."""
+NormLayer = Callable[[int], nn.Module]
+"""Makes a norm of a width, as timm's constructors take it."""
+
+
+def make_norm(kind: str | bool, head_dim: int, norm_layer: NormLayer | None = None) -> nn.Module:
+    """A module for "layer", "rms" or "none", scale only; for True, what ``norm_layer`` makes."""
+    if isinstance(kind, bool):
+        if kind and norm_layer is not None:
+            return norm_layer(head_dim)
+        kind = "layer" if kind else "none"
     check_choice("qk_norm", kind, QK_NORMS)
     if kind == "layer":
         return nn.LayerNorm(head_dim, eps=NORM_EPS, bias=False)

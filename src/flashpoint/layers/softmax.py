@@ -20,18 +20,21 @@ def check_softmax_mask(mask: Tensor | None) -> None:
 
 
 def attend_softmax(
-    q: Tensor, k: Tensor, v: Tensor, visibility: Visibility
+    q: Tensor, k: Tensor, v: Tensor, visibility: Visibility, added: Tensor | None = None
 ) -> Float[Tensor, "B H Lq D"]:
     """SDPA, whose own causality is aligned at the start, and whose blind queries may be NaN."""
     grouped = q.shape[1] != k.shape[1]
+    added = None if added is None else added.to(q.dtype)
     hides = visibility.mask is not None or visibility.key_lengths is not None
-    if visibility.causal and not hides and q.shape[2] == k.shape[2]:
+    if visibility.causal and added is None and not hides and q.shape[2] == k.shape[2]:
         return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=grouped)
     seen = visibility.matrix()
     if seen is None:
-        return F.scaled_dot_product_attention(q, k, v, enable_gqa=grouped)
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=added, enable_gqa=grouped)
     sighted = seen.any(-1, keepdim=True)
     mask = seen | ~sighted  # blind queries look anywhere, so that no gradient is NaN, and get 0
+    if added is not None:
+        mask = added.where(mask, -torch.inf)
     o = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=grouped)
     return o.where(sighted, 0)
 

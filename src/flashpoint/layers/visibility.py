@@ -1,10 +1,13 @@
 """Who sees whom in one call, and how many keys that are."""
 
+import math
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from flashpoint.errors import InputError
+from flashpoint.ops.check import check_finite, check_tensor, is_readable
 from flashpoint.shapes import Bool, Int
 
 
@@ -80,3 +83,33 @@ def rows_of(mask: Tensor, rows: slice) -> Tensor:
     """Some query rows of a mask that broadcasts to [B, H, Lq, Lk], its four axes written out."""
     mask = mask.reshape((1,) * (4 - mask.dim()) + mask.shape)
     return mask if mask.shape[2] == 1 else mask[:, :, rows]
+
+
+def merge_masks(
+    mask: Tensor | None, attn_mask: Tensor | None
+) -> tuple[Tensor | None, Tensor | None]:
+    """What is added to the scores, and the mask, where a layer takes either kind of mask."""
+    if attn_mask is None:
+        return None, mask
+    if mask is not None:
+        raise InputError("mask and attn_mask are both given. Pass one of them.")
+    return read_attn_mask(attn_mask)
+
+
+def read_attn_mask(attn_mask: Tensor) -> tuple[Tensor | None, Bool[Tensor, "..."]]:
+    """What PyTorch's SDPA takes for a mask, as what is added to the scores and who may look.
+
+    A bool mask adds nothing. Of a float one -inf hides a key, for any activation, and the key does
+    not count in n_i; all other numbers are added.
+    """
+    check_tensor("attn_mask", attn_mask)
+    if attn_mask.dtype == torch.bool:
+        return None, attn_mask
+    if not attn_mask.is_floating_point():
+        dtype = str(attn_mask.dtype).removeprefix("torch.")
+        raise InputError(f"attn_mask must be bool or floating. Got {dtype}.")
+    hidden = attn_mask == -math.inf
+    added = attn_mask.masked_fill(hidden, 0)
+    if is_readable(added):
+        check_finite("attn_mask", added)
+    return added, ~hidden

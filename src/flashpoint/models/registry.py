@@ -3,12 +3,14 @@
 import dataclasses
 import re
 from collections.abc import Mapping
+from fnmatch import fnmatchcase
 from typing import Any
 
 from flashpoint.bounds import plain_number
 from flashpoint.errors import InputError, describe, hint
 from flashpoint.layers.spec import AttentionSpec
 from flashpoint.models.reluformer import ReLUFormer, ReLUFormerConfig, text_attention
+from flashpoint.models.timm_methods import POOLS
 from flashpoint.models.vit import ViT, ViTConfig
 
 
@@ -42,18 +44,31 @@ A ViT's name has a patch size behind it, as vit_s16. An MLP has four times the w
 PATCHES = (32, 16, 8)
 """Those that are listed; names with others are understood."""
 
+TIMM_WORDS = {
+    "img_size": "image_size",
+    "in_chans": "channels",
+    "global_pool": "pool",
+    "drop_path_rate": "drop_path",
+}
+"""timm's names of settings, which ``create_model`` takes for ours."""
+
 _PATCHED = re.compile(r"(vit_.*?)([1-9]\d{0,4})")
 
 
-def list_models() -> list[str]:
+def list_models(filter: str = "*") -> list[str]:
     """The usual names; any other patch size has one too, as vit_b14.
+
+    Args:
+        filter: a pattern with * and ? that names must match.
 
     Example:
         >>> list_models()[:3], list_models()[-1]
         (['vit_ti32', 'vit_ti16', 'vit_ti8'], 'reluformer_base')
+        >>> list_models("vit_*16")
+        ['vit_ti16', 'vit_s16', 'vit_b16', 'vit_l16']
     """
     images = [f"{name}{patch}" for name in _sizes(of_text=False) for patch in PATCHES]
-    return images + _sizes(of_text=True)
+    return [name for name in images + _sizes(of_text=True) if fnmatchcase(name, filter)]
 
 
 def known_models() -> str:
@@ -102,7 +117,9 @@ def create_model(name: str, **overrides: Any) -> ViT | ReLUFormer:
             num_heads must be given, and "reluformer", which needs both depths.
         overrides: fields of ``ViTConfig`` or ``ReLUFormerConfig``. ``attention`` may be a word,
             as "relu", "softmax" or "relu4/sum", a mapping of the fields of ``AttentionSpec``, or
-            one; the word "relu" alone is, for text, ReLUFormer's own with its factor.
+            one; the word "relu" alone is, for text, ReLUFormer's own with its factor. Image
+            models also take timm's img_size, in_chans, global_pool ("avg" is our "gap", whose
+            norm comes first unless ``fc_norm=True``) and drop_path_rate.
 
     Example:
         >>> model = create_model("vit_ti16", attention="relu", num_classes=10)
@@ -128,6 +145,7 @@ def model_config(name: str, **overrides: Any) -> ViTConfig | ReLUFormerConfig:
 def image_model_config(name: str, **overrides: Any) -> ViTConfig:
     """The same for names of image models only."""
     fields: dict[str, Any] = {} if name == "vit" else sizes_of(name)
+    overrides = _in_our_words(overrides)
     _check_fields(name, overrides, ViTConfig)
     patch = fields.get("patch_size")
     if patch is not None and overrides.get("patch_size", patch) != patch:
@@ -202,6 +220,25 @@ def _named(name: str, *, is_text: bool) -> dict[str, Any]:
         f"model {describe(name)} is {wrong}{known_models()} The sizes of vit and reluformer are "
         "yours to give."
     )
+
+
+def _in_our_words(overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings under our names only."""
+    settings = dict(overrides)
+    for word, field in TIMM_WORDS.items():
+        if word not in settings:
+            continue
+        if field in settings:
+            raise InputError(f"{word} and {field} are one setting. Give one of them.")
+        value = settings.pop(word)
+        if word == "global_pool" and isinstance(value, str):
+            value = POOLS.get(value, value)
+        if word == "img_size" and isinstance(value, (tuple, list)):
+            if len(set(value)) != 1:
+                raise InputError(f"img_size={describe(value)}: images must be square.")
+            value = value[0]
+        settings[field] = value
+    return settings
 
 
 def _check_fields(name: str, overrides: Mapping[str, Any], config: type) -> None:

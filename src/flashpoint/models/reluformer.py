@@ -46,6 +46,7 @@ from flashpoint.models.penalty import (
     has_penalty,
     penalise,
 )
+from flashpoint.models.pretrained import Pretrained
 from flashpoint.ops.check import check_flag
 from flashpoint.ops.spec import known_activations
 from flashpoint.shapes import Float, Int
@@ -225,7 +226,7 @@ class Sight(NamedTuple):
     with_penalty: bool
 
 
-class ReLUFormer(nn.Module):
+class ReLUFormer(nn.Module, Pretrained, config=ReLUFormerConfig):
     """An encoder-decoder for translation, of relu attention or softmax.
 
     Example:

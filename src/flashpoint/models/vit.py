@@ -26,10 +26,13 @@ from torch import Tensor, nn
 from flashpoint.bounds import Bounds, Depth, Slots, Width, check_bounds
 from flashpoint.errors import InputError, check_choice
 from flashpoint.layers.attention import Attention
+from flashpoint.layers.drop_path import DropPath
 from flashpoint.layers.output import GATES, OUTPUT_NORMS, Gate, OutputNorm
 from flashpoint.layers.positions import resize_positions, sine2d
 from flashpoint.layers.qk_norm import QK_NORMS, QkNorm
 from flashpoint.layers.spec import AttentionSpec
+from flashpoint.models.pretrained import Pretrained
+from flashpoint.models.timm_methods import TimmMethods
 from flashpoint.ops.check import check_flag
 from flashpoint.shapes import Float
 
@@ -72,6 +75,7 @@ class ViTConfig:
         fc_norm: with gap, normalise after averaging, not before.
         pre_logits: one more layer with tanh before the head.
         head_bias: where the head's biases start; its kernel starts at zero.
+        drop_path: how often training drops the last block's branches; the first block's never.
     """
 
     image_size: Side = 224
@@ -95,6 +99,7 @@ class ViTConfig:
     fc_norm: bool = False
     pre_logits: bool = False
     head_bias: Annotated[float, Bounds(-1e6, 1e6)] = 0.0
+    drop_path: Annotated[float, Bounds(0.0, 1.0, below=True)] = 0.0
 
     def __post_init__(self) -> None:
         check_bounds(self)
@@ -181,9 +186,9 @@ class LayerScale(nn.Module):
 
 
 class Block(nn.Module):
-    """Pre-norm: x + attention(norm(x)), then x + mlp(norm(x))."""
+    """Pre-norm: x + attention(norm(x)), then x + mlp(norm(x)); training drops some of both."""
 
-    def __init__(self, config: ViTConfig) -> None:
+    def __init__(self, config: ViTConfig, drop_path: float = 0.0) -> None:
         super().__init__()
         self.norm1 = _norm(config)
         self.attn = Attention(
@@ -196,14 +201,19 @@ class Block(nn.Module):
             qkv_bias=config.qkv_bias,
         )
         self.ls1 = _layer_scale(config)
+        self.drop_path1 = DropPath(drop_path) if drop_path else nn.Identity()
         self.norm2 = _norm(config)
         self.mlp = Mlp(config)
         self.ls2 = _layer_scale(config)
+        self.drop_path2 = DropPath(drop_path) if drop_path else nn.Identity()
 
-    def forward(self, x: Float[Tensor, "B L E"]) -> Float[Tensor, "B L E"]:
-        """Tokens in, tokens out."""
-        x = x + self.ls1(self.attn(self.norm1(x)))
-        return x + self.ls2(self.mlp(self.norm2(x)))
+    def forward(
+        self, x: Float[Tensor, "B L E"], attn_mask: Tensor | None = None, is_causal: bool = False
+    ) -> Float[Tensor, "B L E"]:
+        """Tokens in, tokens out; attn_mask and is_causal as for ``Attention``."""
+        y = self.attn(self.norm1(x), attn_mask=attn_mask, is_causal=is_causal)
+        x = x + self.drop_path1(self.ls1(y))
+        return x + self.drop_path2(self.ls2(self.mlp(self.norm2(x))))
 
 
 class AttentionPool(nn.Module):
@@ -232,15 +242,15 @@ class AttentionPool(nn.Module):
     def forward(self, x: Float[Tensor, "B L E"]) -> Float[Tensor, "B E"]:
         """All tokens as one."""
         heads = (self.num_heads, -1)
-        q = self.q(self.latent).expand(len(x), -1, -1).unflatten(-1, heads)  # [B, 1, H, D]
+        q = self.q(self.latent).expand(x.shape[0], -1, -1).unflatten(-1, heads)  # [B, 1, H, D]
         k, v = (t.unflatten(-1, heads) for t in self.kv(x).chunk(2, dim=-1))  # [B, L, H, D]
         q, k, v = (t.transpose(1, 2) for t in (q, k, v))
         x = self.proj(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
         return (x + self.mlp(self.norm(x)))[:, 0]  # [B, 1, E] -> [B, E]
 
 
-class ViT(nn.Module):
-    """A vision transformer with pointwise or softmax attention.
+class ViT(TimmMethods, Pretrained, config=ViTConfig):
+    """A vision transformer with pointwise or softmax attention, and timm's methods.
 
     Example:
         >>> config = ViTConfig(image_size=32, patch_size=8, width=64, depth=2, num_heads=4,
@@ -249,12 +259,8 @@ class ViT(nn.Module):
         torch.Size([2, 10])
     """
 
-    cls_token: nn.Parameter | None
-    pos_embed: Tensor
-
     def __init__(self, config: ViTConfig) -> None:
-        super().__init__()
-        self.config = config
+        super().__init__(config)
         width, token = config.width, config.pool == "token"
         self.patch_embed = PatchEmbed(config)
         self.cls_token = nn.Parameter(torch.empty(1, 1, width)) if token else None
@@ -263,7 +269,8 @@ class ViT(nn.Module):
             self.pos_embed = nn.Parameter(positions)
         else:
             self.register_buffer("pos_embed", positions, persistent=False)
-        self.blocks = nn.ModuleList(Block(config) for _ in range(config.depth))
+        rates = torch.linspace(0.0, config.drop_path, config.depth, device="cpu").tolist()
+        self.blocks = nn.ModuleList(Block(config, rate) for rate in rates)
         self.norm = nn.Identity() if config.fc_norm else _norm(config)
         self.attn_pool = AttentionPool(config) if config.pool == "map" else None
         self.fc_norm = _norm(config) if config.fc_norm else nn.Identity()
@@ -287,21 +294,46 @@ class ViT(nn.Module):
         if self.pre_logits is not None:
             _lecun_normal_(self.pre_logits.weight)
             _zero_bias(self.pre_logits)
+        self.reset_head()
+
+    def reset_head(self) -> None:
+        """The head's weights at their start: all classes get the same."""
         if isinstance(self.head, nn.Linear):
             nn.init.zeros_(self.head.weight)
             nn.init.constant_(self.head.bias, self.config.head_bias)
 
-    def forward(self, images: Float[Tensor, "B C S S"]) -> Float[Tensor, "B K"]:
-        """Logits; without a head, the features."""
-        return self.head(self.features(images))
+    def forward(
+        self,
+        images: Float[Tensor, "B C S S"],
+        attn_mask: Tensor | None = None,
+        is_causal: bool = False,
+    ) -> Float[Tensor, "B ..."]:
+        """Logits; without a head, the features. Masks are those of every block's attention."""
+        return self.forward_head(self.forward_features(images, attn_mask, is_causal))
 
-    def features(self, images: Float[Tensor, "B C S S"]) -> Float[Tensor, "B E"]:
+    def features(self, images: Float[Tensor, "B C S S"]) -> Float[Tensor, "B ..."]:
         """What the head reads, and few-shot probes too."""
-        x = self.embed(images)  # [B, L, E]
-        for block in self.blocks:
-            x = block(x)
-        x = self.fc_norm(self._pool(self.norm(x)))  # [B, E]
-        return x if self.pre_logits is None else self.pre_logits(x).tanh()
+        return self.forward_head(self.forward_features(images), pre_logits=True)
+
+    def forward_features(
+        self,
+        x: Float[Tensor, "B C S S"],
+        attn_mask: Tensor | None = None,
+        is_causal: bool = False,
+    ) -> Float[Tensor, "B L E"]:
+        """Tokens after all blocks and the norm that follows them."""
+        x = self.embed(x)
+        for index in range(len(self.blocks)):
+            x = self.run_block(index, x, attn_mask, is_causal)
+        return self.norm(x)
+
+    def forward_head(
+        self, x: Float[Tensor, "B L E"], pre_logits: bool = False
+    ) -> Float[Tensor, "B ..."]:
+        """Logits of what ``forward_features`` gave; pre_logits: what the head reads."""
+        x = self.fc_norm(self._pool(x))  # [B, E]
+        x = x if self.pre_logits is None else self.pre_logits(x).tanh()
+        return x if pre_logits else self.head(x)
 
     def embed(self, images: Float[Tensor, "B C S S"]) -> Float[Tensor, "B L E"]:
         """What the first block reads: patches with positions, behind the class token if any."""
@@ -309,9 +341,11 @@ class ViT(nn.Module):
         x = self.patch_embed(images) + self.pos_embed  # [B, N, E]
         if self.cls_token is None:
             return x
-        return torch.cat([self.cls_token.expand(len(x), -1, -1), x], dim=1)  # [B, N + 1, E]
+        return torch.cat([self.cls_token.expand(x.shape[0], -1, -1), x], dim=1)  # [B, N + 1, E]
 
-    def _pool(self, x: Float[Tensor, "B L E"]) -> Float[Tensor, "B E"]:
+    def _pool(self, x: Float[Tensor, "B L E"]) -> Float[Tensor, "B ..."]:
+        if not self.global_pool:
+            return x
         if self.attn_pool is not None:
             return self.attn_pool(x)
         return x.mean(1) if self.cls_token is None else x[:, 0]
@@ -331,6 +365,7 @@ class ViT(nn.Module):
         if config.positions == "learned":
             weights["pos_embed"] = resize_positions(weights["pos_embed"], config.grid)
         model.load_state_dict(weights)
+        model.global_pool = self.global_pool
         return model.train(self.training)
 
 

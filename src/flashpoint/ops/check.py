@@ -3,7 +3,9 @@
 import itertools
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -25,6 +27,7 @@ PACKED: Axes = (("Tq", "Hq", "D"), ("Tk", "Hkv", "D"), ("Tk", "Hkv", "Dv"))
 QKV_AXES = "[B, L, 3, H, D]"
 SCORES_AXES = {"q": ("B", "Hq", "Lq", "Lk"), "qkv": ("B", "H", "L", "L")}  # by what a call has
 _told_of_layout = False
+_layout_is_known = ContextVar("_layout_is_known", default=False)
 
 
 def check_inputs(q: Tensor, k: Tensor, v: Tensor, axes: Axes) -> tuple[Tensor, Tensor, Tensor]:
@@ -93,7 +96,9 @@ def _tell_of_layout(q: Tensor, k: Tensor) -> None:
     """
     global _told_of_layout
     B, heads, tokens, D = q.shape
-    if _told_of_layout or heads != k.shape[1] or q.stride(1) < q.stride(2):
+    if _told_of_layout or _layout_is_known.get():
+        return
+    if heads != k.shape[1] or q.stride(1) < q.stride(2):
         return
     _told_of_layout = True
     warnings.warn(
@@ -102,6 +107,16 @@ def _tell_of_layout(q: Tensor, k: Tensor) -> None:
         "said once.",
         stacklevel=4,
     )
+
+
+@contextmanager
+def known_layout() -> Generator[None]:
+    """Inside, q, k and v are [B, H, L, D] for sure, as those of models that are served here."""
+    before = _layout_is_known.set(True)
+    try:
+        yield
+    finally:
+        _layout_is_known.reset(before)
 
 
 def check_gain(name: str, gain: Tensor | None, qkv: Tensor) -> None:

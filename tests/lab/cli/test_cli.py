@@ -35,6 +35,7 @@ SURFACE = {
         *("--batch-size", "--beam", "--checkpoint", "--classes", "--data", "--device", "--json"),
         *("--labels", "--length-penalty", "run"),
     ],
+    "export": ["--checkpoint", "--format", "--int8", "--out", "run"],
     "inspect": [
         *("--checkpoint", "--data", "--device", "--images", "--json", "--layers", "--out"),
         *("--samples", "run"),

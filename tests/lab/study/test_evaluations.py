@@ -12,6 +12,7 @@ from flashpoint.errors import InputError
 from flashpoint.lab.cli.inspect import inspect
 from flashpoint.lab.data.text.recall import NUM_PIECES
 from flashpoint.lab.evaluation.probe import probe, probe_config
+from flashpoint.lab.runs.trials import read_record
 from flashpoint.lab.study.evaluations import inspect_attention, run_evaluation
 from flashpoint.lab.study.settings import pointwise
 from flashpoint.lab.training import config_file
@@ -53,6 +54,15 @@ def translator(tmp_path_factory):
     }
     train_quietly(config_file.parse(values), folder)
     return folder
+
+
+@pytest.mark.slow
+def test_validation_is_repeated_and_asked_of_other_data(translator):
+    stored = read_record(translator)["validation"]
+    assert run_evaluation("validate", translator, {}) == pytest.approx(stored)
+    other = run_evaluation("validate", translator, {"data.validation": "recall:2"})
+    assert other.keys() == stored.keys()
+    assert other["loss"] > stored["loss"]
 
 
 def test_classify_gives_what_the_last_validation_gave():

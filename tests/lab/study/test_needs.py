@@ -22,7 +22,7 @@ def test_places_are_found_in_configs_at_any_depth_and_once():
     ]
 
 
-@pytest.mark.parametrize("place", ["documents:docs", "docs"])
+@pytest.mark.parametrize("place", ["documents:docs", "documents:docs:fit", "docs"])
 def test_documents_must_be_prepared(place, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match="docs holds no prepared documents"):

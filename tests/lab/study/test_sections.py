@@ -1,12 +1,13 @@
 """A study's part of a report: what it rests on, where it was made, how it is made again."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
 from lab.report.run_folders import make_run
-from lab.study.tiny import SETTINGS, STUDY, measurement, settle, training
+from lab.study.tiny import SETTINGS, STUDY, measurement, plan, settle, training
 
 from flashpoint.lab.data.small_sets import PREPARED
 from flashpoint.lab.runs.run_files import read_runs
@@ -148,6 +149,19 @@ def test_stored_studies_say_what_they_rest_on(name, line):
     section = read_section(ROOT / "results" / name, STUDIES)
     assert section.scope == line
     assert len(section.environments) == len(section.trials.rows)
+
+
+def test_section_says_which_trials_the_plan_has_got_since(tmp_path):
+    settle(tmp_path / "tiny", plan(SETTINGS))
+    assert not any("not yet run" in note for note in notes_of(tmp_path, STUDY))
+    more = [*plan(SETTINGS), *(training("relu4-sum", seed) for seed in (0, 1))]
+    grown = replace(STUDY, plan=lambda settings: tuple(more))
+    *_, note = notes_of(tmp_path, grown)
+    assert note == "Planned since, and not yet run: 2 trials, of relu4-sum."
+
+
+def notes_of(folder, study):
+    return read_section(folder / "tiny", {"tiny": study}).findings.notes
 
 
 def test_section_has_environments_of_measurements_too(tmp_path):

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+from flashpoint.lab.study import verdict
 from flashpoint.lab.study.verdict import (
     Distance,
     Extreme,
@@ -51,6 +52,7 @@ def test_interval_has_its_level(num_groups, seeds):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("few_resamples")
 @pytest.mark.parametrize("spreads", [(1.0, 0.05), (1.0, 0.3), (0.1, 0.1, 1.0, 0.1)])
 def test_groups_that_spread_unlike_keep_the_level(spreads):
     rng = np.random.default_rng(2)
@@ -84,6 +86,12 @@ def drawn_pairs(truths, seed):
     return draws
 
 
+@pytest.fixture
+def few_resamples(monkeypatch):
+    """For tests of hundreds of intervals: their ends are rougher, their errors no more."""
+    monkeypatch.setattr(verdict, "RESAMPLES", 1_000)
+
+
 def errors(found, truth):
     """Shares of intervals that lie wholly above the truth, and wholly below."""
     above = np.mean([one.low > truth for one in found])
@@ -91,6 +99,7 @@ def errors(found, truth):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("few_resamples")
 @pytest.mark.parametrize(("kind", "truths"), COVERAGE)
 def test_interval_of_an_extreme_keeps_its_level(kind, truths):
     found = [Extreme(kind, list(map(Means, pairs))).find() for pairs in drawn_pairs(truths, 3)]
@@ -98,6 +107,7 @@ def test_interval_of_an_extreme_keeps_its_level(kind, truths):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("few_resamples")
 @pytest.mark.parametrize("kind", ["least", "most"])
 def test_draws_of_an_extreme_of_level_places_miss_it(kind):
     """Why the extreme itself is not drawn."""
@@ -112,6 +122,7 @@ def test_draws_of_an_extreme_of_level_places_miss_it(kind):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("few_resamples")
 @pytest.mark.parametrize("truths", [LEVEL_PLACES, APART, (-2.0, 2.0, 0.0)])
 def test_interval_of_the_largest_distance_keeps_its_level(truths):
     found = [
@@ -122,6 +133,7 @@ def test_interval_of_the_largest_distance_keeps_its_level(truths):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("few_resamples")
 def test_interval_of_the_best_of_some_less_the_best_of_others_keeps_its_level():
     draws = np.random.default_rng(5).normal(size=(400, 8, 3))
     found = [

@@ -104,6 +104,23 @@ def test_captured_updates_are_the_plain_ones(accumulate):
 
 @pytest.mark.gpu
 @needs_gpu
+def test_captured_updates_drop_the_branches_that_plain_ones_drop():
+    (plain, batches), (step, others) = (
+        make_step(gpu_config("model.drop_path=0.5")) for _ in range(2)
+    )
+    for one in (plain, step):
+        one.set_rate(1e-3)
+    for batch in islice(batches, 4):
+        plain(batch)
+    captured = None
+    for batch in islice(others, 4):
+        captured = captured or CapturedStep(step, batch)
+        captured(batch)
+    torch.testing.assert_close(snapshot(step), snapshot(plain), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.gpu
+@needs_gpu
 def test_captured_bad_update_is_left_out():
     step, batches = make_step(gpu_config())
     step.set_rate(1e-3)

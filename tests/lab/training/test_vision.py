@@ -1,9 +1,11 @@
 """Classification: losses, counts, and what a model takes from its data."""
 
+import shutil
+
 import pytest
 import torch
 from lab.data.pictures import make_folder
-from lab.training.runs import tiny_config, train_quietly
+from lab.training.runs import assert_same_run, curve, tiny_config, train_quietly
 
 from flashpoint.lab.data.transforms import mixup_share
 from flashpoint.lab.training.ranks import Ranks
@@ -102,3 +104,18 @@ def test_test_split_that_is_validated_on_is_said_once_and_noted(tmp_path):
     record, other = train_quietly(tiny_config("steps=2"), tmp_path / "digits")
     assert "validation split" not in other
     assert "data" not in record.notes
+
+
+def test_run_with_dropped_branches_goes_on_bit_for_bit(tmp_path):
+    config = tiny_config("model.drop_path=0.5", "keep_checkpoints=9")
+    train_quietly(config, tmp_path / "whole")
+    train_quietly(tiny_config("keep_checkpoints=9"), tmp_path / "plain")
+    train_quietly(config, tmp_path / "cut")
+    for name in ("step_8", "step_12"):
+        shutil.rmtree(tmp_path / "cut" / "checkpoints" / name)
+    (tmp_path / "cut" / "record.json").unlink()
+    _, shown = train_quietly(config, tmp_path / "cut")
+    assert "going on from step 6 of 12" in shown
+    assert_same_run(tmp_path / "whole", tmp_path / "cut")
+    losses = [curve(tmp_path / name)[0]["loss"] for name in ("whole", "plain")]
+    assert losses[0] != losses[1]

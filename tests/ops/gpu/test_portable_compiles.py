@@ -49,14 +49,17 @@ CASES = {
     "sums-whole": (FP16, 64, 64, 49, 49, DIVIDED, ("sums",), "whole rows whole_backward"),
 }
 WHOLE = (80, 90)  # without descriptors and with; others take some of the cases, for their time
-SHORT = ("64", "256", "bias", "mask", "fp32", "decode", "whole", "packed")  # every kernel
+SHORT = ("64", "256", "bias", "mask", "fp32", "decode", "whole", "packed", "sums")
 
 
 def test_kernels_compile_for_every_gpu(request):
     require_compiler(request)
-    archs = GPUS if request.config.getoption("--every-case") else (80, 90)
-    cases = [f"{arch}:{case}" for case in CASES for arch in archs if arch in WHOLE]
-    cases += [f"{arch}:{case}" for case in SHORT for arch in archs if arch not in WHOLE]
+    every_case = request.config.getoption("--every-case")
+    cases = [
+        f"{arch}:{case}"
+        for arch in (GPUS if every_case else WHOLE)
+        for case in (CASES if every_case and arch in WHOLE else SHORT)
+    ]
     lines = compile_in_processes(__file__, cases)
     assert sorted(line for line in lines if line.endswith(" compiled")) == sorted(
         f"{case} compiled" for case in cases

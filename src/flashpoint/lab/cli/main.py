@@ -15,6 +15,7 @@ from flashpoint.lab.cli.data import data
 from flashpoint.lab.cli.demo import demo
 from flashpoint.lab.cli.doctor import doctor
 from flashpoint.lab.cli.evaluate import evaluate
+from flashpoint.lab.cli.export import export
 from flashpoint.lab.cli.inspect import inspect
 from flashpoint.lab.cli.models import models
 from flashpoint.lab.cli.probe import probe
@@ -34,7 +35,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 for verb in (
-    *(demo, train, adapt, evaluate, translate, probe, inspect, report, models),
+    *(demo, train, adapt, evaluate, translate, probe, inspect, export, report, models),
     *(bench, activations, tune, doctor),
 ):
     app.command()(verb)

@@ -67,7 +67,8 @@ def open_source(text: str, split: str, labels: str | Path | None = None) -> Sour
     | ``hf:DIR`` | a Hugging Face dataset, written by ``save_to_disk`` |
 
     Behind the folder of a prepared set or a Hugging Face dataset ``:NAME`` may name a split,
-    which then counts and not the argument.
+    which then counts and not the argument. A prepared set has ``:fit`` and ``:held-out``, parts of
+    its training split.
 
     Args:
         text: as above.

@@ -15,6 +15,9 @@ SPLIT_NAMES = {
     "train": ("train", "training"),
     "validation": ("validation", "val", "valid", TEST),
 }
+FIT, HELD_OUT = PARTS = ("fit", "held-out")
+"""Names of two parts of a prepared set's training split: settings are chosen on the second by
+training on the first, and the validation and test splits stay for judging."""
 
 
 class MissingSplitError(InputError):
@@ -41,6 +44,19 @@ def folder_and_split(place: str, split: str) -> tuple[Path, str]:
     if colon and not os.path.exists(at_home(place)):
         return at_home(before), after
     return at_home(place), split
+
+
+def pick_part(available: Collection[str], split: str, where: str) -> tuple[str, str]:
+    """The stored split for a wanted one, and which part of it; the part is empty for all of it.
+
+    Example:
+        >>> pick_part(["train", "test"], "held-out", "cifar10:x")
+        ('train', 'held-out')
+        >>> pick_part(["train", "test"], "validation", "cifar10:x")
+        ('test', '')
+    """
+    part = split if split in PARTS and split not in available else ""
+    return pick_split(available, "train" if part else split, where), part
 
 
 class Entries(NamedTuple):

@@ -15,7 +15,7 @@ from flashpoint.errors import InputError, UnsupportedError, missing, reason
 from flashpoint.lab.data.decode import require_pillow
 from flashpoint.lab.data.image_source import Integers, Pixels, Source
 from flashpoint.lab.data.labels import as_labels, rename_classes
-from flashpoint.lab.data.places import pick_split
+from flashpoint.lab.data.places import HELD_OUT, PARTS, pick_part, pick_split
 from flashpoint.lab.runs.stored import open_plain
 
 if TYPE_CHECKING:
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 DIGITS_FOLD = 5
+HELD_OUT_FOLD = 10
+"""One image of ten is held out of training, 5,000 of CIFAR-10's 50,000."""
 NO_ARRAYS = (
     *(OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, MemoryError),
     *(NotImplementedError, RuntimeError, zipfile.BadZipFile, zlib.error),
@@ -63,7 +65,7 @@ PREPARED = {
 
 
 class ArraySource(Source):
-    """Images of one size as one array, uint8 [N, H, W, C], from one place."""
+    """Images of one size as one array, uint8 [N, H, W, C], from some places."""
 
     is_small = True
 
@@ -73,13 +75,13 @@ class ArraySource(Source):
         class_names: Sequence[str],
         labels: Integers,
         images: Pixels,
-        place: str = "",
+        places: Sequence[str] = (),
         class_list: Path | None = None,
     ) -> None:
         if class_list is not None:
             class_names = rename_classes(class_names, class_list, name)
         super().__init__(name, class_names, labels)
-        self.places = (place,) if place else ()
+        self.places = tuple(places)
         self.images = images
 
     def read(self, index: int) -> tuple["Image", int]:
@@ -108,13 +110,19 @@ def open_digits(split: str, class_list: Path | None = None) -> ArraySource:
     """
     chosen = pick_split(("train", "validation"), split, "digits")
     pixels, labels = _read_digits()
-    held_out = np.zeros(len(labels), dtype=bool)
-    held_out[np.argsort(labels, kind="stable")[::DIGITS_FOLD]] = True
+    held_out = _one_of(DIGITS_FOLD, labels)
     kept = held_out if chosen == "validation" else ~held_out
     images = np.rint(pixels[kept] * (255.0 / 16.0)).astype(np.uint8)
     class_names = [str(digit) for digit in range(10)]
-    place = f"digits:{chosen}"
-    return ArraySource("digits", class_names, labels[kept], images, place, class_list)
+    places = (f"digits:{chosen}",)
+    return ArraySource("digits", class_names, labels[kept], images, places, class_list)
+
+
+def _one_of(fold: int, labels: Integers) -> NDArray[np.bool_]:
+    """One sample of so many, counted through the classes: each has its share."""
+    chosen = np.zeros(len(labels), dtype=bool)
+    chosen[np.argsort(labels, kind="stable")[::fold]] = True
+    return chosen
 
 
 def _read_digits() -> tuple[NDArray[np.float64], Integers]:
@@ -139,7 +147,10 @@ def _read_digits() -> tuple[NDArray[np.float64], Integers]:
 def open_prepared(
     kind: str, folder: Path, split: str, class_list: Path | None = None
 ) -> ArraySource:
-    """A set in the form of ``flashpoint data prepare``: a folder of .npz files, one a split."""
+    """A set in the form of ``flashpoint data prepare``: a folder of .npz files, one a split.
+
+    "fit" and "held-out" are two parts of its training split, the same ones everywhere.
+    """
     where = f"{kind}:{folder}"
     files = {file.stem: file for file in folder.glob("*.npz")} if os.path.isdir(folder) else {}
     if not files:
@@ -147,7 +158,7 @@ def open_prepared(
             f"{folder} holds no prepared {kind}. "
             f"Make it: flashpoint data prepare {kind} --from FILE --to {folder}."
         )
-    chosen = pick_split(files, split, where)
+    chosen, part = pick_part(files, split, where)
     file = files[chosen]
     try:
         stored, images, labels, class_names = _read_arrays(file)
@@ -159,9 +170,14 @@ def open_prepared(
     if stored != kind:
         found = " ".join(stored.split())[:40]
         raise InputError(f"{file} holds {found}, not {kind}. Write {found}:{folder}.")
-    place = os.path.realpath(file)
-    name = f"{where}:{chosen}"
-    return ArraySource(name, class_names, as_labels(labels, name), images, place, class_list)
+    name = f"{where}:{part or chosen}"
+    found = as_labels(labels, name)
+    if part:
+        kept = _one_of(HELD_OUT_FOLD, found) == (part == HELD_OUT)
+        images, found = images[kept], found[kept]
+    # All of a split shares images with each of its parts, and these none with each other.
+    places = [f"{os.path.realpath(file)}:{one}" for one in ([part] if part else PARTS)]
+    return ArraySource(name, class_names, found, images, places, class_list)
 
 
 def _read_arrays(file: Path) -> tuple[str, Pixels, NDArray[Any], list[str]]:

@@ -27,8 +27,9 @@ from flashpoint.lab.runs.schema import plain
 from flashpoint.lab.training import config_file
 from flashpoint.lab.training.adapting_recipe import adapting_values
 from flashpoint.lab.training.loop import train
-from flashpoint.lab.training.ranks import choose_device
+from flashpoint.lab.training.ranks import Ranks, choose_device
 from flashpoint.lab.training.run_folder import Run, open_run
+from flashpoint.lab.training.task_registry import task_class
 from flashpoint.lab.training.vision import VisionConfig
 from flashpoint.layers.attention import Attention
 from flashpoint.models.registry import create_model
@@ -53,6 +54,7 @@ def run_evaluation(kind: str, folder: Path, options: Mapping[str, Any]) -> Numbe
     | "probe" | data, shots, seeds | mean, spread; mean alone, NaN, of a model that diverged |
     | "translate" | data, beam, batch_size | bleu, chrf, document_bleu, exact, repeated_share; \
 bleu_129-256 and so on by the source's tokens |
+    | "validate" | none | those of a validation of training; "data.validation" names other data |
     | "learned" | none | alpha, gain and bias where they are learned: mean over all heads, and \
 alpha_layer0 and so on |
     | "adapt" | attention, share | top1 of every stage: teacher, converted, calibrated, matched, \
@@ -171,6 +173,12 @@ def _translate(
     }
 
 
+def _validate(run: Run, model: nn.Module) -> Numbers:
+    device = choose_device(run.config.device)
+    task = task_class(run.config)(run.config, Ranks(device=device))
+    return {**task.validate(model)}
+
+
 def _learned(run: Run, model: nn.Module) -> Numbers:
     layers = [module for module in model.modules() if isinstance(module, Attention)]
     found: Numbers = {}
@@ -209,6 +217,7 @@ _KINDS: dict[str, Callable[..., Numbers]] = {
     "classify": _classify,
     "probe": _probe,
     "translate": _translate,
+    "validate": _validate,
     "learned": _learned,
     "adapt": _adapt,
 }

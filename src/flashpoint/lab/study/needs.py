@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, cast
 from flashpoint.errors import InputError
 from flashpoint.files import json_text
 from flashpoint.lab.data.image_kinds import open_source
+from flashpoint.lab.data.places import folder_and_split
 from flashpoint.lab.data.small_sets import PREPARED
 from flashpoint.lab.data.text.prepared import is_prepared
 from flashpoint.lab.study.plan import Training, Trial
@@ -55,7 +56,7 @@ def _require(need: Need) -> None:
     if not need.place:
         raise InputError(f"this scale has no data of its own: pass {option} WHERE, as {example}.")
     if need.is_text:
-        folder = Path(rest if kind == "documents" else need.place).expanduser()
+        folder, _ = folder_and_split(rest if kind == "documents" else need.place, "train")
         if (kind == "documents" or not colon) and not is_prepared(folder):
             raise InputError(
                 f"{folder} holds no prepared documents. Make them: flashpoint data prepare "
@@ -86,10 +87,12 @@ def training_flops(trials: Sequence[Trial]) -> list[float]:
 
 
 def _flops(work: Training) -> float:
+    from flashpoint.lab.study.powers import register_powers
     from flashpoint.lab.training import config_file
     from flashpoint.lab.training.ranks import Ranks
     from flashpoint.lab.training.task_registry import task_class
 
+    register_powers()
     config = config_file.parse(work.config)
     task = task_class(config)(config, Ranks())
     return task.samples_until(config.total_steps(task.steps_per_epoch)) * task.flops_per_sample

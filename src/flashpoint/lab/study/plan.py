@@ -93,15 +93,15 @@ class Evaluation:
     Attributes:
         name: under which its numbers stand in ``Outcome.numbers``, as in "far.top1".
         kind: "classify" is ``flashpoint evaluate`` of a vision run, "probe" is ``flashpoint
-            probe``, "translate" is ``flashpoint evaluate`` of a text run, "learned" reads alpha,
-            gain and bias off the weights, "adapt" is ``flashpoint adapt``; ``evaluations.py``
-            does it.
+            probe``, "translate" is ``flashpoint evaluate`` of a text run, "validate" is what
+            training does at its end, "learned" reads alpha, gain and bias off the weights, "adapt"
+            is ``flashpoint adapt``; ``evaluations.py`` does it.
         options: of that, and changes of the run's config by dotted names before it, as
             ``{"data.image_size": 48}``.
     """
 
     name: str
-    kind: Literal["classify", "probe", "translate", "learned", "adapt"]
+    kind: Literal["classify", "probe", "translate", "validate", "learned", "adapt"]
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 

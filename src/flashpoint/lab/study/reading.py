@@ -38,6 +38,16 @@ def levels(outcomes: Sequence[Outcome], factor: str) -> list[Factor]:
     return sorted(found)
 
 
+def is_planned(outcomes: Sequence[Outcome], factor: str, level: Factor) -> bool:
+    """Whether trials stand at a place: claims about arms that a stored study has not wait for it.
+
+    Example:
+        >>> is_planned([], "attention", "relu")
+        True
+    """
+    return not outcomes or level in levels(outcomes, factor)
+
+
 def numbers(
     outcomes: Sequence[Outcome], number: str, scale: float = 1.0, **factors: Factor
 ) -> Runs:

@@ -9,18 +9,23 @@ from flashpoint.lab.study.studies import (
     learned_length,
     length_power,
     longer_than_trained,
+    memory_rates,
     memory_slots,
     qk_norm,
     relu_attention,
     retrieval,
     scaling,
+    sentences,
+    sharpness,
     speed,
+    starts,
     variance,
 )
 
 _MODULES = (
-    *(scaling, length_power, qk_norm, gate, memory_slots, relu_attention, document_length),
-    *(variance, learned_length, longer_than_trained, retrieval, speed),
+    *(scaling, length_power, qk_norm, gate, memory_slots, memory_rates, relu_attention),
+    *(sentences, document_length, variance, learned_length, longer_than_trained, retrieval),
+    *(sharpness, starts, speed),
 )
 
 STUDIES: Mapping[str, Study] = {module.STUDY.name: module.STUDY for module in _MODULES}

@@ -1,13 +1,15 @@
 """From a study's folder to its part of a report, without torch: findings, runs, commands."""
 
+import re
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from flashpoint.lab.data.small_sets import PREPARED
-from flashpoint.lab.runs.findings import DataTable, StudySection
+from flashpoint.lab.runs.findings import DataTable, Findings, StudySection
 from flashpoint.lab.runs.names import CONFIG
 from flashpoint.lab.runs.run_files import Row, read_runs
 from flashpoint.lab.runs.stored import exists
@@ -16,7 +18,7 @@ from flashpoint.lab.study.needs import Need, needs_of
 from flashpoint.lab.study.outcome import Outcome
 from flashpoint.lab.study.plan import Settings, Study, Trial, options_of
 from flashpoint.lab.study.scope import describe_scope
-from flashpoint.lab.study.store import read_outcomes, read_study, read_trial
+from flashpoint.lab.study.store import StoredStudy, read_outcomes, read_study, read_trial
 
 MOST_NUMBERS = 16
 """Columns of the table of trials."""
@@ -46,13 +48,24 @@ def read_section(folder: Path, studies: Mapping[str, Study]) -> StudySection:
         claim=study.claim,
         scope=describe_scope(stored.settings.scale, runs, list(outcomes.values())),
         departures=study.departures,
-        findings=study.findings(list(outcomes.values())),
+        findings=_with_plan(study.findings(list(outcomes.values())), stored, study),
         runs=runs,
         factors=[outcomes[trial].factors for trial in trained],
         environments=stated,
         trials=_table(list(outcomes.values())),
         commands=commands_of(study.name, stored.settings, trials, stated),
     )
+
+
+def _with_plan(findings: Findings, stored: StoredStudy, study: Study) -> Findings:
+    """What was found, and which trials the plan has got since."""
+    known = {trial.name for trial in stored.trials}
+    new = [trial.name for trial in study.plan(stored.settings) if trial.name not in known]
+    if not new:
+        return findings
+    arms = dict.fromkeys(re.sub(r"-seed\d+$", "", name) for name in new)
+    note = f"Planned since, and not yet run: {len(new)} trials, of {', '.join(arms)}."
+    return replace(findings, notes=[*findings.notes, note])
 
 
 def _environments(trials: Iterable[Path]) -> list[Row]:

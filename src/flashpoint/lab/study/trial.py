@@ -78,9 +78,11 @@ def _train(folder: Path, work: Training, log: IO[bytes]) -> None:
     from rich.console import Console
 
     from flashpoint.lab.study.evaluations import run_evaluation
+    from flashpoint.lab.study.powers import register_powers
     from flashpoint.lab.training import config_file, loop
     from flashpoint.lab.training.run_folder import LostError
 
+    register_powers()
     config = config_file.parse(work.config)
     with open(log.fileno(), "w", closefd=False) as text:
         try:

@@ -147,9 +147,14 @@ class VisionTask:
         return model
 
     def batches(self, start: int) -> Generator[Batch]:
-        """Images, and targets as shares of the classes, mixed if the config says so."""
+        """Images, and targets as shares of the classes, mixed if the config says so.
+
+        Which branches are dropped in a step is settled here, by the step's number.
+        """
         p, seed = self.config.data.augmentation.mixup, self.config.seed
         for step, batch in enumerate(self._train.iterate(start), start=start):
+            if self.model_config.drop_path:
+                torch.manual_seed(hash((seed, step, self._ranks.rank)))
             neighbor = batch.neighbor
             if neighbor is not None:
                 neighbor = neighbor[0], self._one_hot(neighbor[1])

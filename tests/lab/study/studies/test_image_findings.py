@@ -20,12 +20,16 @@ def test_accuracy_of_a_run_that_diverged_counts():
         for o in some
     ]
     found = STUDIES["qk-norm"].findings(diverged)
-    assert [(v.word, v.note) for v in found.verdicts] == [(NO, ""), (YES, "")]
+    lost = (OPEN, "3 of 6 runs diverged.")
+    assert [(v.word, v.note) for v in found.verdicts] == [
+        *((NO, ""), (YES, ""), (YES, "")),
+        *(lost, (YES, ""), (YES, "")),
+    ]
     assert found.verdicts[0].value == pytest.approx(-80.0, abs=0.1)
-    assert any("3 of 18 finished trials diverged" in note for note in found.notes)
+    assert any("3 of 24 finished trials diverged" in note for note in found.notes)
     (table,) = found.tables
     counts = [row[table.head.index("diverged")] for row in table.rows]
-    assert sorted(counts) == [0, 0, 0, 0, 0, 3]
+    assert sorted(counts) == [0] * 7 + [3]
 
 
 def test_updates_that_were_left_out_are_said():
@@ -42,15 +46,17 @@ def test_a_size_that_is_missing_leaves_a_claim_about_all_sizes_open():
         replace(o, status="failed", numbers={}) if o.factors["size"] == "256/4" else o
         for o in some
     ]
-    assert [v.word for v in STUDIES["scaling"].findings(without).verdicts] == [OPEN, OPEN, OPEN]
+    assert [v.word for v in STUDIES["scaling"].findings(without).verdicts] == [OPEN] * 5
 
 
 def test_a_row_of_the_table_is_a_kind_of_run_with_mean_and_deviation():
     found = findings("qk-norm", qk_norm(0.03)).tables
     (table,) = found
-    assert list(table.head) == ["attention", "norm", "runs", "top1", "top1 sd"]
-    assert len(table.rows) == 6
-    assert list(table.rows[0]) == ["relu", "with", 3, pytest.approx(0.8), pytest.approx(1e-4)]
+    numbers = ["top1", "top1 sd", "loss", "loss sd"]
+    assert list(table.head) == ["attention", "norm", "runs", *numbers]
+    assert len(table.rows) == 8
+    means = [pytest.approx(value) for value in (0.8, 1e-4, 0.6, 3e-4)]
+    assert list(table.rows[0]) == ["relu", "with", 3, *means]
 
 
 def test_rows_of_the_table_count_finished_runs_and_stay_without_any():
@@ -62,8 +68,8 @@ def test_rows_of_the_table_count_finished_runs_and_stay_without_any():
         for o in some
     ]
     (table,) = STUDIES["qk-norm"].findings(waiting).tables
-    assert list(table.head) == ["attention", "norm", "runs", "top1"]
-    assert [list(row[1:]) for row in table.rows[:2]] == [
+    assert list(table.head) == ["attention", "norm", "runs", "top1", "loss"]
+    assert [list(row[1:4]) for row in table.rows[:2]] == [
         ["with", 1, pytest.approx(0.7999)],
         ["without", 0, None],
     ]

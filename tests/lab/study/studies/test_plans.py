@@ -12,6 +12,7 @@ from flashpoint.lab.evaluation.translation import SOURCE_SHARE
 from flashpoint.lab.runs.stored import read_yaml
 from flashpoint.lab.study.measures.registry import MEASURES
 from flashpoint.lab.study.plan import Measurement, Training
+from flashpoint.lab.study.powers import register_powers
 from flashpoint.lab.study.registry import STUDIES
 from flashpoint.lab.study.settings import DEFAULTS, NEVER, changed
 from flashpoint.lab.training import config_file
@@ -20,10 +21,12 @@ from flashpoint.lab.training.vision import VisionConfig
 from flashpoint.models.registry import model_config
 
 ISSUE = (
-    *("scaling", "length-power", "qk-norm", "gate", "memory-slots", "relu-attention"),
-    *("document-length", "variance", "learned-length", "longer-than-trained", "retrieval"),
-    "speed",
+    *("scaling", "length-power", "qk-norm", "gate", "memory-slots", "memory-rates"),
+    *("relu-attention", "sentences", "document-length", "variance", "learned-length"),
+    *("longer-than-trained", "retrieval", "sharpness", "starts", "speed"),
 )
+PAIRS = {"smoke": (2, 8), "small": (2, 32), "paper": (2, 64)}
+"""Fewest and most of recall's training."""
 VARIES = ("seed", "model.attention", "data.length", "data.resolutions")
 """What trials of the study of lengths may differ in."""
 SCALES = {"smoke": SMOKE, "small": SMALL, "paper": PAPER}
@@ -74,6 +77,7 @@ def configs_of(work):
 @every_scale
 @every_study
 def test_plan_holds_configs_that_can_be_built(name, settings):
+    register_powers()
     for trial in STUDIES[name].plan(settings):
         for config in configs_of(trial.work):
             built = config_file.parse(config)
@@ -167,6 +171,7 @@ def test_recall_differs_in_attention_only_and_has_room_for_every_source(settings
     for trial in plan:
         changes = config_file.differences(plan[0].work.config, trial.work.config)
         assert set(changes) <= {"model.attention", "penalty", "seed"}
+        assert trial.factors["trained_pairs"] == max(PAIRS[settings.scale])
         rooms = {trial.factors["trained_pairs"]: trial.work.config["data"]["length"]}
         for evaluation in trial.work.afterwards:
             pairs = int(evaluation.options["data"].removeprefix("recall:"))
@@ -215,7 +220,7 @@ def test_departures_of_image_studies_are_those_of_their_configs(name):
         return " to ".join(str(end) for end in dict.fromkeys((min(found), max(found))))
 
     assert f"ViTs of width {spans('width')} and depth {spans('depth')} on patches of" in said
-    (epochs,) = {config["epochs"] for config in training}
+    epochs = " and ".join(map(str, sorted({config["epochs"] for config in training})))
     assert f"tokens), {epochs} epochs" in said
     for config in (config for trial in trials for config in configs_of(trial.work)):
         patch = config["model"]["patch_size"]

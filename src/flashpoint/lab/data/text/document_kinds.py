@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from flashpoint.errors import InputError, hint
-from flashpoint.lab.data.places import at_home, folder_and_split
+from flashpoint.lab.data.places import FIT, PARTS, at_home, folder_and_split
 from flashpoint.lab.data.text.config import DocumentConfig
 from flashpoint.lab.data.text.documents import Documents
 from flashpoint.lab.data.text.parallel import open_parallel
@@ -64,7 +64,8 @@ def open_documents(where: str, split: str, languages: tuple[str, str] = ("en", "
     | ``recall:16``, ``recall:2-64`` | generated: so many pairs of keys and values, and a query |
 
     Behind the folder of a prepared set or a Hugging Face dataset ``:NAME`` may name a split,
-    which then counts and not the argument.
+    which then counts and not the argument. A prepared set has ``:fit`` and ``:held-out``, parts of
+    its training split.
 
     Args:
         where: as above.
@@ -89,6 +90,12 @@ def open_both(config: DocumentConfig) -> tuple[Documents, Documents]:
         raise InputError(
             f"data.train={config.train!r} and data.validation={config.validation!r} are the same "
             "documents: there are no splits. Give each a place of its own."
+        )
+    place, _, part = validation.name.rpartition(":")
+    if part in PARTS and train.name == f"{place}:train":
+        raise InputError(
+            f"data.train={config.train!r} holds the documents of data.validation="
+            f"{config.validation!r}. Train on {place}:{FIT}."
         )
     return train, validation
 

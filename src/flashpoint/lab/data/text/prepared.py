@@ -8,8 +8,9 @@ from typing import TypedDict
 
 from flashpoint.errors import InputError, show_names
 from flashpoint.files import write_atomically
-from flashpoint.lab.data.places import pick_split
+from flashpoint.lab.data.places import pick_part
 from flashpoint.lab.data.text.documents import Document, Documents
+from flashpoint.lab.data.text.held_out import part_of
 from flashpoint.lab.data.text.rows import read_json_lines
 from flashpoint.lab.runs.stored import read_json
 
@@ -28,14 +29,16 @@ def is_prepared(folder: Path) -> bool:
 
 
 def open_prepared(folder: Path, split: str, languages: tuple[str, str]) -> Documents:
-    """One split, in the wanted direction."""
+    """One split, in the wanted direction; "fit" and "held-out" are parts of "train"."""
     name = f"documents:{folder}"
     found = _languages(folder, name)
     if set(found) != set(languages):
         held = "-".join(show_names([language]) for language in found)
         raise InputError(f"{name} holds {held}, not {'-'.join(languages)}.")
-    chosen = pick_split([file.stem for file in folder.glob("*.jsonl")], split, name)
-    documents = read_json_lines(folder / f"{chosen}.jsonl", found, f"{name}:{chosen}")
+    chosen, part = pick_part([file.stem for file in folder.glob("*.jsonl")], split, name)
+    documents = read_json_lines(folder / f"{chosen}.jsonl", found, f"{name}:{part or chosen}")
+    if part:
+        documents = part_of(documents, part)
     return documents if found == languages else reverse(documents)
 
 

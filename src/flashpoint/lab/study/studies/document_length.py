@@ -8,8 +8,8 @@ from flashpoint.lab.study.plan import Factor, Scale, Settings, Study, Trial
 from flashpoint.lab.study.reading import (
     along,
     arm_table,
-    change,
     finite,
+    is_planned,
     levels,
     mean,
     numbers,
@@ -17,6 +17,7 @@ from flashpoint.lab.study.reading import (
     state_notes,
 )
 from flashpoint.lab.study.settings import (
+    RELU4_SUM,
     SMALL_CORPUS,
     SMALL_GAMMA,
     cut_to,
@@ -32,7 +33,8 @@ BLEU = "translation.bleu"
 DOCUMENT_BLEU, REPEATED = "translation.document_bleu", "translation.repeated_share"
 SHORT, LONG = 256, 512
 """Tokens up to which the paper finds no difference, and from which a gain."""
-MARGIN = 0.5
+MARGIN, LOSS_MARGIN = 0.5, 0.05
+"""BLEU, and nats of a token, that still count as level."""
 PAPER_GAIN = 1.15
 DEPARTURES = f"{SMALL_CORPUS} {SMALL_GAMMA}"
 
@@ -46,6 +48,7 @@ _LENGTHS: Mapping[Scale, tuple[int, ...]] = {
 def plan(settings: Settings) -> tuple[Trial, ...]:
     """Twins for every length that documents are cut to; the longest take longest and begin."""
     specs = {"relu": relu_of_text(settings), "softmax": "softmax"}
+    specs |= {} if settings.scale == "smoke" else {RELU4_SUM: RELU4_SUM}
     return tuple(
         trial(
             {"attention": attention, "length": length, "seed": seed},
@@ -56,7 +59,7 @@ def plan(settings: Settings) -> tuple[Trial, ...]:
         )
         for seed in range(settings.seeds)
         for length in reversed(_LENGTHS[settings.scale])
-        for attention in ATTENTIONS
+        for attention in specs
     )
 
 
@@ -80,8 +83,13 @@ def findings(outcomes: Sequence[Outcome]) -> Findings:
     )
 
 
-def _groups(outcomes: Sequence[Outcome], length: Factor) -> list[list[float]]:
-    return [numbers(outcomes, BLEU, attention=a, length=length) for a in ATTENTIONS]
+def _groups(
+    outcomes: Sequence[Outcome],
+    length: Factor,
+    number: str = BLEU,
+    attentions: Sequence[str] = ATTENTIONS,
+) -> list[list[float]]:
+    return [numbers(outcomes, number, attention=a, length=length) for a in attentions]
 
 
 def _lengths(outcomes: Sequence[Outcome]) -> list[int]:
@@ -108,15 +116,42 @@ def _verdicts(outcomes: Sequence[Outcome]) -> list[Verdict]:
             unit="BLEU, ReLUFormer less softmax",
             lack=no_long,
         ),
+        _loss_verdict(outcomes, "ReLUFormer", "relu"),
+        *(_sum_verdicts(outcomes) if is_planned(outcomes, "attention", RELU4_SUM) else ()),
+    ]
+
+
+def _loss_verdict(outcomes: Sequence[Outcome], name: str, attention: str) -> Verdict:
+    twins = (attention, "softmax")
+    places = [Means(_groups(outcomes, n, "loss", twins)) for n in _lengths(outcomes)]
+    return judge_quantity(
+        f"{name}'s validation loss is at most {LOSS_MARGIN:g} nats above softmax's at every "
+        "length.",
+        Extreme("most", places),
+        (-float("inf"), LOSS_MARGIN),
+        unit=f"nats a token, {name} less softmax, where it is largest",
+    )
+
+
+def _sum_verdicts(outcomes: Sequence[Outcome]) -> list[Verdict]:
+    """What the fourth power over its sum should reach, and whether it helps at all."""
+    lengths = _lengths(outcomes)
+    bleu = _groups(outcomes, LONG, attentions=(RELU4_SUM, "softmax"))
+    below = [Means(_groups(outcomes, n, "loss", (RELU4_SUM, "relu"))) for n in lengths]
+    return [
         judge(
-            "The gain at the longest documents is larger than at the shortest.",
-            [*_groups(outcomes, long[-1]), *_groups(outcomes, short[0])]
-            if short and long
-            else [[]],
-            (0.0, float("inf")),
-            unit="BLEU, gain at the longest less gain at the shortest",
-            quantity=change,
-            lack=no_long,
+            f"At {LONG} tokens {RELU4_SUM} is at most {MARGIN:g} BLEU below softmax.",
+            bleu,
+            (-MARGIN, float("inf")),
+            unit=f"BLEU, {RELU4_SUM} less softmax",
+            lack="" if LONG in lengths else f"No trial of this scale has {LONG} tokens.",
+        ),
+        _loss_verdict(outcomes, RELU4_SUM, RELU4_SUM),
+        judge_quantity(
+            f"{RELU4_SUM}'s validation loss is below ReLUFormer's at every length.",
+            Extreme("most", below),
+            (-float("inf"), 0.0),
+            unit=f"nats a token, {RELU4_SUM} less ReLUFormer, where it is largest",
         ),
     ]
 
@@ -129,7 +164,10 @@ def _by_cut(outcomes: Sequence[Outcome]) -> Chart:
         "512 on.",
         x_title="tokens of a document at most",
         y_title="BLEU",
-        series=[along(a, outcomes, "length", BLEU, attention=a) for a in ATTENTIONS],
+        series=[
+            along(str(a), outcomes, "length", BLEU, attention=a)
+            for a in levels(outcomes, "attention")
+        ],
         x_is_log=True,
     )
 
@@ -173,11 +211,11 @@ def _by_document(outcomes: Sequence[Outcome]) -> Chart:
         y_title="BLEU",
         series=[
             Series(
-                name=a,
+                name=str(a),
                 x=[name.removeprefix(prefix) for name in names],
                 y=[mean(numbers(some, name, attention=a)) for name in names],
             )
-            for a in ATTENTIONS
+            for a in levels(some, "attention")
         ],
     )
 

@@ -83,7 +83,7 @@ def _timing(settings: Settings, seed: int) -> Trial:
 def findings(outcomes: Sequence[Outcome]) -> Findings:
     """Accuracy against alpha with and without a gate, and the ratio of their times."""
     return Findings(
-        verdicts=[_needs_length(outcomes), _cost(outcomes)],
+        verdicts=[_needs_length(outcomes), _cost(outcomes), _needs_length_by_loss(outcomes)],
         charts=[
             Chart(
                 name="gate",
@@ -109,19 +109,33 @@ def findings(outcomes: Sequence[Outcome]) -> Findings:
 
 
 def _needs_length(outcomes: Sequence[Outcome]) -> Verdict:
-    alphas = levels(select(outcomes, gate="with"), "alpha")
-    low = [alpha for alpha in alphas if not isinstance(alpha, str) and alpha <= 0.5]
-
-    def top1(alpha: Factor) -> list[float]:
-        return numbers(outcomes, "top1", PERCENT, gate="with", alpha=alpha)
-
-    one = top1(1.0)
     return judge_quantity(
         "With a gate, alpha 1 is still better than every alpha up to 0.5.",
-        Extreme("least", [Means([one, top1(alpha)]) for alpha in low]),
+        Extreme("least", _one_less_low(outcomes, "top1", PERCENT)),
         (0.0, float("inf")),
         unit="points of top-1, alpha 1 less the best of the others",
     )
+
+
+def _needs_length_by_loss(outcomes: Sequence[Outcome]) -> Verdict:
+    return judge_quantity(
+        "With a gate, alpha 1 still has a lower validation loss than every alpha up to 0.5.",
+        Extreme("most", _one_less_low(outcomes, "loss", 1.0)),
+        (-float("inf"), 0.0),
+        unit="nats, alpha 1 less the best of the others",
+    )
+
+
+def _one_less_low(outcomes: Sequence[Outcome], number: str, scale: float) -> list[Means]:
+    """With a gate, a number at alpha 1 less that at each alpha up to 0.5."""
+    alphas = levels(select(outcomes, gate="with"), "alpha")
+    low = [alpha for alpha in alphas if not isinstance(alpha, str) and alpha <= 0.5]
+
+    def at(alpha: Factor) -> list[float]:
+        return numbers(outcomes, number, scale, gate="with", alpha=alpha)
+
+    one = at(1.0)
+    return [Means([one, at(alpha)]) for alpha in low]
 
 
 def _cost(outcomes: Sequence[Outcome]) -> Verdict:

@@ -7,7 +7,7 @@ from flashpoint.lab.runs.findings import Chart, Findings, Verdict
 from flashpoint.lab.study.outcome import Outcome
 from flashpoint.lab.study.plan import Evaluation, Scale, Settings, Study, Trial
 from flashpoint.lab.study.reading import PERCENT, arm_table, levels, line, numbers, state_notes
-from flashpoint.lab.study.settings import pointwise, trial, vision
+from flashpoint.lab.study.settings import LOSS_OF_A_POINT, pointwise, trial, vision
 from flashpoint.lab.study.verdict import judge
 
 RULES: Mapping[str, Any] = {
@@ -79,6 +79,9 @@ def _verdicts(outcomes: Sequence[Outcome]) -> list[Verdict]:
     def top1(rule: str) -> list[float]:
         return numbers(outcomes, "top1", PERCENT, alpha=rule)
 
+    def loss(rule: str) -> list[float]:
+        return numbers(outcomes, "loss", alpha=rule)
+
     return [
         judge(
             f"An alpha learned from 1 is not worse than alpha 1 by more than {MARGIN:g} points.",
@@ -103,6 +106,13 @@ def _verdicts(outcomes: Sequence[Outcome]) -> list[Verdict]:
             [top1("learned from 1"), top1("learned from 0.5")],
             (-MARGIN, MARGIN),
             unit="points of top-1, from 1 less from 0.5",
+        ),
+        judge(
+            "The validation loss with an alpha learned from 1 is at most "
+            f"{LOSS_OF_A_POINT:g} nats above that with alpha 1.",
+            [loss("learned from 1"), loss("fixed at 1")],
+            (-float("inf"), LOSS_OF_A_POINT),
+            unit="nats, learned less fixed",
         ),
     ]
 

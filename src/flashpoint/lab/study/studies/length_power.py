@@ -16,7 +16,13 @@ from flashpoint.lab.study.reading import (
     select,
     state_notes,
 )
-from flashpoint.lab.study.settings import SMALL_IMAGES, pointwise, trial, vision
+from flashpoint.lab.study.settings import (
+    LOSS_OF_A_POINT,
+    SMALL_IMAGES,
+    pointwise,
+    trial,
+    vision,
+)
 from flashpoint.lab.study.verdict import Extreme, Means, judge, judge_quantity
 
 ACTIVATIONS = ("relu", "relu2", "gelu", "softplus", "identity", "relu6", "sigmoid")
@@ -105,11 +111,7 @@ def _verdicts(outcomes: Sequence[Outcome]) -> list[Verdict]:
     def top1(activation: str, alpha: Factor) -> list[float]:
         return numbers(some, "top1", PERCENT, activation=activation, alpha=alpha)
 
-    others = [
-        str(activation)
-        for activation in levels(some, "activation")
-        if activation not in ("relu", "identity", "softmax")
-    ]
+    others = _others(some)
     relu = top1("relu", 1.0)
     near = [top1("relu", alpha) for alpha in alphas if alpha in NEAR_ONE]
     far = [top1("relu", alpha) for alpha in alphas if alpha not in NEAR_ONE]
@@ -138,6 +140,30 @@ def _verdicts(outcomes: Sequence[Outcome]) -> list[Verdict]:
             (0.0, float("inf")),
             unit="points of top-1, relu less identity",
         ),
+        _loss_verdict(some, judged),
+    ]
+
+
+def _loss_verdict(some: Sequence[Outcome], judged: Factor | None) -> Verdict:
+    def loss(activation: str) -> list[float]:
+        return numbers(some, "loss", activation=activation, alpha=1.0)
+
+    relu = loss("relu")
+    return judge_quantity(
+        f"No activation's validation loss is more than {LOSS_OF_A_POINT:g} nats below relu's "
+        f"at alpha 1 ({judged} tokens).",
+        Extreme("least", [Means([loss(activation), relu]) for activation in _others(some)]),
+        (-LOSS_OF_A_POINT, float("inf")),
+        unit="nats, best other less relu",
+    )
+
+
+def _others(outcomes: Sequence[Outcome]) -> list[str]:
+    """Activations beside relu, but for none at all."""
+    return [
+        str(activation)
+        for activation in levels(outcomes, "activation")
+        if activation not in ("relu", "identity", "softmax")
     ]
 
 

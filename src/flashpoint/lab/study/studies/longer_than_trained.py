@@ -10,19 +10,24 @@ from flashpoint.lab.study.reading import (
     PERCENT,
     arm_table,
     change,
+    is_planned,
     levels,
     line,
     numbers,
     state_notes,
 )
-from flashpoint.lab.study.settings import pointwise, trial, vision
+from flashpoint.lab.study.settings import RELU4_SUM, pointwise, trial, vision
 from flashpoint.lab.study.verdict import judge
 
 ATTENTIONS: Mapping[str, Any] = {
     "softmax": "softmax",
     "relu, alpha 1": pointwise(alpha=1.0),
     "relu, alpha 0.5": pointwise(alpha=0.5),
+    RELU4_SUM: RELU4_SUM,
 }
+RELU = "relu, alpha 1"
+BY_LENGTH = (RELU, "relu, alpha 0.5")
+"""Those that are divided by a length, for which there are two rules."""
 SEEN, FIXED = "keys seen", "training length"
 MARGIN = 2.0
 
@@ -37,20 +42,20 @@ _PREFIX = {SEEN: "seen", FIXED: "fixed"}
 
 
 def plan(settings: Settings) -> tuple[Trial, ...]:
-    """Three attentions; at the training length both rules are the same function."""
+    """All attentions; at the training length both rules are the same function."""
     tokens = _tokens(settings.scale, _SIDES[settings.scale][0])
     return tuple(
         trial(
             {"attention": attention, "trained_tokens": tokens, "seed": seed},
             vision(settings, seed, {"model.attention": spec}),
-            _evaluations(settings.scale, is_pointwise=attention != "softmax"),
+            _evaluations(settings.scale, has_rules=attention in BY_LENGTH),
         )
         for seed in range(settings.seeds)
         for attention, spec in ATTENTIONS.items()
     )
 
 
-def _evaluations(scale: Scale, *, is_pointwise: bool) -> list[Evaluation]:
+def _evaluations(scale: Scale, *, has_rules: bool) -> list[Evaluation]:
     """Images in other sizes, so with other numbers of tokens, by either rule."""
     trained, sides = _SIDES[scale]
     length = float(_tokens(scale, trained))
@@ -59,7 +64,7 @@ def _evaluations(scale: Scale, *, is_pointwise: bool) -> list[Evaluation]:
         name = f"{_tokens(scale, side)}"
         size = {"data.image_size": side}
         found.append(Evaluation(name=f"seen{name}", kind="classify", options=size))
-        if is_pointwise:
+        if has_rules:
             fixed = {**size, "model.attention.length": length}
             found.append(Evaluation(name=f"fixed{name}", kind="classify", options=fixed))
     return found
@@ -110,33 +115,60 @@ def _trained(outcomes: Sequence[Outcome]) -> int:
 
 
 def _verdicts(outcomes: Sequence[Outcome]) -> list[Verdict]:
+    verdicts = [
+        _keeps_up(outcomes, "relu/L divided by the keys seen", "relu/L", RELU),
+        *_rule_verdicts(outcomes),
+    ]
+    if is_planned(outcomes, "attention", RELU4_SUM):
+        verdicts.append(_keeps_up(outcomes, RELU4_SUM, RELU4_SUM, RELU4_SUM))
+    return verdicts
+
+
+def _longest(outcomes: Sequence[Outcome]) -> tuple[int, str]:
+    """The most tokens of a test, as a number and in words."""
     longest = max(_measured(outcomes), default=0)
-    trained = _trained(outcomes)
+    return longest, f"{longest} tokens" if longest else "the longest"
 
-    def top1(attention: str, tokens: int, rule: str = SEEN) -> list[float]:
-        number = f"{_PREFIX[rule]}{tokens}.top1"
-        return numbers(outcomes, number, PERCENT, attention=attention)
 
-    relu = "relu, alpha 1"
-    words = f"{longest} tokens" if longest else "the longest"
+def _keeps_up(outcomes: Sequence[Outcome], name: str, short: str, attention: str) -> Verdict:
+    longest, words = _longest(outcomes)
+    return judge(
+        f"At {words}, {name} loses no more than softmax, up to {MARGIN:g} points.",
+        [
+            numbers(outcomes, f"{_PREFIX[SEEN]}{tokens}.top1", PERCENT, attention=one)
+            for one in (attention, "softmax")
+            for tokens in (longest, _trained(outcomes))
+        ],
+        (-MARGIN, float("inf")),
+        unit=f"points of top-1, {short}'s change less softmax's",
+        quantity=change,
+    )
+
+
+def _rule_verdicts(outcomes: Sequence[Outcome]) -> list[Verdict]:
+    """Of relu / L by the keys seen less by the training length: accuracy, and loss."""
+    longest, words = _longest(outcomes)
+
+    def both(number: str, scale: float) -> list[list[float]]:
+        return [
+            numbers(outcomes, f"{_PREFIX[rule]}{longest}.{number}", scale, attention=RELU)
+            for rule in (SEEN, FIXED)
+        ]
+
     return [
-        judge(
-            f"At {words}, relu/L divided by the keys seen loses no more than softmax, up to "
-            f"{MARGIN:g} points.",
-            [
-                *(top1(relu, longest), top1(relu, trained)),
-                *(top1("softmax", longest), top1("softmax", trained)),
-            ],
-            (-MARGIN, float("inf")),
-            unit="points of top-1, relu/L's change less softmax's",
-            quantity=change,
-        ),
         judge(
             f"At {words}, dividing by the keys seen is better for relu/L than by the training "
             "length.",
-            [top1(relu, longest), top1(relu, longest, FIXED)],
+            both("top1", PERCENT),
             (0.0, float("inf")),
             unit="points of top-1, keys seen less training length",
+        ),
+        judge(
+            f"At {words}, relu/L's loss is lower divided by the keys seen than by the training "
+            "length.",
+            both("loss", 1.0),
+            (-float("inf"), 0.0),
+            unit="nats, keys seen less training length",
         ),
     ]
 
@@ -149,7 +181,7 @@ def _chart(outcomes: Sequence[Outcome]) -> Chart:
             points = [
                 (n, numbers(outcomes, f"{prefix}{n}.top1", attention=attention)) for n in tokens
             ]
-            name = str(attention) if attention == "softmax" else f"{attention}, {rule}"
+            name = f"{attention}, {rule}" if attention in BY_LENGTH else str(attention)
             series.append(line(name, points, is_dashed=rule == FIXED))
     return Chart(
         name="longer-than-trained",

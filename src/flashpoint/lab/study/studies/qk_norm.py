@@ -1,17 +1,39 @@
 """Does relu attention need a norm of q and k? (paper 1, figure 3)"""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from flashpoint.lab.runs.findings import Chart, Findings, Verdict
 from flashpoint.lab.study.outcome import Outcome
-from flashpoint.lab.study.plan import Settings, Study, Trial
-from flashpoint.lab.study.reading import PERCENT, along, arm_table, levels, numbers, state_notes
-from flashpoint.lab.study.settings import SMALL_IMAGES, SMALL_VIT, trial, vision
+from flashpoint.lab.study.plan import Scale, Settings, Study, Trial
+from flashpoint.lab.study.reading import (
+    PERCENT,
+    along,
+    arm_table,
+    is_planned,
+    levels,
+    numbers,
+    state_notes,
+)
+from flashpoint.lab.study.settings import (
+    LOSS_OF_A_POINT,
+    RELU4_SUM,
+    SMALL_IMAGES,
+    SMALL_VIT,
+    trial,
+    vision,
+)
 from flashpoint.lab.study.verdict import judge
 
-ACTIVATIONS = ("relu", "relu2", "softmax")
+ACTIVATIONS = ("relu", "relu2", "softmax", RELU4_SUM)
+JUDGED = ("relu", "relu2", RELU4_SUM)
 NORMS = {"with": "layer", "without": "none"}
 MARGIN = 1.0
+
+_SHOWN: Mapping[Scale, tuple[str, ...]] = {
+    "smoke": ACTIVATIONS[:3],
+    "small": ACTIVATIONS,
+    "paper": ACTIVATIONS,
+}
 
 
 def plan(settings: Settings) -> tuple[Trial, ...]:
@@ -22,7 +44,7 @@ def plan(settings: Settings) -> tuple[Trial, ...]:
             vision(settings, seed, {"model.attention": activation, "model.qk_norm": norm}),
         )
         for seed in range(settings.seeds)
-        for activation in ACTIVATIONS
+        for activation in _SHOWN[settings.scale]
         for word, norm in NORMS.items()
     )
 
@@ -31,9 +53,10 @@ def findings(outcomes: Sequence[Outcome]) -> Findings:
     """Accuracy with and without, and how much the norm is worth to each attention."""
     return Findings(
         verdicts=[
-            _verdict(outcomes, activation)
-            for activation in ("relu", "relu2")
-            if activation in levels(outcomes, "attention") or not outcomes
+            judged(outcomes, activation)
+            for judged in (_verdict, _loss_verdict)
+            for activation in JUDGED
+            if is_planned(outcomes, "attention", activation)
         ],
         charts=[
             Chart(
@@ -64,6 +87,19 @@ def _verdict(outcomes: Sequence[Outcome], activation: str) -> Verdict:
         ],
         (-MARGIN, MARGIN),
         unit="points of top-1, without less with",
+    )
+
+
+def _loss_verdict(outcomes: Sequence[Outcome], activation: str) -> Verdict:
+    return judge(
+        f"Without qk-layernorm, {activation}'s validation loss changes by no more than "
+        f"{LOSS_OF_A_POINT:g} nats.",
+        [
+            numbers(outcomes, "loss", attention=activation, norm=norm)
+            for norm in ("without", "with")
+        ],
+        (-LOSS_OF_A_POINT, LOSS_OF_A_POINT),
+        unit="nats, without less with",
     )
 
 

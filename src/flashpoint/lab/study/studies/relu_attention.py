@@ -23,7 +23,7 @@ FROM_ONE = "relu, factor, gamma from 1"
 FACTOR = "relu, factor"
 WHOLE = "relu, factor and penalty"
 PAPER_BLEU = {VANILLA: 34.22, FACTOR: 33.19, WHOLE: 34.56}
-MARGIN = 0.5
+MARGIN, LOSS_MARGIN = 0.5, 0.05
 DEPARTURES = f"{SMALL_CORPUS} {SMALL_GAMMA} There, a row of its own has gamma from 1."
 
 _CHANGES: Mapping[Scale, Mapping[str, Any]] = {
@@ -69,7 +69,7 @@ def findings(outcomes: Sequence[Outcome]) -> Findings:
     """BLEU and loss of all, beside the paper's BLEU."""
     bleu, loss = "translation.bleu", "loss"
     return Findings(
-        verdicts=_verdicts(outcomes),
+        verdicts=[*_verdicts(outcomes), *_loss_verdicts(outcomes)],
         charts=[
             _chart(outcomes, bleu, "BLEU", "BLEU of the validation set"),
             _chart(outcomes, loss, "Validation loss", "cross-entropy of a token, in nats"),
@@ -133,6 +133,26 @@ def _verdicts(outcomes: Sequence[Outcome]) -> list[Verdict]:
         unit="BLEU, gamma from 8 less gamma from 1",
     )
     return [*verdicts, start]
+
+
+def _loss_verdicts(outcomes: Sequence[Outcome]) -> list[Verdict]:
+    def losses(*kinds: str) -> list[list[float]]:
+        return [numbers(outcomes, "loss", attention=kind) for kind in kinds]
+
+    return [
+        judge(
+            "The regularization lowers the validation loss.",
+            losses(WHOLE, FACTOR),
+            (-float("inf"), 0.0),
+            unit="nats a token, with the penalty less without",
+        ),
+        judge(
+            f"ReLUFormer's validation loss is at most {LOSS_MARGIN:g} nats above softmax's.",
+            losses(WHOLE, VANILLA),
+            (-float("inf"), LOSS_MARGIN),
+            unit="nats a token, ReLUFormer less softmax",
+        ),
+    ]
 
 
 def _chart(outcomes: Sequence[Outcome], number: str, title: str, y_title: str) -> Chart:
