@@ -320,6 +320,20 @@ def test_models_of_timm_are_calibrated(timm, name):
     assert all(entry.fit.after < entry.fit.before for entry in report.replaced)
 
 
+def test_models_of_hugging_face_are_calibrated(transformers):
+    sizes = {"vocab_size": 50, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
+    model = stir(transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes, **heads)))
+    seen = torch.ones(3, 17, dtype=torch.long)
+    seen[1, :5] = 0  # padded on the left
+    batch = {"input_ids": torch.arange(51).view(3, 17) % 50, "attention_mask": seen}
+    expected = model(**batch).logits
+    report = replace_attention(model, "relu4/sum", calibrate=[batch])
+    assert all(entry.fit.after < 0.5 * entry.fit.before for entry in report.replaced)
+    restore_attention(model)
+    assert torch.equal(model(**batch).logits, expected)
+
+
 @pytest.mark.slow
 def test_example_shows_every_stage(timm):
     lines = run_example("convert_and_adapt.py")
