@@ -1,6 +1,6 @@
 """Accuracy and time of ONNX files in fp32 and int8, with softmax and without it, on this CPU.
 
-    python benchmarks/onnx_int8.py --json benchmarks/results/onnx_int8.json
+    python benchmarks/onnx_int8.py --json benchmarks/results/onnx/int8.json
 
 Accuracy: the recipe of configs/digits.yaml with each attention and seed, exported and shown the
 360 validation images in onnxruntime. Time: ViT-Ti with fresh weights, one image at a time on one

@@ -7,7 +7,7 @@ import numpy as np
 from docs_numbers.stored import PERCENT, Stored
 from docs_numbers.tables import between, listed, numbers, spread, table
 
-FILE = "benchmarks/results/onnx_int8.json"
+FILE = "benchmarks/results/onnx/int8.json"
 FILES = {"none": "fp32", "linear": "int8", "all": "int8, attention too"}
 """Kinds of files as columns name them."""
 

@@ -15,7 +15,7 @@ from flashpoint.lab.study.registry import STUDIES
 SEEDS = {
     **{"sentences": 5, "sharpness": 5, "starts": 8, "memory-rates": 5, "scaling": 8},
     **{"document-length": 5, "retrieval": 5, "longer-than-trained": 12, "qk-norm": 5},
-    **{"length-power": 8},
+    **{"length-power": 8, "adapt": 3},
 }
 """By study, what is to be run next: the issues at hand first."""
 AT_A_TIME = 4

@@ -112,6 +112,20 @@ def sharpness(losses, by_sum=0.0, mixed=0.0):
     return numbers
 
 
+def adapt(converted, calibrated, adapted, scratch=0.8):
+    """Softmax at 80%, and what became of it."""
+    stages = {"converted": converted, "calibrated": calibrated, "adapted": adapted}
+
+    def numbers(attention, seed):
+        found = {"top1": (0.8 if attention == "softmax" else scratch) + noise(seed), "loss": 1.0}
+        if attention == "softmax":
+            names = ("relu_5", "relu_20", "relu4_sum_5", "relu4_sum_20")
+            found |= {f"{n}.{s}": x + noise(seed) for n in names for s, x in stages.items()}
+        return found
+
+    return numbers
+
+
 def starts(changed, spread):
     """How much a start changes the loss, and how far seeds are apart, where plain has 0.01."""
 
@@ -264,6 +278,9 @@ CASES = [
     ),
     ("starts", starts(-0.5, 1e-4), [YES] * 8),
     ("starts", starts(9.0, 1.0), [NO] * 8),
+    ("adapt", adapt(0.3, 0.5, 0.795), [YES] * 6),
+    ("adapt", adapt(0.5, 0.3, 0.7), [NO] * 6),
+    ("adapt", adapt(0.3, 0.5, 0.7, scratch=0.6), 2 * [YES, NO, YES]),
     ("speed", speed(1.1), [YES, YES]),
     ("speed", speed(0.9), [NO, YES]),
     ("speed", speed(2.5), [YES, NO]),

@@ -23,7 +23,7 @@ from flashpoint.models.registry import model_config
 ISSUE = (
     *("scaling", "length-power", "qk-norm", "gate", "memory-slots", "memory-rates"),
     *("relu-attention", "sentences", "document-length", "variance", "learned-length"),
-    *("longer-than-trained", "retrieval", "sharpness", "starts", "speed"),
+    *("longer-than-trained", "retrieval", "sharpness", "starts", "adapt", "speed"),
 )
 PAIRS = {"smoke": (2, 8), "small": (2, 32), "paper": (2, 64)}
 """Fewest and most of recall's training."""

@@ -1,7 +1,4 @@
-"""What is left of a softmax model whose attention is replaced? (open)
-
-Not in ``registry.py`` yet: every study there has stored results.
-"""
+"""What is left of a softmax model whose attention is replaced? (open)"""
 
 from collections.abc import Mapping, Sequence
 
@@ -9,7 +6,7 @@ from flashpoint.lab.runs.findings import Chart, Findings, Verdict
 from flashpoint.lab.study.outcome import Outcome
 from flashpoint.lab.study.plan import Evaluation, Settings, Study, Trial
 from flashpoint.lab.study.reading import PERCENT, arm_table, line, numbers, state_notes
-from flashpoint.lab.study.settings import SMALL_IMAGES, SMALL_VIT, pointwise, trial, vision
+from flashpoint.lab.study.settings import pointwise, trial, vision
 from flashpoint.lab.study.verdict import Runs, judge
 
 ATTENTIONS: Mapping[str, object] = {
@@ -119,5 +116,4 @@ STUDY = Study(
     "and a fifth of the training to bring back nearly all.",
     plan=plan,
     findings=findings,
-    departures=f"{SMALL_IMAGES} {SMALL_VIT}",
 )
