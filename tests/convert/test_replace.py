@@ -188,6 +188,61 @@ class ByHand(nn.Module):
         return (x @ x.mT).softmax(-1) @ x
 
 
+class ByMethod(nn.Module):
+    """Attention in a method that forward calls."""
+
+    heads = 2
+
+    def forward(self, x):
+        return self.weights(x) @ x
+
+    def weights(self, x):
+        return (x @ x.mT).softmax(-1)
+
+
+class OneHead(nn.Module):
+    """Attention by hand without a number of heads."""
+
+    def __init__(self):
+        super().__init__()
+        self.qkv = nn.Linear(32, 96)
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).chunk(3, -1)
+        return (q @ k.mT).softmax(-1) @ v
+
+
+def attend_by_hand(q, k, v):
+    return (q @ k.mT).softmax(-1) @ v
+
+
+class ByFunctionAttention(nn.Module):
+    """Attention in a function, with other names for heads and projections."""
+
+    h = 2
+
+    def forward(self, x):
+        return attend_by_hand(x, x, x)
+
+
+class ByChildAttention(nn.Module):
+    """Softmax as a module."""
+
+    def __init__(self):
+        super().__init__()
+        self.normalize = nn.Softmax(-1)
+
+    def forward(self, x):
+        return self.normalize(x @ x.mT) @ x
+
+
+class Derived(nn.MultiheadAttention):
+    """May compute something else than its base."""
+
+    def __init__(self):
+        super().__init__(32, 4)
+
+
 class AttentionBlock(nn.Module):
     """Holds attention, and computes none of its own."""
 
@@ -201,6 +256,17 @@ class AttentionBlock(nn.Module):
         return self.attn(x, x, x)[0]
 
 
+class Classifier(nn.Module):
+    """Its heads give probabilities of classes."""
+
+    def __init__(self):
+        super().__init__()
+        self.heads = nn.ModuleList([nn.Linear(32, 32)])
+
+    def forward(self, x):
+        return self.heads[0](x).softmax(-1)
+
+
 class ChannelAttention(nn.Module):
     """Attention by name alone: it has neither heads nor projections."""
 
@@ -208,7 +274,10 @@ class ChannelAttention(nn.Module):
         return x.sigmoid() * x
 
 
-@pytest.mark.parametrize("kind", [SelfAttention, Block, ByHand])
+UNKNOWN = [SelfAttention, Block, ByHand, ByMethod, OneHead, ByFunctionAttention, ByChildAttention]
+
+
+@pytest.mark.parametrize("kind", [*UNKNOWN, Derived])
 def test_unknown_attention_is_refused_and_can_be_left_out(kind):
     model = nn.Sequential(make(1), kind())
     pattern = rf"^1 cannot be replaced: .*{kind.__name__} is not known here\. Nothing was changed"
@@ -225,7 +294,8 @@ def test_more_unknown_ones_are_counted():
 
 
 def test_holders_and_other_things_are_not_attention():
-    report = replace_attention(nn.Sequential(AttentionBlock(), ChannelAttention()), "relu")
+    model = nn.Sequential(AttentionBlock(), ChannelAttention(), Classifier())
+    report = replace_attention(model, "relu")
     assert [entry.name for entry in report.replaced] == ["0.attn"]
     assert not report.left
 
@@ -244,6 +314,11 @@ def test_module_in_two_places_is_one():
     layer = nn.MultiheadAttention(32, 4)
     report = replace_attention(nn.Sequential(layer, layer))
     assert len(report.replaced) == 1
+
+
+def test_model_that_drops_weights_itself_is_named():
+    with pytest.raises(UnsupportedError, match=r"^the model itself drops 0\.1 of"):
+        replace_attention(nn.MultiheadAttention(32, 4, dropout=0.1))
 
 
 @pytest.mark.parametrize("name", ["vit", "reluformer_tiny"])

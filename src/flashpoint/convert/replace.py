@@ -4,10 +4,14 @@ Each library's modules are found by a module of their own; here is what all shar
 are meant, what is refused, and the report.
 """
 
+import functools
+import inspect
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import import_module
+from types import CodeType, FunctionType
+from typing import Any
 
 from torch import nn
 
@@ -25,6 +29,7 @@ _FINDERS = (
     ("transformers", "flashpoint.convert.transformers.sites"),
 )
 _HEADS = ("num_heads", "n_heads", "num_attention_heads", "n_head", "nhead", "heads", "nh")
+_FUNCTIONS = ("scaled_dot_product_attention", "multi_head_attention_forward")
 _PROJECTIONS = ("qkv", "q", "kv", "q_proj", "k_proj", "query", "to_q", "to_qkv", "in_proj_weight")
 
 
@@ -89,10 +94,10 @@ def replace_attention(
     optimizers stay as they are; a spec that learns something adds parameters to each module. With
     "softmax" the model computes what it did. Everything is checked before anything is changed.
 
-    A module is taken for attention if its forward calls scaled_dot_product_attention, or has heads
-    and calls softmax, or if its class has "attention" or "attn" in its name and it has heads or
-    projections of q and k; not if it only holds such modules. One whose exact class is not known
-    is refused by name.
+    A module is taken for attention if it calls PyTorch's functions for it, or has two of these: a
+    softmax; heads, or projections of q and k; "attention" or "attn" in its class's name. Methods
+    and functions that its forward calls are looked through. A module that only holds attention is
+    not meant. One whose exact class is not known is refused by name.
 
     Args:
         model: of timm, torch.nn, or anything that holds their modules.
@@ -151,7 +156,9 @@ def restore_attention(model: nn.Module) -> int:
     replaced = [site for site in found.sites if site.substitute is not None]
     for name, why in found.left.items():
         if isinstance(getattr(model.get_submodule(name), CHILD, None), Substitute):
-            raise UnsupportedError(f"{name} cannot be restored: {why}. Nothing was changed.")
+            raise UnsupportedError(
+                f"{name or 'the model itself'} cannot be restored: {why}. Nothing was changed."
+            )
     for site in replaced:
         site.restore()
     return len(replaced)
@@ -209,21 +216,47 @@ def _reason(module: nn.Module) -> str:
 def _looks_like_attention(module: nn.Module) -> bool:
     if isinstance(module, Substitute):
         return False
-    word = original_class(module).__name__.lower()
-    is_named = "attention" in word or "attn" in word
-    return (is_named and _has(module, *_HEADS, *_PROJECTIONS)) or _computes_attention(module)
+    return (_is_named_so(module) and _has_parts(module)) or _computes_attention(module)
+
+
+def _is_named_so(module: nn.Module) -> bool:
+    """Whether its class, or one that this derives from, has the word in its name."""
+    names = [kind.__name__.lower() for kind in original_class(module).__mro__]
+    return any("attention" in name or "attn" in name for name in names)
 
 
 def _computes_attention(module: nn.Module) -> bool:
-    """Whether its own forward does: by SDPA, or with heads and a softmax."""
-    code = getattr(original_class(module).forward, "__code__", None)
-    words = () if code is None else code.co_names
-    by_hand = "softmax" in words and _has(module, *_HEADS)
-    return by_hand or "scaled_dot_product_attention" in words
+    """Whether it does itself: by PyTorch's functions, or by a softmax and what q and k need."""
+    words = _words_of(original_class(module))
+    if not words.isdisjoint(_FUNCTIONS):
+        return True
+    has_softmax = "softmax" in words or any(isinstance(x, nn.Softmax) for x in module.children())
+    return has_softmax and (_has_parts(module) or _is_named_so(module))
 
 
-def _has(module: nn.Module, *names: str) -> bool:
-    return any(hasattr(module, name) for name in names)
+@functools.cache
+def _words_of(kind: type[nn.Module]) -> frozenset[str]:
+    """Names in the code of forward, and of the methods and functions that are called there."""
+    words: set[str] = set()
+    seen: set[CodeType] = set()
+    waiting: list[Any] = [kind.forward]
+    while waiting:
+        function = inspect.unwrap(waiting.pop())
+        if not isinstance(function, FunctionType) or function.__code__ in seen:
+            continue
+        if seen and str(function.__module__).partition(".")[0] == "torch":
+            continue  # PyTorch's own functions count by their names
+        seen.add(function.__code__)
+        words.update(function.__code__.co_names)
+        for name in function.__code__.co_names:
+            waiting += [inspect.getattr_static(kind, name, None), function.__globals__.get(name)]
+    return frozenset(words)
+
+
+def _has_parts(module: nn.Module) -> bool:
+    """Whether it has a number of heads, or projections of q and k."""
+    has_heads = any(isinstance(getattr(module, name, None), int) for name in _HEADS)
+    return has_heads or any(hasattr(module, name) for name in _PROJECTIONS)
 
 
 def _refuse(refused: Mapping[str, str]) -> None:
@@ -241,9 +274,9 @@ def _refuse_dropout(sites: list[Site]) -> None:
     for site in sites:
         if site.module.training and site.dropout > 0:
             raise UnsupportedError(
-                f"{site.name} drops {site.dropout:g} of its weights in training, and pointwise "
-                f"attention keeps no weights to drop. Nothing was changed. To train, "
-                f"{site.dropout_advice}; otherwise call model.eval() first."
+                f"{site.name or 'the model itself'} drops {site.dropout:g} of its weights in "
+                "training, and pointwise attention keeps no weights to drop. Nothing was changed. "
+                f"To train, {site.dropout_advice}; otherwise call model.eval() first."
             )
 
 
