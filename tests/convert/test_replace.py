@@ -62,6 +62,7 @@ def test_layers_make_hybrids(layers, expected):
         ([4], r"layers has 4, and the model has 4 .* from -4 to 3"),
         ([-5], r"layers has -5"),
         ([], r"layers is empty"),
+        (slice(4, None), r"slice\(4, None, None\) chooses none of 4 attention modules"),
         ("blocks.*", r"'blocks\.\*' chooses none of 0\.self_attn, 1\.self_attn"),
         (lambda _: False, r"the function chooses none"),
         ([True], r"layers must be None, indices, .* Got \[True\]"),
