@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 from convert.foreign import stir
 from torch import nn
+from torch.nn.attention.flex_attention import flex_attention
 
 import flashpoint
 from flashpoint import (
@@ -237,6 +238,13 @@ class ByChildAttention(nn.Module):
         return self.normalize(x @ x.mT) @ x
 
 
+class ByFlex(nn.Module):
+    """PyTorch's other function for attention."""
+
+    def forward(self, x):
+        return flex_attention(x, x, x)
+
+
 class Derived(nn.MultiheadAttention):
     """May compute something else than its base."""
 
@@ -278,7 +286,7 @@ class ChannelAttention(nn.Module):
 UNKNOWN = [SelfAttention, Block, ByHand, ByMethod, OneHead, ByFunctionAttention, ByChildAttention]
 
 
-@pytest.mark.parametrize("kind", [*UNKNOWN, Derived])
+@pytest.mark.parametrize("kind", [*UNKNOWN, ByFlex, Derived])
 def test_unknown_attention_is_refused_and_can_be_left_out(kind):
     model = nn.Sequential(make(1), kind())
     pattern = rf"^1 cannot be replaced: .*{kind.__name__} is not known here\. Nothing was changed"
@@ -287,6 +295,18 @@ def test_unknown_attention_is_refused_and_can_be_left_out(kind):
     assert not any(isinstance(x, Substitute) for x in model.modules())
     report = replace_attention(model, layers=lambda name: name.startswith("0."))
     assert "is not known here" in report.left["1"]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_attention_in_torchscript_is_refused():
+    traced = torch.jit.trace(ByChildAttention(), torch.randn(1, 3, 32))
+    pattern = (
+        r"^1 cannot be replaced: ByChildAttention is TorchScript.* before torch\.jit\. Nothing"
+    )
+    with pytest.raises(UnsupportedError, match=pattern):
+        replace_attention(nn.Sequential(make(1), traced))
+    plain = torch.jit.trace(nn.Linear(32, 32), torch.randn(1, 32))
+    assert len(replace_attention(nn.Sequential(make(1), plain)).replaced) == 1
 
 
 def test_more_unknown_ones_are_counted():

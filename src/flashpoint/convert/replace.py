@@ -14,6 +14,7 @@ from types import CodeType, FunctionType
 from typing import Any
 
 from torch import nn
+from torch.jit import ScriptModule
 
 from flashpoint.convert.choice import Layers, choose
 from flashpoint.convert.sites import CHILD, Found, Site, original_class, path_of
@@ -29,7 +30,13 @@ _FINDERS = (
     ("transformers", "flashpoint.convert.transformers.sites"),
 )
 _HEADS = ("num_heads", "n_heads", "num_attention_heads", "n_head", "nhead", "heads", "nh")
-_FUNCTIONS = ("scaled_dot_product_attention", "multi_head_attention_forward")
+_FUNCTIONS = (
+    "scaled_dot_product_attention",
+    "multi_head_attention_forward",
+    "flex_attention",
+    "flash_attn_func",
+    "memory_efficient_attention",
+)
 _PROJECTIONS = ("qkv", "q", "kv", "q_proj", "k_proj", "query", "to_q", "to_qkv", "in_proj_weight")
 
 
@@ -90,17 +97,19 @@ def replace_attention(
 ) -> ReplaceReport:
     """Let the attention modules of a model compute another attention, in place.
 
-    Served are timm's and PyTorch's own modules. Parameters, the keys of the state dict, hooks and
-    optimizers stay as they are; a spec that learns something adds parameters to each module. With
-    "softmax" the model computes what it did. Everything is checked before anything is changed.
+    Served are modules of timm, torch.nn and transformers. Parameters, the keys of the state dict,
+    hooks and optimizers stay as they are; a spec that learns something adds parameters to each
+    module. With "softmax" the model computes what it did. Everything is checked before anything is
+    changed.
 
-    A module is taken for attention if it calls PyTorch's functions for it, or has two of these: a
+    A module is taken for attention if it calls a known function for it, or has two of these: a
     softmax; heads, or projections of q and k; "attention" or "attn" in its class's name. Methods
     and functions that its forward calls are looked through. A module that only holds attention is
     not meant. One whose exact class is not known is refused by name.
 
     Args:
-        model: of timm, torch.nn, or anything that holds their modules.
+        model: of timm, torch.nn, transformers, or anything that holds their modules. Of the last,
+            replaced ones ignore ``set_attn_implementation`` until ``restore_attention``.
         attention: the mathematics: a word as "relu" or "relu4/sum", or an ``AttentionSpec``.
             Calling again with another one changes it.
         layers: which modules; the others keep what they compute. None: all. A sequence of indices
@@ -207,6 +216,10 @@ def _holders(name: str) -> Iterator[str]:
 
 def _reason(module: nn.Module) -> str:
     """Why an attention that no finder knows is not replaced."""
+    if isinstance(module, ScriptModule):
+        return (
+            f"{module.original_name} is TorchScript, which cannot change. Replace before torch.jit"
+        )
     kind = path_of(original_class(module))
     if isinstance(module, PointwiseTerms):
         return f"{kind} has its attention from create_model(name, attention='relu4/sum')"
@@ -216,13 +229,16 @@ def _reason(module: nn.Module) -> str:
 def _looks_like_attention(module: nn.Module) -> bool:
     if isinstance(module, Substitute):
         return False
+    if isinstance(module, ScriptModule):  # has no Python to look into
+        return _is_named_so(module)
     return (_is_named_so(module) and _has_parts(module)) or _computes_attention(module)
 
 
 def _is_named_so(module: nn.Module) -> bool:
     """Whether its class, or one that this derives from, has the word in its name."""
-    names = [kind.__name__.lower() for kind in original_class(module).__mro__]
-    return any("attention" in name or "attn" in name for name in names)
+    kinds = [kind.__name__ for kind in original_class(module).__mro__]
+    names = [str(module.original_name)] if isinstance(module, ScriptModule) else kinds
+    return any("attention" in name.lower() or "attn" in name.lower() for name in names)
 
 
 def _computes_attention(module: nn.Module) -> bool:
@@ -239,7 +255,7 @@ def _words_of(kind: type[nn.Module]) -> frozenset[str]:
     """Names in the code of forward, and of the methods and functions that are called there."""
     words: set[str] = set()
     seen: set[CodeType] = set()
-    waiting: list[Any] = [kind.forward]
+    waiting: list[Any] = [getattr(kind, "forward", None)]
     while waiting:
         function = inspect.unwrap(waiting.pop())
         if not isinstance(function, FunctionType) or function.__code__ in seen:
