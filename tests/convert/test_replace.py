@@ -78,6 +78,14 @@ def test_layers_that_fit_nothing_are_refused(layers, message):
     assert words(model) == ["own"] * 4
 
 
+def test_failure_at_a_later_module_changes_none():
+    model = make(2)
+    model[1].self_attn.num_heads = None
+    with pytest.raises(TypeError):
+        replace_attention(model)
+    assert not any(isinstance(x, Substitute) for x in model.modules())
+
+
 def test_second_replacement_wins_where_it_applies():
     model = make(3)
     replace_attention(model, "relu")

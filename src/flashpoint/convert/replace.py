@@ -147,8 +147,9 @@ def replace_attention(
     if spec.activation != SOFTMAX:
         _refuse_dropout(sites)
     num_parameters = _count(model) - sum(_count(site.substitute) for site in found.sites)
-    for site in sites:
-        site.install(_substitute_for(site, spec))
+    substitutes = [_substitute_for(site, spec) for site in sites]  # if one fails, none is put in
+    for site, substitute in zip(sites, substitutes, strict=True):
+        site.install(substitute)
     return _report(found, sites, spec, num_parameters)
 
 
