@@ -253,6 +253,24 @@ class ByFlex(nn.Module):
         return flex_attention(x, x, x)
 
 
+class ByInnerFunction(nn.Module):
+    """Attention in a function that forward defines, as for checkpoints."""
+
+    def forward(self, x):
+        return (lambda y: F.scaled_dot_product_attention(y, y, y))(x)
+
+
+class ByStoredFunction(nn.Module):
+    """Attention in a function that the module was given."""
+
+    def __init__(self):
+        super().__init__()
+        self.function = F.scaled_dot_product_attention
+
+    def forward(self, x):
+        return self.function(x, x, x)
+
+
 class Derived(nn.MultiheadAttention):
     """May compute something else than its base."""
 
@@ -294,7 +312,7 @@ class ChannelAttention(nn.Module):
 UNKNOWN = [SelfAttention, Block, ByHand, ByMethod, OneHead, ByFunctionAttention, ByChildAttention]
 
 
-@pytest.mark.parametrize("kind", [*UNKNOWN, ByFlex, Derived])
+@pytest.mark.parametrize("kind", [*UNKNOWN, ByFlex, ByInnerFunction, ByStoredFunction, Derived])
 def test_unknown_attention_is_refused_and_can_be_left_out(kind):
     model = nn.Sequential(make(1), kind())
     pattern = rf"^1 cannot be replaced: .*{kind.__name__} is not known here\. Nothing was changed"

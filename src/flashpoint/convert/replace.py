@@ -244,7 +244,8 @@ def _is_named_so(module: nn.Module) -> bool:
 
 def _computes_attention(module: nn.Module) -> bool:
     """Whether it does itself: by PyTorch's functions, or by a softmax and what q and k need."""
-    words = _words_of(original_class(module))
+    stored = {getattr(value, "__name__", "") for value in vars(module).values()}
+    words = _words_of(original_class(module)) | stored
     if not words.isdisjoint(_FUNCTIONS):
         return True
     has_softmax = "softmax" in words or any(isinstance(x, nn.Softmax) for x in module.children())
@@ -264,10 +265,19 @@ def _words_of(kind: type[nn.Module]) -> frozenset[str]:
         if seen and str(function.__module__).partition(".")[0] == "torch":
             continue  # PyTorch's own functions count by their names
         seen.add(function.__code__)
-        words.update(function.__code__.co_names)
-        for name in function.__code__.co_names:
+        names = set(_names_in(function.__code__))
+        words |= names
+        for name in names:
             waiting += [inspect.getattr_static(kind, name, None), function.__globals__.get(name)]
     return frozenset(words)
+
+
+def _names_in(code: CodeType) -> Iterator[str]:
+    """What a function looks up, and the functions that it defines."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names_in(constant)
 
 
 def _has_parts(module: nn.Module) -> bool:
