@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 from convert.foreign import stir
 from torch import nn
+from torch.nn.attention.flex_attention import flex_attention
 
 import flashpoint
 from flashpoint import (
@@ -62,6 +63,7 @@ def test_layers_make_hybrids(layers, expected):
         ([4], r"layers has 4, and the model has 4 .* from -4 to 3"),
         ([-5], r"layers has -5"),
         ([], r"layers is empty"),
+        (slice(4, None), r"slice\(4, None, None\) chooses none of 4 attention modules"),
         ("blocks.*", r"'blocks\.\*' chooses none of 0\.self_attn, 1\.self_attn"),
         (lambda _: False, r"the function chooses none"),
         ([True], r"layers must be None, indices, .* Got \[True\]"),
@@ -74,6 +76,14 @@ def test_layers_that_fit_nothing_are_refused(layers, message):
     with pytest.raises(InputError, match=message):
         replace_attention(model, layers=layers)
     assert words(model) == ["own"] * 4
+
+
+def test_failure_at_a_later_module_changes_none():
+    model = make(2)
+    model[1].self_attn.num_heads = None
+    with pytest.raises(TypeError):
+        replace_attention(model)
+    assert not any(isinstance(x, Substitute) for x in model.modules())
 
 
 def test_second_replacement_wins_where_it_applies():
@@ -188,6 +198,86 @@ class ByHand(nn.Module):
         return (x @ x.mT).softmax(-1) @ x
 
 
+class ByMethod(nn.Module):
+    """Attention in a method that forward calls."""
+
+    heads = 2
+
+    def forward(self, x):
+        return self.weights(x) @ x
+
+    def weights(self, x):
+        return (x @ x.mT).softmax(-1)
+
+
+class OneHead(nn.Module):
+    """Attention by hand without a number of heads."""
+
+    def __init__(self):
+        super().__init__()
+        self.qkv = nn.Linear(32, 96)
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).chunk(3, -1)
+        return (q @ k.mT).softmax(-1) @ v
+
+
+def attend_by_hand(q, k, v):
+    return (q @ k.mT).softmax(-1) @ v
+
+
+class ByFunctionAttention(nn.Module):
+    """Attention in a function, with other names for heads and projections."""
+
+    h = 2
+
+    def forward(self, x):
+        return attend_by_hand(x, x, x)
+
+
+class ByChildAttention(nn.Module):
+    """Softmax as a module."""
+
+    def __init__(self):
+        super().__init__()
+        self.normalize = nn.Softmax(-1)
+
+    def forward(self, x):
+        return self.normalize(x @ x.mT) @ x
+
+
+class ByFlex(nn.Module):
+    """PyTorch's other function for attention."""
+
+    def forward(self, x):
+        return flex_attention(x, x, x)
+
+
+class ByInnerFunction(nn.Module):
+    """Attention in a function that forward defines, as for checkpoints."""
+
+    def forward(self, x):
+        return (lambda y: F.scaled_dot_product_attention(y, y, y))(x)
+
+
+class ByStoredFunction(nn.Module):
+    """Attention in a function that the module was given."""
+
+    def __init__(self):
+        super().__init__()
+        self.function = F.scaled_dot_product_attention
+
+    def forward(self, x):
+        return self.function(x, x, x)
+
+
+class Derived(nn.MultiheadAttention):
+    """May compute something else than its base."""
+
+    def __init__(self):
+        super().__init__(32, 4)
+
+
 class AttentionBlock(nn.Module):
     """Holds attention, and computes none of its own."""
 
@@ -201,6 +291,17 @@ class AttentionBlock(nn.Module):
         return self.attn(x, x, x)[0]
 
 
+class Classifier(nn.Module):
+    """Its heads give probabilities of classes."""
+
+    def __init__(self):
+        super().__init__()
+        self.heads = nn.ModuleList([nn.Linear(32, 32)])
+
+    def forward(self, x):
+        return self.heads[0](x).softmax(-1)
+
+
 class ChannelAttention(nn.Module):
     """Attention by name alone: it has neither heads nor projections."""
 
@@ -208,7 +309,10 @@ class ChannelAttention(nn.Module):
         return x.sigmoid() * x
 
 
-@pytest.mark.parametrize("kind", [SelfAttention, Block, ByHand])
+UNKNOWN = [SelfAttention, Block, ByHand, ByMethod, OneHead, ByFunctionAttention, ByChildAttention]
+
+
+@pytest.mark.parametrize("kind", [*UNKNOWN, ByFlex, ByInnerFunction, ByStoredFunction, Derived])
 def test_unknown_attention_is_refused_and_can_be_left_out(kind):
     model = nn.Sequential(make(1), kind())
     pattern = rf"^1 cannot be replaced: .*{kind.__name__} is not known here\. Nothing was changed"
@@ -219,13 +323,26 @@ def test_unknown_attention_is_refused_and_can_be_left_out(kind):
     assert "is not known here" in report.left["1"]
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_attention_in_torchscript_is_refused():
+    traced = torch.jit.trace(ByChildAttention(), torch.randn(1, 3, 32))
+    pattern = (
+        r"^1 cannot be replaced: ByChildAttention is TorchScript.* before torch\.jit\. Nothing"
+    )
+    with pytest.raises(UnsupportedError, match=pattern):
+        replace_attention(nn.Sequential(make(1), traced))
+    plain = torch.jit.trace(nn.Linear(32, 32), torch.randn(1, 32))
+    assert len(replace_attention(nn.Sequential(make(1), plain)).replaced) == 1
+
+
 def test_more_unknown_ones_are_counted():
     with pytest.raises(UnsupportedError, match=r"^0 and 2 more cannot be replaced"):
         replace_attention(nn.Sequential(ByHand(), ByHand(), SelfAttention()))
 
 
 def test_holders_and_other_things_are_not_attention():
-    report = replace_attention(nn.Sequential(AttentionBlock(), ChannelAttention()), "relu")
+    model = nn.Sequential(AttentionBlock(), ChannelAttention(), Classifier())
+    report = replace_attention(model, "relu")
     assert [entry.name for entry in report.replaced] == ["0.attn"]
     assert not report.left
 
@@ -244,6 +361,11 @@ def test_module_in_two_places_is_one():
     layer = nn.MultiheadAttention(32, 4)
     report = replace_attention(nn.Sequential(layer, layer))
     assert len(report.replaced) == 1
+
+
+def test_model_that_drops_weights_itself_is_named():
+    with pytest.raises(UnsupportedError, match=r"^the model itself drops 0\.1 of"):
+        replace_attention(nn.MultiheadAttention(32, 4, dropout=0.1))
 
 
 @pytest.mark.parametrize("name", ["vit", "reluformer_tiny"])

@@ -129,6 +129,9 @@ def test_manual_attention_is_switched_to_the_served_way(timm):
     expected = model(images())
     replace_attention(model, SOFTMAX["exp"])
     close(model(images()), expected, 1e-5)
+    with pytest.raises(UnsupportedError, match=r"^fused_attn=False asks .*restore_attention"):
+        model.blocks[0].attn.fused_attn = False
+    model.blocks[0].attn.fused_attn = True
     restore_attention(model)
     assert torch.equal(model(images()), expected)
     assert not model.blocks[0].attn.fused_attn

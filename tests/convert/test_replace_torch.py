@@ -101,6 +101,42 @@ def test_unbatched_input_stays_unbatched():
     close(got[1], expected[1], 1e-5)
 
 
+@pytest.mark.parametrize(
+    ("mask", "said"),
+    [
+        (
+            {"key_padding_mask": torch.zeros(7, 2, dtype=torch.bool)},
+            r"\[7, 2\], expected \[2, 7\]",
+        ),
+        ({"key_padding_mask": torch.zeros(1, 7)}, r"\[1, 7\], expected \[2, 7\]"),
+        ({"key_padding_mask": torch.zeros(14)}, r"\[14\], expected \[2, 7\]"),
+        (
+            {"key_padding_mask": torch.zeros(2, 7).byte()},
+            "is uint8, expected bool",
+        ),
+        ({"attn_mask": torch.zeros(5, 7).long()}, "is int64, expected bool"),
+        ({"attn_mask": torch.zeros(7, 5)}, r"\[7, 5\], expected \[5, 7\] or \[8, 5, 7\]"),
+        ({"attn_mask": torch.zeros(1, 5, 7)}, r"\[1, 5, 7\], expected"),
+        ({"attn_mask": torch.zeros(2, 4, 5, 7)}, r"\[2, 4, 5, 7\], expected"),
+    ],
+)
+def test_masks_that_pytorch_refuses_are_refused(mask, said):
+    module = make()
+    with pytest.raises((AssertionError, RuntimeError)):
+        module(*tensors(module), **mask)
+    replace_attention(module, "relu")
+    with pytest.raises(InputError, match=said):
+        module(*tensors(module), **mask)
+
+
+@pytest.mark.parametrize("dims", [(4, 4, 4), (3, 2, 2), (1, 1, 1)])
+def test_other_numbers_of_dims_are_refused(dims):
+    module = make()
+    replace_attention(module, "relu")
+    with pytest.raises(InputError, match=r"all have 2 or all 3 dims\. Got \["):
+        module(*(torch.zeros(*(2,) * (d - 1), 32) for d in dims))
+
+
 def test_causal_hint_needs_its_mask_and_equals_it():
     module = make()
     replace_attention(module, "relu")

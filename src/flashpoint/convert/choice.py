@@ -22,7 +22,10 @@ def choose(names: Sequence[str], layers: Layers) -> tuple[list[int], Callable[[s
     if layers is None:
         return list(range(len(names))), lambda _: False
     if isinstance(layers, slice):
-        return list(range(len(names))[layers]), lambda _: True
+        chosen = list(range(len(names))[layers])
+        if names and not chosen:
+            raise InputError(f"layers: {layers} chooses none of {len(names)} attention modules.")
+        return chosen, lambda _: True
     if isinstance(layers, str):
         return _choose_by_name(names, lambda name: fnmatchcase(name, layers), repr(layers))
     if callable(layers):

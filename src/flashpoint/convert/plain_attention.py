@@ -80,7 +80,7 @@ def _attend(
     sums = weights.sum(-1, keepdim=True)
     power = _power(k.shape[2], visible, terms, dtype)
     o = weights @ v
-    if terms.by_sum:
+    if terms.normalize == "sum":
         o = _divide(o, sums + terms.floor * power, terms)
     elif not (isinstance(power, float) and terms.gain * power == 1.0):
         o = o * (terms.gain * power)

@@ -4,12 +4,17 @@ Each library's modules are found by a module of their own; here is what all shar
 are meant, what is refused, and the report.
 """
 
+import functools
+import inspect
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import import_module
+from types import CodeType, FunctionType
+from typing import Any
 
 from torch import Tensor, nn
+from torch.jit import ScriptModule
 
 from flashpoint.convert.calibrate import Batches, calibrated_spec, fit_numbers, take_numbers
 from flashpoint.convert.choice import Layers, choose
@@ -27,6 +32,13 @@ _FINDERS = (
     ("transformers", "flashpoint.convert.transformers.sites"),
 )
 _HEADS = ("num_heads", "n_heads", "num_attention_heads", "n_head", "nhead", "heads", "nh")
+_FUNCTIONS = (
+    "scaled_dot_product_attention",
+    "multi_head_attention_forward",
+    "flex_attention",
+    "flash_attn_func",
+    "memory_efficient_attention",
+)
 _PROJECTIONS = ("qkv", "q", "kv", "q_proj", "k_proj", "query", "to_q", "to_qkv", "in_proj_weight")
 
 
@@ -100,17 +112,19 @@ def replace_attention(
 ) -> ReplaceReport:
     """Let the attention modules of a model compute another attention, in place.
 
-    Served are timm's and PyTorch's own modules. Parameters, the keys of the state dict, hooks and
-    optimizers stay as they are; a spec that learns something adds parameters to each module. With
-    "softmax" the model computes what it did. Everything is checked before anything is changed.
+    Served are modules of timm, torch.nn and transformers. Parameters, the keys of the state dict,
+    hooks and optimizers stay as they are; a spec that learns something adds parameters to each
+    module. With "softmax" the model computes what it did. Everything is checked before anything is
+    changed.
 
-    A module is taken for attention if its forward calls scaled_dot_product_attention, or has heads
-    and calls softmax, or if its class has "attention" or "attn" in its name and it has heads or
-    projections of q and k; not if it only holds such modules. One whose exact class is not known
-    is refused by name.
+    A module is taken for attention if it calls a known function for it, or has two of these: a
+    softmax; heads, or projections of q and k; "attention" or "attn" in its class's name. Methods
+    and functions that its forward calls are looked through. A module that only holds attention is
+    not meant. One whose exact class is not known is refused by name.
 
     Args:
-        model: of timm, torch.nn, or anything that holds their modules.
+        model: of timm, torch.nn, transformers, or anything that holds their modules. Of the last,
+            replaced ones ignore ``set_attn_implementation`` until ``restore_attention``.
         attention: the mathematics: a word as "relu" or "relu4/sum", or an ``AttentionSpec``.
             Calling again with another one changes it.
         layers: which modules; the others keep what they compute. None: all. A sequence of indices
@@ -172,7 +186,9 @@ def restore_attention(model: nn.Module) -> int:
     replaced = [site for site in found.sites if site.substitute is not None]
     for name, why in found.left.items():
         if isinstance(getattr(model.get_submodule(name), CHILD, None), Substitute):
-            raise UnsupportedError(f"{name} cannot be restored: {why}. Nothing was changed.")
+            raise UnsupportedError(
+                f"{name or 'the model itself'} cannot be restored: {why}. Nothing was changed."
+            )
     for site in replaced:
         site.restore()
     return len(replaced)
@@ -221,6 +237,10 @@ def _holders(name: str) -> Iterator[str]:
 
 def _reason(module: nn.Module) -> str:
     """Why an attention that no finder knows is not replaced."""
+    if isinstance(module, ScriptModule):
+        return (
+            f"{module.original_name} is TorchScript, which cannot change. Replace before torch.jit"
+        )
     kind = path_of(original_class(module))
     if isinstance(module, PointwiseTerms):
         return f"{kind} has its attention from create_model(name, attention='relu4/sum')"
@@ -230,21 +250,60 @@ def _reason(module: nn.Module) -> str:
 def _looks_like_attention(module: nn.Module) -> bool:
     if isinstance(module, Substitute):
         return False
-    word = original_class(module).__name__.lower()
-    is_named = "attention" in word or "attn" in word
-    return (is_named and _has(module, *_HEADS, *_PROJECTIONS)) or _computes_attention(module)
+    if isinstance(module, ScriptModule):  # has no Python to look into
+        return _is_named_so(module)
+    return (_is_named_so(module) and _has_parts(module)) or _computes_attention(module)
+
+
+def _is_named_so(module: nn.Module) -> bool:
+    """Whether its class, or one that this derives from, has the word in its name."""
+    kinds = [kind.__name__ for kind in original_class(module).__mro__]
+    names = [str(module.original_name)] if isinstance(module, ScriptModule) else kinds
+    return any("attention" in name.lower() or "attn" in name.lower() for name in names)
 
 
 def _computes_attention(module: nn.Module) -> bool:
-    """Whether its own forward does: by SDPA, or with heads and a softmax."""
-    code = getattr(original_class(module).forward, "__code__", None)
-    words = () if code is None else code.co_names
-    by_hand = "softmax" in words and _has(module, *_HEADS)
-    return by_hand or "scaled_dot_product_attention" in words
+    """Whether it does itself: by PyTorch's functions, or by a softmax and what q and k need."""
+    stored = {getattr(value, "__name__", "") for value in vars(module).values()}
+    words = _words_of(original_class(module)) | stored
+    if not words.isdisjoint(_FUNCTIONS):
+        return True
+    has_softmax = "softmax" in words or any(isinstance(x, nn.Softmax) for x in module.children())
+    return has_softmax and (_has_parts(module) or _is_named_so(module))
 
 
-def _has(module: nn.Module, *names: str) -> bool:
-    return any(hasattr(module, name) for name in names)
+@functools.cache
+def _words_of(kind: type[nn.Module]) -> frozenset[str]:
+    """Names in the code of forward, and of the methods and functions that are called there."""
+    words: set[str] = set()
+    seen: set[CodeType] = set()
+    waiting: list[Any] = [getattr(kind, "forward", None)]
+    while waiting:
+        function = inspect.unwrap(waiting.pop())
+        if not isinstance(function, FunctionType) or function.__code__ in seen:
+            continue
+        if seen and str(function.__module__).partition(".")[0] == "torch":
+            continue  # PyTorch's own functions count by their names
+        seen.add(function.__code__)
+        names = set(_names_in(function.__code__))
+        words |= names
+        for name in names:
+            waiting += [inspect.getattr_static(kind, name, None), function.__globals__.get(name)]
+    return frozenset(words)
+
+
+def _names_in(code: CodeType) -> Iterator[str]:
+    """What a function looks up, and the functions that it defines."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names_in(constant)
+
+
+def _has_parts(module: nn.Module) -> bool:
+    """Whether it has a number of heads, or projections of q and k."""
+    has_heads = any(isinstance(getattr(module, name, None), int) for name in _HEADS)
+    return has_heads or any(hasattr(module, name) for name in _PROJECTIONS)
 
 
 def _refuse(refused: Mapping[str, str]) -> None:
@@ -262,9 +321,9 @@ def _refuse_dropout(sites: list[Site]) -> None:
     for site in sites:
         if site.module.training and site.dropout > 0:
             raise UnsupportedError(
-                f"{site.name} drops {site.dropout:g} of its weights in training, and pointwise "
-                f"attention keeps no weights to drop. Nothing was changed. To train, "
-                f"{site.dropout_advice}; otherwise call model.eval() first."
+                f"{site.name or 'the model itself'} drops {site.dropout:g} of its weights in "
+                "training, and pointwise attention keeps no weights to drop. Nothing was changed. "
+                f"To train, {site.dropout_advice}; otherwise call model.eval() first."
             )
 
 

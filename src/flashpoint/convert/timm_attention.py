@@ -47,6 +47,14 @@ class TimmAttention(Served):
         """True: the way by SDPA is the one that can be changed."""
         return True
 
+    @fused_attn.setter
+    def fused_attn(self, value: bool) -> None:
+        if not value:
+            raise UnsupportedError(
+                "fused_attn=False asks timm for softmax weights, which a replaced module does not "
+                "compute. Call flashpoint.restore_attention(model) first."
+            )
+
     def forward(self, *args: Any, **options: Any) -> Tensor:
         """As the original class, but for its call of SDPA."""
         calls: list[torch.Size] = []

@@ -8,6 +8,8 @@ put zeros.
 Shapes: B batch, H heads, Lq queries, Lk keys, E width.
 """
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -58,7 +60,7 @@ class TorchAttention(Served, nn.MultiheadAttention):
                 "replaced attention takes no nested tensors. Pass padded ones and a "
                 "key_padding_mask."
             )
-        is_batched = query.dim() == 3
+        is_batched = _is_batched(query, key, value)
         q, k, v = self._project(query, key, value, is_batched)
         if is_causal and attn_mask is None:
             raise InputError("is_causal=True is a hint about attn_mask. Pass attn_mask too.")
@@ -190,17 +192,41 @@ def _join_masks(
 ) -> Tensor | None:
     """Both as one mask of SDPA's, where True may look, or as one that is added."""
     masks: list[Tensor] = []
-    if attn_mask is not None:  # [Lq, Lk] or [B * H, Lq, Lk]
-        dims = (*q.shape[:3], k.shape[2])
+    (batch, heads, num_queries), num_keys = q.shape[:3], k.shape[2]
+    if attn_mask is not None:
+        shapes = ([num_queries, num_keys], [batch * heads, num_queries, num_keys])
+        _check_mask("attn_mask", attn_mask, shapes)
+        dims = (batch, heads, num_queries, num_keys)
         masks.append(attn_mask if attn_mask.dim() == 2 else attn_mask.view(dims))
-    if key_padding_mask is not None:  # [B, Lk], or [Lk] without a batch
-        masks.append(key_padding_mask.view(-1, 1, 1, k.shape[2]))
+    if key_padding_mask is not None:
+        shapes = ([num_keys],) if batch == 1 and key_padding_mask.dim() == 1 else ()
+        _check_mask("key_padding_mask", key_padding_mask, (*shapes, [batch, num_keys]))
+        masks.append(key_padding_mask.view(-1, 1, 1, num_keys))
     if not masks:
         return None
     if all(mask.dtype == torch.bool for mask in masks):  # True hides
         return ~masks[0] if len(masks) == 1 else ~(masks[0] | masks[1])
     added = [_added(mask, q.dtype) for mask in masks]
     return added[0] if len(added) == 1 else added[0] + added[1]
+
+
+def _check_mask(name: str, mask: Tensor, shapes: Sequence[list[int]]) -> None:
+    """Refuse what torch.nn refuses: a turned or an integer mask would be taken for another."""
+    if mask.dtype != torch.bool and not mask.is_floating_point():
+        dtype = str(mask.dtype).removeprefix("torch.")
+        raise InputError(f"{name} is {dtype}, expected bool (True hides) or floating (added).")
+    if list(mask.shape) not in shapes:
+        expected = " or ".join(str(shape) for shape in shapes)
+        raise InputError(f"{name} has shape {list(mask.shape)}, expected {expected}.")
+
+
+def _is_batched(query: Tensor, key: Tensor, value: Tensor) -> bool:
+    """Whether tensors are [B, L, E] or, without batch_first, [L, B, E]; else all are [L, E]."""
+    dims = {x.dim() for x in (query, key, value)}
+    if dims not in ({2}, {3}):
+        shapes = ", ".join(str(list(x.shape)) for x in (query, key, value))
+        raise InputError(f"query, key and value must all have 2 or all 3 dims. Got {shapes}.")
+    return dims == {3}
 
 
 def _added(mask: Tensor, dtype: torch.dtype) -> Tensor:

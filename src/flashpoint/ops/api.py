@@ -370,7 +370,7 @@ def attention_varlen(
 
 def _attend(form: str, chosen: str, return_sums: ReturnSums, *inputs: Any) -> Any:
     """The call by a registered operator, which gives sums where they are asked for or divide."""
-    if not (return_sums or inputs[-1].by_sum):
+    if not (return_sums or inputs[-1].normalize == "sum"):
         return operator_for(form, chosen, inputs[0], with_sums=False)(*inputs)
     o, sums = operator_for(form, chosen, inputs[0], with_sums=True)(*inputs)
     return _results(o, sums, return_sums)

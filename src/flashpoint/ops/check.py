@@ -231,10 +231,11 @@ def check_sign(mask: Tensor | None, terms: Terms) -> None:
 
     On a GPU values are not read.
     """
-    if mask is None or mask.dtype == torch.bool or not (terms.by_sum or terms.logs):
+    if mask is None or mask.dtype == torch.bool or not (terms.normalize == "sum" or terms.logs):
         return
     if mask.numel() and is_readable(mask) and (least := mask.detach().min().item()) < 0:
-        why = "normalize='sum' divides by sums" if terms.by_sum else "'logs' takes logarithms"
+        divides = terms.normalize == "sum"
+        why = "normalize='sum' divides by sums" if divides else "'logs' takes logarithms"
         raise InputError(
             f"mask has {least:g}, and {why} of weights that it multiplies. Pass numbers from 0 on."
         )

@@ -212,7 +212,7 @@ class Operator:
     def _divides(self, others: tuple[Any, ...]) -> bool:
         """True where the result is one of sums; the terms are one or field by field."""
         terms = others[-1] if isinstance(others[-1], Terms) else Terms(*others[-_NUM_TERMS:])
-        return terms.by_sum
+        return terms.normalize == "sum"
 
     def grads_and_tensors(self, ctx: Any, grads: tuple[Any, ...]) -> list[Any]:
         """What backward begins with: gradients of the results, results kept, the inputs."""
@@ -232,7 +232,7 @@ class Operator:
 
     def _run_flat(self, *inputs: Any) -> Any:
         gathered = self.form.gather(inputs)
-        if not self.has_sums and (gathered[-1].by_sum or gathered[-1].logs):
+        if not self.has_sums and (gathered[-1].normalize == "sum" or gathered[-1].logs):
             raise UnsupportedError(
                 f"{self.op} gives no sums and divides by none. Call {self.op}_sums."
             )

@@ -123,7 +123,7 @@ def _attend(
     n = num_keys if terms.length == "keys" else visible.sum(-1, keepdim=True)
     power = normalizer(n, terms.alpha, dtype)
     sums = weights.sum(-1, keepdim=True)
-    if terms.by_sum:
+    if terms.normalize == "sum":
         divisor = sums + terms.floor * power
         nothing = divisor == 0  # a row of zeros without a floor
         o = ((weights @ v) / divisor.masked_fill(nothing, 1)).masked_fill(nothing, 0)

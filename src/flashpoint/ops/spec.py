@@ -185,6 +185,8 @@ class Terms(NamedTuple):
         floor: of "sum". There alpha is -1, which makes floor * n_i ** -alpha of it; or 0, where a
             length given as a number is in the floor already.
         logs: whether rows' sums of weights come with those of w_ij log w_ij, as [2, ...].
+
+    It has no properties: torch 2.9 does not compile those of a named tuple.
     """
 
     activation: str = "relu"
@@ -198,11 +200,6 @@ class Terms(NamedTuple):
     normalize: str = "length"
     floor: float = 0.0
     logs: bool = False
-
-    @property
-    def by_sum(self) -> bool:
-        """True where weights are divided by their sum."""
-        return self.normalize == "sum"
 
     def scale_for(self, head_dim: int) -> float:
         """The factor on the scores, with the default filled in."""

@@ -145,6 +145,17 @@ def test_attention_of_unknown_kinds_is_left(transformers):
         assert "MobileViTSelfAttention does not compute by transformers' Att" in reason
 
 
+def test_models_that_ask_for_no_name_are_told_by_find(transformers):
+    """transformers takes the name for them too, and they compute softmax."""
+    sizes = {"vocab_size": 16, "hidden_size": 32, "n_head": 4, "n_layer": 1}
+    config = transformers.BloomConfig(**sizes)
+    model = transformers.AutoModel.from_config(config, attn_implementation=register("relu"))
+    assert model.config._attn_implementation == "pointwise_relu"
+    found = find(model)
+    assert list(found.left) == ["h.0.self_attention"]
+    assert not found.sites
+
+
 def test_nothing_is_found_where_nothing_is():
     found = find(nn.Sequential(nn.Linear(2, 2), nn.ReLU()))
     assert not found.sites

@@ -28,7 +28,9 @@ def register(attention: AnySpec | None = None, name: str | None = None) -> str |
 
     The name then works in ``from_pretrained``, ``from_config``, a config and
     ``model.set_attn_implementation``. transformers does not store it with a model: register in
-    every process, and name it again when a model is loaded.
+    every process, and name it again when a model is loaded. Models that never ask for a function
+    by name, as Bloom and MPNet, are given the name all the same and go on with softmax:
+    ``find(model).left`` lists such modules, and ``flashpoint.replace_attention`` refuses them.
 
     Args:
         attention: a spec, its word, or nothing: all words, as ``pointwise_relu`` for "relu" and

@@ -79,7 +79,7 @@ def forward_sums(
             rows, total = _attend_rows(q, k, v, tiles, group, i0, i1, with_sums=True)
             assert total is not None
             total = total.mul_(tiles.moved).view(*target.shape[:3], -1)
-            if terms.by_sum:
+            if terms.normalize == "sum":
                 factor = tiles.divide(total[..., :1], group, i0, i1)
             else:
                 factor = tiles.normalizer(group, i0, i1)

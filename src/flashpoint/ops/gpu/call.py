@@ -358,7 +358,7 @@ class Call(NamedTuple):
             "MASK": _mask_kind(self.mask),
             "NORMALIZER": made.word,
             "POWER": made.power,
-            "BY_SUM": terms.by_sum,
+            "BY_SUM": terms.normalize == "sum",
             "LOGS": terms.logs,
             "SHRINKS": self.shrinks_weights,
             "WIDE": self.is_wide,

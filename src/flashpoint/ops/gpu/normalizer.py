@@ -46,7 +46,7 @@ class Normalizer(NamedTuple):
     def of(cls, call: "Call") -> "Normalizer":
         """That of a call."""
         terms = call.terms
-        gain = terms.floor / call.moved if terms.by_sum else terms.gain * call.moved
+        gain = terms.floor / call.moved if terms.normalize == "sum" else terms.gain * call.moved
         if terms.alpha == 0.0:
             return cls("constant", gain)
         has_bool_mask = call.mask is not None and call.mask.dtype == torch.uint8
