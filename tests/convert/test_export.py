@@ -15,6 +15,7 @@ import flashpoint
 from flashpoint.convert import export, export_onnx, export_program, export_pt2
 from flashpoint.convert.export import ExportError
 from flashpoint.errors import InputError, UnsupportedError
+from flashpoint.layers import Attention
 from flashpoint.ops.spec import BUILTIN
 
 MASKED = {
@@ -166,6 +167,17 @@ def test_length_is_no_constant_of_the_program(attention):
     source, lengths = torch.randint(50, (3, 15)), torch.tensor([15, 1, 9])
     got = export_program(model).module()(source, lengths)
     assert_same(got, model.encode(source, lengths))
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # inside torch.export
+@pytest.mark.parametrize("length", ["visible", "keys"])
+def test_length_is_no_constant_where_all_keys_are_seen(length):
+    spec = {"activation": "sigmoid", "alpha": 0, "bias": "-log_length", "length": length}
+    layer = Attention(8, 2, spec)
+    program = export_program(layer, torch.randn(2, 5, 8), dynamic_shapes=({1: "length"},))
+    for tokens in (1, 9):
+        x = torch.randn(2, tokens, 8)
+        assert_same(program.module()(x), layer(x))
 
 
 @pytest.mark.slow

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from flashpoint.errors import InputError
-from flashpoint.ops.check import check_key_lengths
+from flashpoint.layers.visibility import check_key_lengths
 from flashpoint.shapes import Float, Int
 
 

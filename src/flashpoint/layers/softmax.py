@@ -5,8 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from flashpoint.errors import InputError
-from flashpoint.layers.visibility import Visibility
-from flashpoint.ops.check import check_key_lengths
+from flashpoint.layers.visibility import Visibility, check_key_lengths
 from flashpoint.shapes import Bool, Float
 
 

@@ -363,15 +363,6 @@ def read_key_lengths(key_lengths: Tensor, num_keys: int) -> list[int]:
     return lengths
 
 
-def check_key_lengths(
-    key_lengths: Any, size: int, num_keys: int, device: torch.device, beside: str = "q"
-) -> None:
-    """One length for each of ``size`` samples, in range where that can be read."""
-    check_index("key_lengths", key_lengths, size, device, beside)
-    if is_readable(key_lengths):
-        read_key_lengths(key_lengths, num_keys)
-
-
 def read_cu_seqlens(
     q: Tensor, k: Tensor, cu_q: Tensor, cu_k: Tensor, longest_q: int, longest_k: int
 ) -> tuple[list[int], list[int]]:
