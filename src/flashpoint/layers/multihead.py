@@ -138,7 +138,7 @@ class MultiheadAttention(HeadMixing):
             raise InputError("is_causal=True is a hint about attn_mask. Pass attn_mask too.")
         causal = is_causal and q.shape[1] == k.shape[1]
         _check_mask_shapes(attn_mask, key_padding_mask, q, k, self.num_heads, is_batched)
-        masks = self._read_masks(None if causal else attn_mask, key_padding_mask, len(q))
+        masks = self._read_masks(None if causal else attn_mask, key_padding_mask, q.shape[0])
         q, k, v = self._project(q, k, v, is_self=query is key is value)
         o = self._finish(q, k, v, masks, causal)
         o = o if is_batched and self.batch_first else o.transpose(0, 1) if is_batched else o[0]
@@ -226,7 +226,7 @@ def _check_mask_shapes(
     is_batched: bool,
 ) -> None:
     """Refuse shapes that PyTorch refuses; some would broadcast, and hide the wrong keys."""
-    num, rows, keys = len(q), q.shape[1], k.shape[1]
+    num, rows, keys = q.shape[0], q.shape[1], k.shape[1]
     samples = [num] if is_batched else []
     allowed = {
         "attn_mask": ([rows, keys], [num * num_heads, rows, keys]),

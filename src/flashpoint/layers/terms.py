@@ -4,7 +4,7 @@ Shapes: B batch, H query heads, Lq queries.
 """
 
 import math
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -66,10 +66,10 @@ class PointwiseTerms(nn.Module):
         length = self.spec.length
         if length not in ("keys", "visible"):
             return length
-        counts = visibility.num_keys if length == "keys" else visibility.counts(rows)
+        counts: Any = visibility.num_keys if length == "keys" else visibility.counts(rows)
         if isinstance(counts, torch.SymInt) and self.spec.bias == LOG_LENGTH:
             # a logarithm of the number itself would fix an exported program's length
-            counts = torch.full((1, 1, 1, 1), counts, device=visibility.device)
+            counts = torch.full((1, 1, 1, 1), cast(Any, counts), device=visibility.device)
         if not isinstance(counts, Tensor):
             return max(counts, 1)
         return counts.clamp(min=1).to(torch.promote_types(self._dtype, torch.float32))
