@@ -68,7 +68,8 @@ def check_bounds(record: object, path: str = "") -> None:
         if (value is None and type(None) in kinds) or (isinstance(value, str) and has_words):
             continue
         numbers = {name: value}
-        if isinstance(value, tuple):
+        takes_tuple = any(typing.get_origin(kind) is tuple for kind in kinds)
+        if takes_tuple and isinstance(value, tuple):
             numbers = {f"{name}[{place}]": item for place, item in enumerate(value)}
         plain = tuple(
             check_within(f"{path}{where}", number, bounds, is_whole=int in kinds)

@@ -15,6 +15,7 @@ import flashpoint
 from flashpoint.convert import export, export_onnx, export_program, export_pt2
 from flashpoint.convert.export import ExportError
 from flashpoint.errors import InputError, UnsupportedError
+from flashpoint.layers import Attention, MultiheadAttention
 from flashpoint.ops.spec import BUILTIN
 
 MASKED = {
@@ -168,6 +169,17 @@ def test_length_is_no_constant_of_the_program(attention):
     assert_same(got, model.encode(source, lengths))
 
 
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # inside torch.export
+@pytest.mark.parametrize("length", ["visible", "keys"])
+def test_length_is_no_constant_where_all_keys_are_seen(length):
+    spec = {"activation": "sigmoid", "alpha": 0, "bias": "-log_length", "length": length}
+    layer = Attention(8, 2, spec)
+    program = export_program(layer, torch.randn(2, 5, 8), dynamic_shapes=({1: "length"},))
+    for tokens in (1, 9):
+        x = torch.randn(2, tokens, 8)
+        assert_same(program.module()(x), layer(x))
+
+
 @pytest.mark.slow
 def test_huggingface_s_vit_with_our_attention_in_onnx(tmp_path, transformers, monkeypatch):
     sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
@@ -247,6 +259,69 @@ def test_another_result_is_an_error_and_no_file(tmp_path, write):
     with pytest.raises(ExportError, match=r"differs from the model by 1\.0e\+00.*3\.0e\+00.*No f"):
         write(Twice(), tmp_path / "a.pt2", torch.ones(2, 2))
     assert not list(tmp_path.iterdir())
+
+
+class NotFinite(nn.Module):
+    """Results that are NaN, infinite and finite; traced, the finite ones are others."""
+
+    def __init__(self, factor):
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, x):
+        x = self.factor * x if torch.compiler.is_compiling() else x
+        return torch.stack([x, x.log(), x / 0.0])
+
+
+def test_results_that_are_not_finite_hide_no_difference(tmp_path):
+    x = torch.tensor([-2.0, 0.0, 3.0])
+    made = export_pt2(NotFinite(1.0), tmp_path / "a.pt2", x)
+    assert (made.max_difference, made.largest) == (0.0, 3.0)
+    with pytest.raises(ExportError, match=r"by 1\.5e\+00, where its results are up to 3\.0e\+00"):
+        export_pt2(NotFinite(1.5), tmp_path / "b.pt2", x)
+
+
+class Index(nn.Module):
+    def forward(self, x):
+        return (-x if torch.compiler.is_compiling() else x).argmax(-1)
+
+
+class Branch(nn.Module):
+    def forward(self, x):
+        return x * 2 if x.sum() > 0 else x
+
+
+def test_whole_numbers_are_compared_too(tmp_path):
+    with pytest.raises(ExportError, match="differs from the model by"):
+        export_pt2(Index(), tmp_path / "a.pt2", torch.arange(4.0))
+
+
+def test_model_that_cannot_be_traced_is_one_line():
+    for model, x, shapes in (
+        (Branch(), torch.ones(2, 3), None),
+        (nn.Linear(3, 3), torch.ones(1, 3), ({0: "batch"},)),
+    ):
+        with pytest.raises(UnsupportedError, match=r"torch\.export cannot trace") as caught:
+            export_program(model, x, dynamic_shapes=shapes)
+        assert "\n" not in str(caught.value)
+
+
+def test_dtype_that_onnxruntime_has_not_is_one_line(tmp_path):
+    with pytest.raises(UnsupportedError, match=r"no kernels.*Erf.*Export model\.float\(\)"):
+        export_onnx(nn.GELU(), tmp_path / "a.onnx", torch.ones(2, dtype=torch.float64))
+
+
+def test_multihead_attention_serves_any_batch():
+    class Self(MultiheadAttention):
+        def forward(self, x, hidden):
+            return super().forward(x, x, x, key_padding_mask=hidden, need_weights=False)[0]
+
+    layer = Self(8, 2, "relu", batch_first=True)
+    axes = ({0: "batch", 1: "length"}, {0: "batch", 1: "length"})
+    example = (torch.randn(2, 5, 8), torch.rand(2, 5) > 0.5)
+    program = export_program(layer, example, dynamic_shapes=axes)
+    inputs = torch.randn(3, 7, 8), torch.rand(3, 7) > 0.5
+    assert_same(program.module()(*inputs), layer(*inputs))
 
 
 @pytest.mark.parametrize(

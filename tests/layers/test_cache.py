@@ -142,3 +142,13 @@ def test_wrong_use_is_one_line():
     ):
         with pytest.raises(InputError, match=message):
             call()
+
+
+@pytest.mark.parametrize("word", ["relu", "softmax"])
+@pytest.mark.parametrize("lengths", [[9, 1, 1], [2.5, 1.0, 1.0], [1, 1], [-1, 1, 1]])
+def test_wrong_lengths_are_refused_and_leave_the_cache_empty(word, lengths):
+    layer, cache, x = Attention(E, H, word), KeyValueCache(), make_x().float()[:, :4]
+    for options in ({}, {"cache": cache}):
+        with pytest.raises(InputError, match="key_lengths"):
+            layer(x, causal=True, key_lengths=torch.tensor(lengths), **options)
+    assert cache.is_empty

@@ -194,3 +194,22 @@ def test_wrong_use_is_one_line():
     ):
         with pytest.raises((InputError, UnsupportedError), match=message):
             call()
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+def test_masks_of_other_shapes_are_refused_as_pytorch_does(batch_first):
+    settings = {"batch_first": batch_first}
+    x = torch.randn((N, L, E) if batch_first else (L, N, E))
+    hides_nothing = torch.zeros(L, N, dtype=torch.bool)  # [S, N], where [N, S] is meant
+    wrong = (
+        {"key_padding_mask": hides_nothing},
+        {"attn_mask": torch.zeros(1, L)},
+        {"attn_mask": torch.zeros(N, L, L)},
+        {"attn_mask": torch.zeros(N, 1, L, L)},
+    )
+    for options in wrong:
+        (name,) = options
+        with pytest.raises((AssertionError, RuntimeError)):
+            nn.MultiheadAttention(E, H, **settings)(x, x, x, **options)
+        with pytest.raises(InputError, match=f"{name} has shape .* expected"):
+            MultiheadAttention(E, H, "relu", **settings)(x, x, x, **options)

@@ -9,6 +9,8 @@ import torch
 
 import flashpoint
 from flashpoint.errors import InputError, UnsupportedError
+from flashpoint.layers import Attention
+from flashpoint.models import pretrained
 from flashpoint.models.reluformer import ReLUFormer
 from flashpoint.models.vit import ViT
 
@@ -169,3 +171,66 @@ def test_files_of_others_stay_as_they_are(folder, tmp_path):
     with pytest.raises(InputError, match=r"has README\.md and no model of Flashpoint's"):
         make_vit().save_pretrained(tmp_path)
     assert [file.name for file in tmp_path.iterdir() if file.is_file()] == ["README.md"]
+
+
+def test_model_that_its_config_does_not_say_is_not_saved(tmp_path):
+    pooled, pruned, changed = make_vit(), make_vit(), make_vit()
+    pooled.reset_classifier(3, "")
+    pruned.prune_intermediate_layers(1, prune_norm=True, prune_head=False)
+    changed.blocks[0].attn = Attention(16, 2, "relu", qk_norm="layer")
+    for model, message in (
+        (pooled, "global_pool of the ViT differ from what its config says"),
+        (pruned, r"norm\.bias, norm\.weight of the ViT"),
+        (changed, r"blocks\.0\.attn of the ViT"),
+    ):
+        with pytest.raises(UnsupportedError, match=message):
+            model.save_pretrained(tmp_path / "model")
+    assert not list(tmp_path.iterdir())
+
+
+def test_save_that_fails_leaves_the_old_model(folder, monkeypatch):
+    before = {file.name: file.read_bytes() for file in folder.iterdir()}
+    written, write = [], pretrained.write_atomically
+
+    def write_one(file, content):
+        if written:
+            raise OSError(28, "No space left on device")
+        written.append(file)
+        write(file, content)
+
+    monkeypatch.setattr(pretrained, "write_atomically", write_one)
+    with pytest.raises(InputError, match="cannot be written: No space left"):
+        make_vit(attention="relu").save_pretrained(folder)
+    assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
+
+
+def test_huge_model_of_a_damaged_config_is_not_built(folder):
+    config = json.loads((folder / "config.json").read_text())["config"]
+    change(folder, config={**config, "width": 65_536, "mlp_dim": 2**20, "depth": 256})
+    with pytest.raises(InputError, match="lacks blocks"):
+        ViT.from_pretrained(folder)
+
+
+def test_nested_config_is_one_line(folder):
+    (folder / "config.json").write_text("[" * 200_000)
+    with pytest.raises(InputError, match=r"config\.json is no JSON"):
+        ViT.from_pretrained(folder)
+
+
+@pytest.mark.parametrize(
+    ("model", "has_tag", "words"),
+    [
+        (make_vit(), True, "Attention: `AttentionSpec(activation='relu4', normalize='sum')`.\n"),
+        (make_vit(attention="softmax"), False, "AttentionSpec(activation='softmax')"),
+        (make_vit(pool="map"), False, "ViT with relu4/sum attention"),
+        (
+            make_text_model(cross_attention="softmax"),
+            False,
+            "Cross-attention: `AttentionSpec(activation='softmax')`",
+        ),
+    ],
+)
+def test_card_names_every_attention(model, has_tag, words):
+    card = pretrained.model_card(model)
+    assert ("- attention-without-softmax" in card) == has_tag
+    assert words in card

@@ -189,6 +189,8 @@ def test_timms_words_are_ours():
     for overrides, message in (
         ({"img_size": 32, "image_size": 32}, "img_size and image_size are one setting"),
         ({"img_size": (32, 64)}, r"img_size=\(32, 64\): images must be square"),
+        ({"img_size": [[32], [64]]}, "images must be square"),
+        ({"image_size": (32, 32)}, r"image_size=\(32, 32\) must be a whole number"),
         ({"global_pool": "max"}, "pool='max' is unknown"),
         ({"in_chans": 0}, "channels=0 must be a whole number from 1"),
     ):

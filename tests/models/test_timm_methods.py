@@ -241,3 +241,25 @@ def test_old_configs_have_no_drop_path():
     rates = [block.drop_path1 for block in make(drop_path=0.5).blocks]
     assert isinstance(rates[0], nn.Identity)
     assert [round(m.rate, 6) for m in itertools.islice(rates, 1, 3)] == [0.25, 0.5]
+
+
+@pytest.mark.parametrize("positions", ["learned", "sine2d"])
+def test_other_image_size_keeps_what_was_changed(positions):
+    class Mine(ViT):
+        pass
+
+    model = Mine(ViTConfig(**OURS | {"positions": positions, "pool": "gap", "fc_norm": True}))
+    model.set_grad_checkpointing()
+    model.prune_intermediate_layers(2)
+    model.eval().requires_grad_(False)
+    before = {name: x.clone() for name, x in model.state_dict().items()}
+    side = model.config.image_size
+    for size in (side, 2 * side):
+        other = model.with_image_size(size)
+        assert type(other) is Mine
+        assert other.grad_checkpointing
+        assert not any(p.requires_grad for p in other.parameters())
+        assert other.config == dataclasses.replace(model.config, image_size=size)
+        assert other(torch.randn(1, 2, size, size)).shape == (1, other.config.grid**2, 32)
+        other.pos_embed.zero_()
+    torch.testing.assert_close(model.state_dict(), before, rtol=0, atol=0)

@@ -128,6 +128,7 @@ def test_what_we_have_not_is_one_line(registered):
         ({"drop_rate": 0.1}, UnsupportedError, r"drop_rate=0\.1: flashpoint_vit_s16 drops whole"),
         ({"reg_tokens": 4}, InputError, "vit_s16 has no setting 'reg_tokens'"),
         ({"img_size": (32, 64)}, InputError, r"img_size=\(32, 64\): images must be square"),
+        ({"img_size": (32,)}, InputError, r"img_size=\(32,\): images must be square"),
     ):
         with pytest.raises(error, match=message):
             registered.create_model("flashpoint_vit_s16", **settings)

@@ -38,6 +38,7 @@ from flashpoint.errors import (
     InputError,
     UnsupportedError,
     check_choice,
+    reason,
     require,
 )
 from flashpoint.files import write_atomically
@@ -170,12 +171,20 @@ def export_pt2(
 
 def _trace(serving: Served, *, fused: bool) -> ExportedProgram:
     with _inference(serving.module), _quiet():
-        program = torch.export.export(
-            serving.module,
-            serving.args,
-            serving.kwargs,
-            dynamic_shapes=pytree.tree_map(_unnamed, serving.shapes),
-        )
+        try:
+            program = torch.export.export(
+                serving.module,
+                serving.args,
+                serving.kwargs,
+                dynamic_shapes=pytree.tree_map(_unnamed, serving.shapes),
+            )
+        except FlashpointError:
+            raise
+        except Exception as error:  # its own kinds and those of the model's code
+            raise UnsupportedError(
+                f"torch.export cannot trace {type(serving.module).__name__} with this example and "
+                f"these dynamic_shapes: {reason(error)}."
+            ) from error
         return program if fused else program.run_decompositions(decompositions())
 
 
@@ -227,7 +236,12 @@ def _require_fit(module: nn.Module) -> None:
 
 def _session(runtime: Any, content: bytes) -> Run:
     """The file as a function of the model's tensors."""
-    session = runtime.InferenceSession(content, providers=["CPUExecutionProvider"])
+    try:
+        session = runtime.InferenceSession(content, providers=["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime has a class for every code of its own
+        raise UnsupportedError(
+            f"onnxruntime has no kernels for this graph: {reason(error)}. Export model.float()."
+        ) from error
     names = [given.name for given in session.get_inputs()]
 
     def run(*args: Any, **kwargs: Any) -> list[Tensor]:
@@ -279,18 +293,18 @@ def _compare(serving: Served, run: Run) -> tuple[float, float]:
     difference = largest = 0.0
     with _inference(serving.module):
         for args, kwargs in calls:
-            wanted = _floating(serving.module(*args, **kwargs))
-            got = _floating(run(*args, **kwargs))
+            wanted = _tensors_of(serving.module(*args, **kwargs))
+            got = _tensors_of(run(*args, **kwargs))
             for ours, theirs in zip(wanted, got, strict=True):
-                difference = max(difference, _largest(ours - theirs))
-                largest = max(largest, _largest(ours))
+                same = (ours == theirs) | (ours.isnan() & theirs.isnan())  # also infinities
+                difference = max(difference, _largest((ours - theirs).masked_fill(same, 0)))
+                largest = max(largest, _largest(ours.where(ours.isfinite(), 0)))
     return difference, largest
 
 
-def _floating(results: Any) -> list[Tensor]:
+def _tensors_of(results: Any) -> list[Tensor]:
     leaves = pytree.tree_leaves(results)
-    tensors = [x for x in leaves if isinstance(x, Tensor) and x.is_floating_point()]
-    return [x.detach().cpu().double() for x in tensors]
+    return [x.detach().cpu().double() for x in leaves if isinstance(x, Tensor)]
 
 
 def _largest(x: Tensor) -> float:

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from flashpoint.errors import InputError
-from flashpoint.ops.check import check_index, is_readable, read_key_lengths
+from flashpoint.layers.visibility import check_key_lengths
 from flashpoint.shapes import Float, Int
 
 
@@ -56,6 +56,7 @@ class KeyValueCache:
         can_grow: bool = True,
     ) -> None:
         """The first keys and values; ``lengths`` says how many of every sample's exist."""
+        _check_lengths(k, lengths)  # a call that fails leaves nothing behind
         self.num_tokens, self.is_even = k.shape[2], lengths is None
         full = k.new_full((len(k),), k.shape[2], dtype=torch.int64)
         self.lengths = full if lengths is None else lengths.to(torch.int64, copy=True)
@@ -99,10 +100,7 @@ class KeyValueCache:
                 f"{count} tokens of {len(k)} samples were given to a cache of {samples} samples. "
                 "Give tokens of each; key_lengths says how many, from none to all."
             )
-        if lengths is not None:
-            check_index("key_lengths", lengths, samples, k.device, "x")
-            if is_readable(lengths):
-                read_key_lengths(lengths, count)
+        _check_lengths(k, lengths)
 
     def _reserve(self, num_tokens: int) -> None:
         """Buffers for as many tokens at least."""
@@ -136,3 +134,9 @@ class KeyValueCache:
         buffer = part.new_zeros(*part.shape[:2], self.capacity, part.shape[3])
         buffer[:, :, : part.shape[2]] = part
         return buffer
+
+
+def _check_lengths(k: Float[Tensor, "B H L D"], lengths: Tensor | None) -> None:
+    """As many as there are samples, each from none to all of the tokens."""
+    if lengths is not None:
+        check_key_lengths(lengths, len(k), k.shape[2], k.device, "x")

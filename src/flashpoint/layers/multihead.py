@@ -11,6 +11,7 @@ from flashpoint.errors import InputError, UnsupportedError
 from flashpoint.layers.mixing import HeadMixing, refuse_weight_dropout
 from flashpoint.layers.spec import AnySpec, AttentionSpec
 from flashpoint.layers.visibility import read_attn_mask
+from flashpoint.ops.check import check_tensor
 from flashpoint.shapes import Float
 
 Masks = tuple[Tensor | None, Tensor | None]
@@ -136,7 +137,8 @@ class MultiheadAttention(HeadMixing):
         if is_causal and attn_mask is None:
             raise InputError("is_causal=True is a hint about attn_mask. Pass attn_mask too.")
         causal = is_causal and q.shape[1] == k.shape[1]
-        masks = self._read_masks(None if causal else attn_mask, key_padding_mask, len(q))
+        _check_mask_shapes(attn_mask, key_padding_mask, q, k, self.num_heads, is_batched)
+        masks = self._read_masks(None if causal else attn_mask, key_padding_mask, q.shape[0])
         q, k, v = self._project(q, k, v, is_self=query is key is value)
         o = self._finish(q, k, v, masks, causal)
         o = o if is_batched and self.batch_first else o.transpose(0, 1) if is_batched else o[0]
@@ -213,3 +215,28 @@ class MultiheadAttention(HeadMixing):
     @property
     def _dtype(self) -> torch.dtype:
         return self.out_proj.weight.dtype
+
+
+def _check_mask_shapes(
+    attn_mask: Tensor | None,
+    key_padding_mask: Tensor | None,
+    q: Float[Tensor, "N L E"],
+    k: Float[Tensor, "N S E"],
+    num_heads: int,
+    is_batched: bool,
+) -> None:
+    """Refuse shapes that PyTorch refuses; some would broadcast, and hide the wrong keys."""
+    num, rows, keys = q.shape[0], q.shape[1], k.shape[1]
+    samples = [num] if is_batched else []
+    allowed = {
+        "attn_mask": ([rows, keys], [num * num_heads, rows, keys]),
+        "key_padding_mask": ([*samples, keys],),
+    }
+    given = {"attn_mask": attn_mask, "key_padding_mask": key_padding_mask}
+    for name, mask in given.items():
+        if mask is None:
+            continue
+        check_tensor(name, mask)
+        if list(mask.shape) not in allowed[name]:
+            expected = " or ".join(str(shape) for shape in allowed[name])
+            raise InputError(f"{name} has shape {list(mask.shape)}, expected {expected}.")

@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from flashpoint.errors import InputError
-from flashpoint.layers.visibility import Visibility
+from flashpoint.layers.visibility import Visibility, check_key_lengths
 from flashpoint.shapes import Bool, Float
 
 
@@ -23,6 +23,8 @@ def attend_softmax(
     q: Tensor, k: Tensor, v: Tensor, visibility: Visibility, added: Tensor | None = None
 ) -> Float[Tensor, "B H Lq D"]:
     """SDPA, whose own causality is aligned at the start, and whose blind queries may be NaN."""
+    if visibility.key_lengths is not None:  # SDPA does not look at them, as our operator does
+        check_key_lengths(visibility.key_lengths, q.shape[0], k.shape[2], k.device)
     grouped = q.shape[1] != k.shape[1]
     added = None if added is None else added.to(q.dtype)
     hides = visibility.mask is not None or visibility.key_lengths is not None

@@ -4,7 +4,7 @@ Shapes: B batch, H query heads, Lq queries.
 """
 
 import math
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -64,11 +64,12 @@ class PointwiseTerms(nn.Module):
     def _length(self, visibility: Visibility, rows: slice | None = None) -> Any:
         """n_i: a number, or a tensor [#B, #H, rows, 1] where it differs; at least 1."""
         length = self.spec.length
-        if length == "keys":
-            return max(visibility.num_keys, 1)
-        if length != "visible":
+        if length not in ("keys", "visible"):
             return length
-        counts = visibility.counts(rows)
+        counts: Any = visibility.num_keys if length == "keys" else visibility.counts(rows)
+        if isinstance(counts, torch.SymInt) and self.spec.bias == LOG_LENGTH:
+            # a logarithm of the number itself would fix an exported program's length
+            counts = torch.full((1, 1, 1, 1), cast(Any, counts), device=visibility.device)
         if not isinstance(counts, Tensor):
             return max(counts, 1)
         return counts.clamp(min=1).to(torch.promote_types(self._dtype, torch.float32))

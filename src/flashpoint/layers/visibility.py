@@ -7,7 +7,13 @@ import torch
 from torch import Tensor
 
 from flashpoint.errors import InputError
-from flashpoint.ops.check import check_finite, check_tensor, is_readable
+from flashpoint.ops.check import (
+    check_finite,
+    check_index,
+    check_tensor,
+    is_readable,
+    read_key_lengths,
+)
 from flashpoint.shapes import Bool, Int
 
 
@@ -83,6 +89,15 @@ def rows_of(mask: Tensor, rows: slice) -> Tensor:
     """Some query rows of a mask that broadcasts to [B, H, Lq, Lk], its four axes written out."""
     mask = mask.reshape((1,) * (4 - mask.dim()) + mask.shape)
     return mask if mask.shape[2] == 1 else mask[:, :, rows]
+
+
+def check_key_lengths(
+    key_lengths: Tensor, size: int, num_keys: int, device: torch.device, beside: str = "q"
+) -> None:
+    """One length for each of ``size`` samples, in range where that can be read."""
+    check_index("key_lengths", key_lengths, size, device, beside)
+    if is_readable(key_lengths):
+        read_key_lengths(key_lengths, num_keys)
 
 
 def merge_masks(

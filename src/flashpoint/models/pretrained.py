@@ -12,17 +12,23 @@ not know of a config, where a model of another mathematics must not come up in s
 """
 
 import dataclasses
+import errno
 import json
 import os
+import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import safetensors
 import safetensors.torch
+import torch
 from torch import Tensor, nn
 
 from flashpoint.errors import InputError, UnsupportedError, describe, hint, reason, show_names
 from flashpoint.files import json_text, write_atomically
+from flashpoint.layers.spec import SOFTMAX
+from flashpoint.layers.terms import PointwiseTerms
 from flashpoint.version import __version__
 
 WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "README.md"
@@ -48,12 +54,14 @@ class Pretrained:
 
     _kind: str
     _config_class: type
+    _base: type
+    _beyond_config: tuple[str, ...] = ()  # settings that may change and that no config holds
 
     def __init_subclass__(cls, *, config: type | None = None, **options: Any) -> None:
         """A model's class names its config's; a class made of it keeps both names."""
         super().__init_subclass__(**options)
         if config is not None:
-            cls._kind, cls._config_class = cls.__name__, config
+            cls._kind, cls._config_class, cls._base = cls.__name__, config, cls
 
     def save_pretrained(self, folder: str | os.PathLike[str], *, card: str | None = None) -> Path:
         """Write weights, config and card into a folder, in the place of a model that is there.
@@ -62,9 +70,15 @@ class Pretrained:
             folder: made if it is not there. One that has files of these names and no model of
                 ours is refused: a README.md may be somebody's.
             card: README.md. None: one that says what the model is and how to load it.
+
+        Raises:
+            InputError: the folder cannot be written; what was there is as it was.
+            UnsupportedError: the config does not say all of the model, so that another would be
+                loaded: one whose blocks were pruned or whose attention was changed in place.
         """
         folder = Path(folder)
         _require_free(folder)
+        _require_told(self)
         model = cast(Any, self)  # a module, which has a config
         state: dict[str, Tensor] = model.state_dict()
         weights = {name: x.detach().cpu().contiguous() for name, x in state.items()}
@@ -81,8 +95,7 @@ class Pretrained:
             CONFIG: (json_text(content, indent=2) + "\n").encode(),
         }
         try:
-            for name, data in files.items():  # the config last: without it there is no model
-                write_atomically(folder / name, lambda handle, data=data: handle.write(data))
+            _write_all(folder, files)
         except OSError as error:
             raise InputError(f"{folder} cannot be written: {error.strerror}.") from error
         return folder
@@ -105,8 +118,13 @@ class Pretrained:
                 "that class."
             )
         make: Any = cls
-        model = make(_make_config(cls._config_class, content["config"], folder))
-        _load(model, _read_weights(folder), folder)
+        config = _make_config(cls._config_class, content["config"], folder)
+        weights = _read_weights(folder)
+        if cls is cls._base:  # before memory is taken for what a damaged config says
+            with torch.device("meta"):
+                _require_same(make(config), weights, folder)
+        model = make(config)
+        _load(model, weights, folder)
         return model.eval()
 
 
@@ -124,6 +142,44 @@ def _require_free(folder: Path) -> None:
         ) from error
 
 
+def _require_told(model: Any) -> None:
+    """Refuse a model that its config alone does not build again; a derived class knows its own."""
+    if type(model) is not model._base:
+        return
+    with torch.device("meta"):
+        blank = model._base(model.config)
+    changed = _parts(blank).items() ^ _parts(model).items()
+    names = {name for name, _ in changed}
+    if names:
+        raise UnsupportedError(
+            f"{show_names(names)} of the {model._kind} differ from what its config says, and "
+            "from_pretrained would build another model. Save its state_dict()."
+        )
+
+
+def _parts(model: Any) -> dict[str, str]:
+    """What must be as the config says: shapes of weights, attention, settings beside it."""
+    parts = {name: str(x.shape) for name, x in model.state_dict().items()}
+    for name, module in model.named_modules():
+        if isinstance(module, PointwiseTerms):
+            parts[name] = str(module.spec)
+    return parts | {name: str(getattr(model, name)) for name in model._beyond_config}
+
+
+def _write_all(folder: Path, files: Mapping[str, bytes]) -> None:
+    """All files, or none: each is written whole beside its place before any takes it."""
+    for name in files:
+        if (folder / name).is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".saving-") as staging:
+        for name, data in files.items():
+            write_atomically(Path(staging) / name, lambda handle, data=data: handle.write(data))
+        (folder / CONFIG).unlink(missing_ok=True)  # without it no mixture is taken for a model
+        for name in files:  # so it comes last, too
+            os.replace(Path(staging) / name, folder / name)
+
+
 def model_card(model: Any, body: str = "") -> str:
     """README.md of a model: what it is, how to load it, then the body."""
     config, kind = model.config, type(model)._kind
@@ -135,17 +191,23 @@ def model_card(model: Any, body: str = "") -> str:
     }
     rows = "\n".join(f"| {name} | {value} |" for name, value in sizes.items())
     module = type(model).__module__
+    specs = {"Attention": config.attention}
+    if getattr(config, "cross_attention", None) is not None:
+        specs["Cross-attention"] = config.cross_attention
+    told = " ".join(f"{name}: `{_spec_text(spec)}`." for name, spec in specs.items())
+    has_softmax = any(spec.activation == SOFTMAX for spec in specs.values())
+    has_softmax |= getattr(config, "pool", None) == "map"  # whose probe attends by softmax
+    tag = "" if has_softmax else "\n- attention-without-softmax"
     return f"""---
 library_name: {_LIBRARY}
 tags:
 - {_LIBRARY}
-- {kind.lower()}
-- attention-without-softmax
+- {kind.lower()}{tag}
 ---
 
 # {kind} with {config.attention.word} attention
 
-{num:,} parameters. Attention: `{_spec_text(config.attention)}`.
+{num:,} parameters. {told}
 
 ```python
 from {module} import {type(model).__name__}
@@ -180,7 +242,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
             f"{folder} is no model that save_pretrained wrote: {CONFIG} cannot be read "
             f"({error.strerror}). There is: {found}."
         ) from error
-    except ValueError as error:  # also of what is no UTF-8
+    except (ValueError, RecursionError) as error:  # also of what is no UTF-8
         raise InputError(f"{file} is no JSON: {reason(error)}. Save the model again.") from error
     if not isinstance(content, dict) or content.get("library_name") != _LIBRARY:
         raise InputError(
@@ -231,6 +293,14 @@ def _read_weights(folder: Path) -> dict[str, Tensor]:
 
 def _load(model: nn.Module, weights: dict[str, Tensor], folder: Path) -> None:
     """Weights into the model, in their dtype; every name and shape must be the model's."""
+    _require_same(model, weights, folder)
+    dtypes = {weight.dtype for weight in weights.values() if weight.is_floating_point()}
+    if len(dtypes) == 1:
+        model.to(dtypes.pop())
+    model.load_state_dict(weights)
+
+
+def _require_same(model: nn.Module, weights: dict[str, Tensor], folder: Path) -> None:
     expected = model.state_dict()
     for what, names in (
         ("lacks", expected.keys() - weights.keys()),
@@ -247,7 +317,3 @@ def _load(model: nn.Module, weights: dict[str, Tensor], folder: Path) -> None:
                 f"{folder / WEIGHTS}: {name} has shape {list(weight.shape)}, {CONFIG} says "
                 f"{list(expected[name].shape)}."
             )
-    dtypes = {weight.dtype for weight in weights.values() if weight.is_floating_point()}
-    if len(dtypes) == 1:
-        model.to(dtypes.pop())
-    model.load_state_dict(weights)

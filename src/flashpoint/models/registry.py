@@ -234,7 +234,7 @@ def _in_our_words(overrides: Mapping[str, Any]) -> dict[str, Any]:
         if word == "global_pool" and isinstance(value, str):
             value = POOLS.get(value, value)
         if word == "img_size" and isinstance(value, (tuple, list)):
-            if len(set(value)) != 1:
+            if len(value) != 2 or value[0] != value[1]:
                 raise InputError(f"img_size={describe(value)}: images must be square.")
             value = value[0]
         settings[field] = value

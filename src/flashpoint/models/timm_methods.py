@@ -37,6 +37,7 @@ class TimmMethods(nn.Module):
             they computed.
     """
 
+    _beyond_config = ("global_pool",)
     config: "ViTConfig"
     blocks: nn.ModuleList
     norm: nn.Module

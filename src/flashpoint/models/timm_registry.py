@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from torch import nn
 
@@ -85,7 +85,8 @@ def _build(name: str, pretrained: bool, **settings: Any) -> nn.Module:
 def _input_size(settings: Mapping[str, Any]) -> tuple[int, int, int]:
     """Channels and sides of the images that a model with these settings reads."""
     side = settings.get("img_size", settings.get("image_size", 224))
-    rows, columns = side if isinstance(side, (tuple, list)) else (side, side)
+    sides = cast("list[Any]", side if isinstance(side, (tuple, list)) else [side, side])
+    rows, columns = sides if len(sides) == 2 else (0, 0)  # which the model refuses
     return settings.get("in_chans", settings.get("channels", 3)), rows, columns
 
 

@@ -14,6 +14,7 @@ Where the two sources differ:
 - gap normalises, then averages, as BigVision does; timm's order is ``fc_norm=True``.
 """
 
+import copy
 import dataclasses
 import math
 from dataclasses import dataclass
@@ -360,13 +361,12 @@ class ViT(TimmMethods, Pretrained, config=ViTConfig):
             torch.Size([1, 36, 64])
         """
         config = dataclasses.replace(self.config, image_size=image_size)
-        model = ViT(config).to(self.pos_embed)
-        weights = self.state_dict()
-        if config.positions == "learned":
-            weights["pos_embed"] = resize_positions(weights["pos_embed"], config.grid)
-        model.load_state_dict(weights)
-        model.global_pool = self.global_pool
-        return model.train(self.training)
+        model = copy.deepcopy(self)  # with whatever was pruned, frozen or switched on
+        model.config, old, grid = config, self.pos_embed.detach(), config.grid
+        is_learned = config.positions == "learned"
+        new = resize_positions(old, grid) if is_learned else sine2d(grid, config.width)
+        model.pos_embed.data = new.to(old, copy=True)
+        return model
 
 
 def _check_images(images: Tensor, config: ViTConfig) -> None:

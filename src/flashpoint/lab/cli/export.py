@@ -66,7 +66,8 @@ def export(
 
     Of a model of images all is exported, of a model of text the encoder. Batches may have any
     size, texts any length. Attention is written out in plain operations, so nobody needs
-    Flashpoint to run the file; without softmax in the model there is none in the file.
+    Flashpoint to run the file; without softmax in the model there is none in the file. A
+    pretrained folder has all of either model, and Flashpoint loads it.
 
     \b
     flashpoint export runs/mine
