@@ -131,7 +131,8 @@ def replace_attention(
             or a slice: of the served ones, in the order of the model. A string: those whose names
             match this pattern of the shell, as "blocks.[0-5].*". A function: of the name.
         calibrate: a few batches that the model can be called with, as ``[images]``; a tuple or
-            list is several arguments, a mapping named ones. Every head gets a gain, a bias and a
+            list is several arguments, a mapping named ones. Of a loader of images and labels pass
+            ``(images for images, _ in loader)``. Every head gets a gain, a bias and a
             scale as new parameters, such that its output comes near to softmax's on them, and the
             report has the errors. To load a model that was calibrated: its state dict, which has
             these numbers, and no batches are needed; the other weights are loaded as ever.
