@@ -24,7 +24,7 @@ def ci(tmp_path):
     folder, log = tmp_path / "bin", tmp_path / "log"
     folder.mkdir()
     log.touch()
-    for name in ("bash", "dirname", "basename"):
+    for name in ("bash", "dirname", "basename", "nice", "cat"):
         (folder / name).symlink_to(shutil.which(name))
 
     def run(*commands, user=0, failing="none"):
@@ -54,12 +54,20 @@ def test_browser_that_is_there_is_required_of_the_tests(ci, name):
 
 
 def test_every_target_that_checks_a_change_is_made(ci):
-    """While others run, one of them is downloaded: when it is begun cannot be told."""
+    """Other versions are tested beside the rest, once lint has passed."""
     _, called = ci("chromium")
-    first, *targets = [line.partition(",")[0].split()[2] for line in called]
-    assert first == ".venv/.installed"
-    targets.remove("versions")
-    assert targets == ["lint", "docs-numbers", "demo", "bench", "test-all", "test-versions"]
+    targets = [line.partition(",")[0].split()[2] for line in called]
+    assert targets[:2] == [".venv/.installed", "lint"]
+    beside = [target for target in targets if "versions" in target]
+    assert beside == ["versions", "test-versions"]
+    rest = [target for target in targets[2:] if target not in beside]
+    assert rest == ["docs-numbers", "demo", "bench", "test-all"]
+
+
+def test_other_versions_that_fail_fail_the_whole(ci):
+    done, called = ci("chromium", failing="test-versions")
+    assert done.returncode != 0
+    assert [line for line in called if " test-all," in line]
 
 
 @pytest.mark.parametrize("target", ["lint", "versions"])

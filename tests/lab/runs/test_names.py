@@ -14,8 +14,8 @@ NAMES = {
     if name.isupper() and (value.startswith(".") or "." in value)
 }
 PATTERNS = {name: re.compile(rf"(?<![\w./*-]){re.escape(name)}(?!\w)") for name in NAMES}
-OTHERS = {("lab/data/huggingface.py", names.STATE)}
-"""Another project's file that has the same name."""
+OTHERS = {("lab/data/huggingface.py", names.STATE), ("models/pretrained.py", names.MODEL)}
+"""Files of another project, or as it names them, that have the same name."""
 
 
 def spelled(file):
