@@ -28,7 +28,7 @@ test-versions: versions ## compile and replay with the oldest and newest Triton,
 	@for folder in $(OLDEST) $(NEWEST); do echo "with $$folder"; \
 	  PYTHONPATH=$(CURDIR)/$$folder OMP_NUM_THREADS=1 $(BIN)/pytest -q --every-case $(COMPILED) || exit 1; done
 	@echo "with $(OLDEST): what leans on torch"
-	@PYTHONPATH=$(CURDIR)/$(OLDEST) OMP_NUM_THREADS=1 $(BIN)/pytest -q -n auto $(INTERNALS)
+	@PYTHONPATH=$(CURDIR)/$(OLDEST) OMP_NUM_THREADS=1 $(BIN)/pytest -q -n auto -m "not slow" $(INTERNALS)
 
 versions: $(STAMP) $(OLDEST)/.installed $(NEWEST)/.installed ## download what test-versions needs (7 GB, once)
 

@@ -341,6 +341,7 @@ def test_key_lengths_and_masks_cross_tiles(impl):
 @pytest.mark.parametrize("impl", FAST)
 @interpreted(lambda activation, dtype: activation == "sigmoid" or dtype == torch.float32)
 @on_gpu(lambda activation, options: activation == "sigmoid" and "window" not in options)
+@pytest.mark.pairwise
 def test_keys_that_end_beside_a_block_edge_give_nothing_beyond(impl, activation, options, dtype):
     lengths = torch.tensor([1, 63, 64, 65, 127, 129])
     inputs = make_inputs((len(lengths), 2, 1, 70, 130, 16, 16))  # also blocks full of queries

@@ -238,6 +238,7 @@ def test_own_activation_is_used_in_every_sequence(impl, derivative):
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 @pytest.mark.parametrize("impl", FAST)
 @on_gpu(lambda options, dtype: dtype == torch.bfloat16 or not options)
+@pytest.mark.pairwise
 def test_lower_precision_stays_within_the_budget(impl, options, dtype):
     rounded, where = make_packed(impl, [(40, 70), (0, 3), (130, 20), (9, 9)], dtype=dtype)
     call = partial(attention_varlen, **where, activation="silu", **options)
@@ -270,6 +271,7 @@ LEFT_OVER = {
 )
 @pytest.mark.parametrize(("cu_q", "cu_k", "longest"), LEFT_OVER.values(), ids=LEFT_OVER)
 @pytest.mark.parametrize("impl", ["reference", *TRITON])
+@pytest.mark.pairwise
 def test_tokens_of_no_sequence_give_zeros_with_zero_gradients(
     impl, cu_q, cu_k, longest, options, monkeypatch
 ):

@@ -347,6 +347,7 @@ def test_powers_of_lengths_have_their_digits(alpha):
 @pytest.mark.parametrize("hides", ["lengths", "mask", "causal"])
 @pytest.mark.parametrize("alpha", [0.5, 1.0])
 @on_triton
+@pytest.mark.pairwise
 def test_few_visible_keys_of_many_keep_fp16_gradients_finite(impl, alpha, activation, hides):
     shape = (1, 1, 1, 16, 4096, 64, 64)
     options = {
