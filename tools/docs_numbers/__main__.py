@@ -3,38 +3,18 @@
 import argparse
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 
-from docs_numbers import (
-    documents,
-    exported,
-    images,
-    memory,
-    overview,
-    planned,
-    powers,
-    speed,
-    steps,
-    targets,
-)
 from docs_numbers.markers import changes, renew
 from docs_numbers.stored import Stored
 from docs_numbers.tables import TABLES
 from flashpoint.files import write_atomically
 
-MODULES = (
-    documents,
-    exported,
-    images,
-    memory,
-    overview,
-    planned,
-    powers,
-    speed,
-    steps,
-    targets,
-)
+MODULES = "documents exported images memory overview planned powers speed steps targets"
 """Their functions are in TABLES once they are imported."""
+for _name in MODULES.split():
+    import_module(f"docs_numbers.{_name}")
 PLACES = ("README.md", "docs/*.md", "benchmarks/*.md")
 MOST_LINES = 40
 """Of differences that are printed."""

@@ -6,7 +6,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flashpoint.errors import InputError
-from flashpoint.lab.cli.run_arguments import Checkpoint, RunFolder, parse_checkpoint, path_of
+from flashpoint.lab.cli.run_arguments import (
+    Checkpoint,
+    Fresh,
+    RunFolder,
+    parse_checkpoint,
+    path_of,
+)
 from flashpoint.lab.cli.train import run_to_end
 
 if TYPE_CHECKING:
@@ -69,9 +75,7 @@ def adapt(
             help="Change a key of the config, as adapt.distill_weight=0.9; may be repeated.",
         ),
     ] = None,
-    fresh: Annotated[
-        bool, typer.Option("--fresh", help="Remove what an earlier run left in --out first.")
-    ] = False,
+    fresh: Fresh = False,
 ) -> None:
     """Bring the softmax model of an image run to other attention, and say what it cost.
 

@@ -47,6 +47,9 @@ IMAGES_AT_MOST = 65_536
 RunFolder: TypeAlias = Annotated[
     Path, typer.Argument(metavar="RUN", help="The run's folder.", parser=path_of)
 ]
+Fresh: TypeAlias = Annotated[
+    bool, typer.Option("--fresh", help="Remove what an earlier run left in --out first.")
+]
 Checkpoint: TypeAlias = Annotated[
     str, typer.Option(metavar="best|last|N", help="Which: best by validation, last, or a step.")
 ]

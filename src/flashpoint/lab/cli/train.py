@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from flashpoint.errors import FlashpointError, InputError, hint
-from flashpoint.lab.cli.run_arguments import path_of
+from flashpoint.lab.cli.run_arguments import Fresh, path_of
 
 if TYPE_CHECKING:
     from flashpoint.lab.runs.record import Record
@@ -60,9 +60,7 @@ def train(
             help="Change a key of the config, as optimizer.lr=3e-4; may be repeated.",
         ),
     ] = None,
-    fresh: Annotated[
-        bool, typer.Option("--fresh", help="Remove what an earlier run left in --out first.")
-    ] = False,
+    fresh: Fresh = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the whole config and the cost; train nothing.")
     ] = False,
