@@ -34,7 +34,7 @@ versions: $(STAMP) $(OLDEST)/.installed $(NEWEST)/.installed ## download what te
 
 .versions/%/.installed:
 	rm -rf $(@D)
-	$(BIN)/python -m pip install --quiet --no-warn-conflicts --no-compile --target $(@D) $(if $(findstring triton,$*),--no-deps) $(subst -,==,$*)
+	$(BIN)/python -m pip install --quiet --no-warn-conflicts --no-compile --no-cache-dir --target $(@D) $(if $(findstring triton,$*),--no-deps) $(subst -,==,$*)
 	@touch $@
 
 mutants: $(STAMP) ## plant faults one by one and see that make test catches each; MUTANTS=--list
