@@ -11,7 +11,7 @@ from implementations import HAS_GPU, HAS_TRITON, IMPLEMENTATIONS, is_interpreted
 from results import evaluate
 
 from flashpoint import attention
-from flashpoint.ops.spec import ACTIVATIONS, BUILTIN
+from flashpoint.ops.activation import ACTIVATIONS, BUILTIN
 
 quick = settings(max_examples=40, derandomize=True, deadline=None, database=None)
 

@@ -295,7 +295,7 @@ MUTANTS = (
     ),
     Mutant(
         "library-autocast",
-        "ops/library.py",
+        "ops/operator.py",
         "if _is_autocast(device):",
         "if not device:",
         ("ops/test_library.py::test_autocast_computes_in_its_dtype_like_sdpa",),

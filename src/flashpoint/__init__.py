@@ -46,13 +46,13 @@ if TYPE_CHECKING:
     from flashpoint.convert.replace import replace_attention, restore_attention
     from flashpoint.layers.spec import AttentionSpec
     from flashpoint.models.registry import create_model, list_models
+    from flashpoint.ops.activation import Activation, register_activation
     from flashpoint.ops.api import attention, attention_qkvpacked, attention_varlen
     from flashpoint.ops.qk_norm import HeadNorm
     from flashpoint.ops.sdpa import scaled_dot_product_attention
-    from flashpoint.ops.spec import Activation, register_activation
 else:  # torch loads when one of these is first used, so the command line answers at once
     _HOMES = {
-        "Activation": "flashpoint.ops.spec",
+        "Activation": "flashpoint.ops.activation",
         "AttentionSpec": "flashpoint.layers.spec",
         "HeadNorm": "flashpoint.ops.qk_norm",
         "attention": "flashpoint.ops.api",
@@ -60,7 +60,7 @@ else:  # torch loads when one of these is first used, so the command line answer
         "attention_varlen": "flashpoint.ops.api",
         "create_model": "flashpoint.models.registry",
         "list_models": "flashpoint.models.registry",
-        "register_activation": "flashpoint.ops.spec",
+        "register_activation": "flashpoint.ops.activation",
         "replace_attention": "flashpoint.convert.replace",
         "restore_attention": "flashpoint.convert.replace",
         "scaled_dot_product_attention": "flashpoint.ops.sdpa",

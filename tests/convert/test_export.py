@@ -16,7 +16,7 @@ from flashpoint.convert import export, export_onnx, export_program, export_pt2
 from flashpoint.convert.export import ExportError
 from flashpoint.errors import InputError, UnsupportedError
 from flashpoint.layers import Attention, MultiheadAttention
-from flashpoint.ops.spec import BUILTIN
+from flashpoint.ops.activation import BUILTIN
 
 MASKED = {
     "bool": {"activation": "silu"},

@@ -6,7 +6,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import flashpoint
 from flashpoint.convert.plain_attention import decompositions
-from flashpoint.ops.spec import BUILTIN, NAMED
+from flashpoint.ops.activation import BUILTIN, NAMED
 
 B, HQ, HKV, LQ, LK, D, DV = 2, 4, 2, 5, 7, 8, 6
 CALLS = {

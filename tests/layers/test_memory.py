@@ -7,7 +7,7 @@ from torch import nn
 
 from flashpoint.errors import InputError
 from flashpoint.layers.memory import KeyValueMemory
-from flashpoint.ops.spec import BUILTIN
+from flashpoint.ops.activation import BUILTIN
 
 E, SLOTS = 12, 40
 FUNCTIONS = {

@@ -12,7 +12,7 @@ from flashpoint.errors import InputError
 from flashpoint.lab.training import config_file
 from flashpoint.layers import Attention
 from flashpoint.layers.named import RELATIVES
-from flashpoint.ops.spec import find_activation
+from flashpoint.ops.activation import find_activation
 
 PAGE = Path(__file__).parents[2] / "docs" / "which-attention.md"
 every_name = pytest.mark.parametrize("name", RELATIVES)

@@ -10,7 +10,7 @@ from flashpoint import Activation, register_activation
 from flashpoint.errors import InputError
 from flashpoint.layers.spec import AttentionSpec
 from flashpoint.ops import spec as ops_spec
-from flashpoint.ops.spec import BUILTIN
+from flashpoint.ops.activation import BUILTIN
 
 
 @pytest.mark.parametrize("activation", [*BUILTIN, "softmax"])

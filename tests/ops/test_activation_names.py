@@ -14,8 +14,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from flashpoint import Activation
+from flashpoint.ops.activation import registered
 from flashpoint.ops.identity import digest_of
-from flashpoint.ops.spec import registered
 
 SLOPE = 0.25
 

@@ -14,7 +14,8 @@ from results import assert_same, evaluate
 from torch import nn
 
 from flashpoint import Activation, InputError, UnsupportedError, attention
-from flashpoint.ops.spec import ACTIVATIONS, BUILTIN, Terms
+from flashpoint.ops.activation import ACTIVATIONS, BUILTIN
+from flashpoint.ops.spec import Terms
 
 implementations = pytest.mark.parametrize("impl", IMPLEMENTATIONS)
 in_python = pytest.mark.parametrize("impl", IN_PYTHON)

@@ -21,7 +21,7 @@ from numerics import assert_exact, assert_within_budget, make_inputs, place_qkv,
 from results import assert_same, evaluate
 
 from flashpoint import attention
-from flashpoint.ops.spec import BUILTIN
+from flashpoint.ops.activation import BUILTIN
 
 ALPHAS = (-0.5, 0.0, 0.5, 1.0, 2.0)
 NAN, INF = float("nan"), float("inf")
@@ -351,3 +351,24 @@ def test_keys_that_end_beside_a_block_edge_give_nothing_beyond(impl, activation,
     for name in ("dk", "dv"):
         for b, length in enumerate(lengths):
             assert not got[name][b, :, length:].any(), (name, length)
+
+
+def test_autocast_of_another_device_changes_nothing():
+    q = torch.randn(1, 2, 5, 8, requires_grad=True)
+    plain = attention(q, q, q)
+    (dq,) = torch.autograd.grad(plain.sum(), q)
+    before = torch.is_autocast_enabled("cuda")
+    torch.set_autocast_enabled("cuda", True)  # as torch.autocast does where there is a GPU
+    try:
+        o = attention(q, q, q)
+        (grad,) = torch.autograd.grad(o.sum(), q)
+    finally:
+        torch.set_autocast_enabled("cuda", before)
+    assert torch.equal(o, plain)
+    assert torch.equal(grad, dq)
+
+
+def test_shapes_are_inferred_on_the_meta_device():
+    q = torch.empty(2, 4, 7, 8, device="meta")
+    k, v = torch.empty(2, 2, 9, 8, device="meta"), torch.empty(2, 2, 9, 5, device="meta")
+    assert attention(q, k, v).shape == (2, 4, 7, 5)

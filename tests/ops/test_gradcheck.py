@@ -12,7 +12,7 @@ from flashpoint import (
     attention_qkvpacked,
     attention_varlen,
 )
-from flashpoint.ops.spec import BUILTIN
+from flashpoint.ops.activation import BUILTIN
 
 every_impl = pytest.mark.parametrize("impl", IN_PYTHON)  # finite differences want fp64
 

@@ -11,7 +11,7 @@ from implementations import FAST, IMPLEMENTATIONS, device_of, interpreted, on_gp
 from numerics import assert_exact, make_inputs
 
 from flashpoint import InputError, attention, attention_qkvpacked, attention_varlen
-from flashpoint.ops.spec import BUILTIN
+from flashpoint.ops.activation import BUILTIN
 
 VANISHING = (0.0, -0.0, 1e-46, -1e-46, 1e-300, 1e-30)  # nothing in fp32, and very little
 CUT = {  # B, Hq, Hkv, Lq, Lk, D, Dv: into one tile, stacked rows, several tiles on the CPU

@@ -6,8 +6,8 @@ from implementations import FAST, interpreted, on_gpu
 from numerics import SHAPES, assert_exact, make_inputs
 
 from flashpoint import Activation
+from flashpoint.ops.activation import BUILTIN
 from flashpoint.ops.cpu import tiling
-from flashpoint.ops.spec import BUILTIN
 
 DTYPES = {
     "fp16": torch.float16,

@@ -22,7 +22,7 @@ from packed_numerics import assert_exact, make_inputs, norms, run
 from results import assert_same, evaluate
 
 from flashpoint import HeadNorm, attention, attention_qkvpacked
-from flashpoint.ops.spec import BUILTIN
+from flashpoint.ops.activation import BUILTIN
 
 NAN = float("nan")
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]

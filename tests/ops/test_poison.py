@@ -18,7 +18,7 @@ from results import assert_same, evaluate
 
 from flashpoint import attention
 from flashpoint.ops import api
-from flashpoint.ops.spec import BUILTIN
+from flashpoint.ops.activation import BUILTIN
 
 NAN, INF = float("nan"), float("inf")
 

@@ -16,7 +16,7 @@ from flashpoint.layers.attention import Attention
 from flashpoint.layers.memory import KeyValueMemory
 from flashpoint.models.registry import create_model
 from flashpoint.ops import spec
-from flashpoint.ops.spec import ACTIVATIONS, BUILTIN, NAMED
+from flashpoint.ops.activation import ACTIVATIONS, BUILTIN, NAMED
 
 
 class Kernel:

@@ -13,7 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.bias import causal_lower_right, causal_upper_left
 
 from flashpoint import UnsupportedError, attention, scaled_dot_product_attention
-from flashpoint.ops.spec import BUILTIN
+from flashpoint.ops.activation import BUILTIN
 
 INF = math.inf
 SDPA = F.scaled_dot_product_attention

@@ -23,7 +23,7 @@ from random_calls import NONNEGATIVE, calls, give, law, problems
 from results import assert_same, evaluate
 
 from flashpoint import Activation, attention, attention_qkvpacked, attention_varlen
-from flashpoint.ops.spec import ACTIVATIONS
+from flashpoint.ops.activation import ACTIVATIONS
 
 every_impl = pytest.mark.parametrize("impl", IMPLEMENTATIONS)
 every_floor = pytest.mark.parametrize("floor", [0.0, 1e-3])

@@ -23,7 +23,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from flashpoint import Activation, attention, attention_varlen
 from flashpoint.lab.selfcheck.judge import Sums
 from flashpoint.ops import api
-from flashpoint.ops.spec import BUILTIN
+from flashpoint.ops.activation import BUILTIN
 
 # tokens of each sequence: queries, keys
 PACKINGS = {

@@ -16,9 +16,10 @@ import torch
 from torch import Tensor
 
 from flashpoint.ops import reference
+from flashpoint.ops.activation import registered
 from flashpoint.ops.library import OPERATORS
 from flashpoint.ops.packed import attend_packed
-from flashpoint.ops.spec import Terms, normalizer, registered
+from flashpoint.ops.spec import Terms, normalizer
 
 
 def decompositions() -> dict[Any, Callable[..., Any]]:

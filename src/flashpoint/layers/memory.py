@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from flashpoint.errors import InputError, check_choice, describe
 from flashpoint.layers.spec import SOFTMAX
+from flashpoint.ops.activation import find_activation, known_activations
 from flashpoint.ops.check import check_count, check_flag, check_number, check_tensor
-from flashpoint.ops.spec import find_activation, known_activations
 from flashpoint.shapes import Float, Int
 
 NORM_EPS = 1e-9  # the variance of softmax's output starts near 1e-6, under LayerNorm's usual eps

@@ -15,8 +15,8 @@ from flashpoint.layers.softmax import attend_softmax, check_softmax_mask, softma
 from flashpoint.layers.spec import SOFTMAX, AnySpec
 from flashpoint.layers.terms import PointwiseTerms, power
 from flashpoint.layers.visibility import Visibility, merge_masks, rows_of
+from flashpoint.ops.activation import find_activation
 from flashpoint.ops.api import attention
-from flashpoint.ops.spec import find_activation
 from flashpoint.shapes import Float, Int
 
 

@@ -7,12 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from flashpoint.bounds import Bounds, check_bounds
 from flashpoint.errors import InputError, check_choice, describe, hint
-from flashpoint.ops.api import FLOOR, NORMALIZE, Normalize
+from flashpoint.ops.activation import find_activation, known_activations
 from flashpoint.ops.check import check_length, check_number
-from flashpoint.ops.spec import (
-    find_activation,
-    known_activations,
-)
+from flashpoint.ops.options import FLOOR, NORMALIZE, Normalize
 
 if TYPE_CHECKING:
     from flashpoint.layers.named import NamedAttention

@@ -47,8 +47,8 @@ from flashpoint.models.penalty import (
     penalise,
 )
 from flashpoint.models.pretrained import Pretrained
+from flashpoint.ops.activation import known_activations
 from flashpoint.ops.check import check_flag
-from flashpoint.ops.spec import known_activations
 from flashpoint.shapes import Float, Int
 
 RELU_ATTENTION = AttentionSpec(

@@ -1,86 +1,44 @@
 """The public functions: they check, fill in defaults, and hand over to an implementation."""
 
-import functools
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Literal, TypedDict, Unpack, overload
+from typing import Any, Literal, Unpack, overload
 
 import torch
 from torch import Tensor
 
-from flashpoint.errors import InputError, check_choice, describe
 from flashpoint.ops import reference
+from flashpoint.ops.activation import Activation
 from flashpoint.ops.check import (
     DENSE,
     PACKED,
     check_count,
-    check_division,
     check_finite,
-    check_flag,
-    check_gain,
     check_index,
     check_inputs,
-    check_length,
-    check_number,
     check_packed,
-    check_range,
     check_scores,
     check_sign,
-    check_window,
     is_readable,
     read_cu_seqlens,
     read_key_lengths,
 )
 from flashpoint.ops.implementations import Impl, choose
 from flashpoint.ops.library import operator_for
-from flashpoint.ops.qk_norm import HeadNorm
-from flashpoint.ops.spec import (
-    Activation,
-    NormTerms,
-    Terms,
-    find_activation,
-    normalizer,
-    registered,
+from flashpoint.ops.options import (
+    FLOOR,
+    DenseOptions,
+    Normalize,
+    Number,
+    Options,
+    PackedOptions,
+    ReturnSums,
+    Window,
+    read_norm,
+    read_terms,
 )
+from flashpoint.ops.qk_norm import HeadNorm
+from flashpoint.ops.spec import NormTerms
 from flashpoint.shapes import Float, Int
-
-Number = int | float
-Normalize = Literal["length", "sum"]
-NORMALIZE = ("length", "sum")
-FLOOR = 1e-3  # of normalize="sum"
-BIAS_ADVICE = " Pass a number, or a tensor; to hide keys, pass a mask."
-Window = tuple[int | None, int | None]
-
-
-ReturnSums = bool | Literal["logs"]
-
-
-class Options(TypedDict, total=False):
-    """What every call takes by name; ``attention`` says what each means."""
-
-    activation: str | Activation
-    normalize: Normalize
-    floor: Number
-    alpha: Number
-    length: str | Number
-    scale: Number | None
-    bias: Number | Tensor | None
-    mask: Tensor | None
-    causal: bool
-    window: Window | None
-    impl: Impl
-
-
-class DenseOptions(Options, total=False):
-    """The same where samples are padded to one length."""
-
-    key_lengths: Int[Tensor, " B"] | None
-
-
-class PackedOptions(DenseOptions, total=False):
-    """The same where q and k may pass norms."""
-
-    q_norm: HeadNorm | None
-    k_norm: HeadNorm | None
 
 
 @overload
@@ -173,8 +131,7 @@ def attention(
     """
     q, k, v = check_inputs(q, k, v, DENSE)
     division = (normalize, floor, alpha, length)
-    terms = _terms(activation, division, scale, bias, causal, window, q.dtype)
-    terms = _with_sums(terms, return_sums)
+    terms = read_terms(activation, division, scale, bias, causal, window, return_sums, q.dtype)
     if bias is not None or mask is not None:
         shape = (q.shape[0], q.shape[1], q.shape[2], k.shape[2])
         bias, mask = _check_scored(bias, mask, shape, q.device)
@@ -243,12 +200,11 @@ def attention_qkvpacked(
         torch.Size([2, 10, 4, 16])
     """
     qkv = check_packed(qkv)
-    q_kind, q_gain, q_eps = _norm_of("q_norm", q_norm, qkv)
-    k_kind, k_gain, k_eps = _norm_of("k_norm", k_norm, qkv)
+    q_kind, q_gain, q_eps = read_norm("q_norm", q_norm, qkv)
+    k_kind, k_gain, k_eps = read_norm("k_norm", k_norm, qkv)
     qk_norm = NormTerms(q_kind, q_eps, k_kind, k_eps)
     division = (normalize, floor, alpha, length)
-    terms = _terms(activation, division, scale, bias, causal, window, qkv.dtype)
-    terms = _with_sums(terms, return_sums)
+    terms = read_terms(activation, division, scale, bias, causal, window, return_sums, qkv.dtype)
     tokens = qkv.shape[1]
     shape = (qkv.shape[0], qkv.shape[3], tokens, tokens)
     bias, mask = _check_scored(bias, mask, shape, qkv.device, "qkv")
@@ -345,8 +301,7 @@ def attention_varlen(
     """
     q, k, v = check_inputs(q, k, v, PACKED)
     division = (normalize, floor, alpha, length)
-    terms = _terms(activation, division, scale, bias, causal, window, q.dtype)
-    terms = _with_sums(terms, return_sums)
+    terms = read_terms(activation, division, scale, bias, causal, window, return_sums, q.dtype)
     num = cu_seqlens_q.shape[0] if isinstance(cu_seqlens_q, Tensor) and cu_seqlens_q.dim() else 0
     check_index("cu_seqlens_q", cu_seqlens_q, max(num, 1), q.device)
     check_index("cu_seqlens_k", cu_seqlens_k, num, q.device)
@@ -381,97 +336,6 @@ def _results(o: Tensor, sums: Tensor, return_sums: ReturnSums) -> Any:
     if not return_sums:
         return o
     return (o, sums[0], sums[1]) if return_sums == "logs" else (o, sums)
-
-
-def _with_sums(terms: Terms, return_sums: ReturnSums) -> Terms:
-    """The terms of a call that gives these sums."""
-    if return_sums is True or return_sums is False:
-        return terms
-    if not isinstance(return_sums, str) or return_sums != "logs":
-        raise InputError(
-            f"return_sums must be True, False or 'logs'. Got {describe(return_sums)}."
-        )
-    h = registered(terms.activation)
-    if not h.is_nonnegative:
-        raise InputError(
-            f"return_sums='logs' takes logarithms of weights, and {h.name!r} may be negative. "
-            "Take another activation, or return_sums=True."
-        )
-    return terms._replace(logs=True)
-
-
-def _terms(
-    activation: str | Activation,
-    division: tuple[Normalize, Number, Number, str | Number],
-    scale: Number | None,
-    bias: Any,
-    causal: bool,
-    window: Window | None,
-    dtype: torch.dtype,
-) -> Terms:
-    """The options as the implementations take them, checked; the same ones are checked once."""
-    number = None if isinstance(bias, Tensor) else bias
-    sides = (None, None) if window is None else check_window(window)
-    options = (activation, *division, scale, number, causal, sides, dtype)
-    if torch.compiler.is_compiling():
-        return _parse(*options)
-    try:
-        return _parse_once(*options)
-    except TypeError:  # not hashable, so not seen before
-        return _parse(*options)
-
-
-def _parse(
-    activation: str | Activation,
-    normalize: Normalize,
-    floor: Number,
-    alpha: Number,
-    length: str | Number,
-    scale: Number | None,
-    bias: Number | None,
-    causal: bool,
-    window: Window,
-    dtype: torch.dtype,
-) -> Terms:
-    alpha = check_number("alpha", alpha, " A learned exponent multiplies the result of alpha=0.")
-    check_length(length)
-    if scale is not None:
-        scale = check_number("scale", scale)
-        check_range("scale", scale, dtype)
-    number = 0.0 if bias is None else check_number("bias", bias, BIAS_ADVICE)
-    check_range("bias", number, dtype)
-    check_flag("causal", causal)
-    left, right = window
-    if causal:
-        right = 0
-    check_choice("normalize", normalize, NORMALIZE)
-    h, gain = find_activation(activation), 1.0
-    if normalize == "sum":
-        floor, alpha = check_division(h, floor, alpha, dtype), -1.0
-        if not isinstance(length, str):
-            floor, alpha, length = floor * length, 0.0, "visible"
-    else:
-        if not (isinstance(floor, (int, float)) and floor == FLOOR):
-            raise InputError(
-                f"floor={describe(floor)} is for normalize='sum'. Leave it out, or pass that."
-            )
-        floor = 0.0
-        if not isinstance(length, str):
-            gain, alpha, length = normalizer(length, alpha), 0.0, "visible"
-    return Terms(h.key, alpha, length, gain, scale, number, left, right, normalize, floor)
-
-
-_parse_once = functools.lru_cache(maxsize=256, typed=True)(_parse)
-
-
-def _norm_of(name: str, norm: Any, qkv: Tensor) -> tuple[str, Tensor | None, float]:
-    """Kind, gain and eps of a norm that may be missing."""
-    if norm is None:
-        return "none", None, 0.0
-    if not isinstance(norm, HeadNorm):
-        raise InputError(f"{name} must be a flashpoint.HeadNorm or None. Got {describe(norm)}.")
-    check_gain(f"{name}.gain", norm.gain, qkv)
-    return norm.kind, norm.gain, float(norm.eps)
 
 
 def _check_scored(

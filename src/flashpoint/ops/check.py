@@ -15,7 +15,8 @@ from torch.nn import Parameter
 
 from flashpoint.bounds import plain_number
 from flashpoint.errors import InputError, describe
-from flashpoint.ops.spec import Activation, Terms
+from flashpoint.ops.activation import Activation
+from flashpoint.ops.spec import Terms
 
 Axes = tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]
 

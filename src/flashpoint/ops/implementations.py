@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 import torch
 
 from flashpoint.errors import InputError, UnsupportedError, describe, hint
-from flashpoint.ops.spec import BUILTIN, registered
+from flashpoint.ops.activation import BUILTIN, registered
 
 Impl = Literal["auto", "reference", "cpu", "triton"]
 

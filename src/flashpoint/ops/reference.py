@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from flashpoint.ops.activation import Activation, registered
 from flashpoint.ops.packed import attend_packed
-from flashpoint.ops.spec import TINY, Activation, NormTerms, Terms, normalizer, registered
+from flashpoint.ops.spec import TINY, NormTerms, Terms, normalizer
 from flashpoint.shapes import Bool, Float, Int
 
 

@@ -13,7 +13,8 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from flashpoint.errors import InputError, UnsupportedError
-from flashpoint.ops.api import BIAS_ADVICE, FLOOR, Normalize, Number, Window, attention
+from flashpoint.ops.activation import Activation
+from flashpoint.ops.api import attention
 from flashpoint.ops.check import (
     check_finite,
     check_flag,
@@ -23,7 +24,7 @@ from flashpoint.ops.check import (
     is_readable,
 )
 from flashpoint.ops.implementations import Impl
-from flashpoint.ops.spec import Activation
+from flashpoint.ops.options import BIAS_ADVICE, FLOOR, Normalize, Number, Window
 from flashpoint.shapes import Float
 
 

@@ -14,7 +14,7 @@ from flashpoint import AttentionSpec
 from flashpoint.convert.transformers import register
 from flashpoint.errors import InputError, UnsupportedError
 from flashpoint.ops import check
-from flashpoint.ops.spec import NAMED, find_activation
+from flashpoint.ops.activation import NAMED, find_activation
 
 SPEC = AttentionSpec(activation="relu2", normalize="sum", gain=0.5)
 

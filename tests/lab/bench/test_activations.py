@@ -8,7 +8,7 @@ from flashpoint.errors import InputError
 from flashpoint.lab.bench import activations, timing
 from flashpoint.lab.bench.activations import measure_activations
 from flashpoint.lab.bench.cases import Shape
-from flashpoint.ops.spec import BUILTIN
+from flashpoint.ops.activation import BUILTIN
 
 TINY = Shape(1, 2, 33, 16)
 

@@ -8,7 +8,7 @@ from flashpoint.errors import InputError
 from flashpoint.lab.bench import activations as measuring
 from flashpoint.lab.bench import timing
 from flashpoint.lab.cli.activations import activations
-from flashpoint.ops.spec import BUILTIN
+from flashpoint.ops.activation import BUILTIN
 
 app = typer.Typer()
 app.command()(activations)

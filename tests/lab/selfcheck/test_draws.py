@@ -17,7 +17,7 @@ from flashpoint.lab.selfcheck.values import (
     lay,
     layouts_of,
 )
-from flashpoint.ops.spec import BUILTIN
+from flashpoint.ops.activation import BUILTIN
 
 CPU = Scope("cpu", ("cpu", "reference"))
 LINE = (

@@ -6,7 +6,8 @@ from implementations import HAS_TRITON, needs_gpu
 from numerics import assert_exact, make_inputs, make_qkv, run
 
 import flashpoint
-from flashpoint.ops.spec import BUILTIN, Terms
+from flashpoint.ops.activation import BUILTIN
+from flashpoint.ops.spec import Terms
 
 if not HAS_TRITON:
     pytest.skip("triton is not installed", allow_module_level=True)

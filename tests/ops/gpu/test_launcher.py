@@ -391,34 +391,6 @@ def test_parts_of_a_tensor_have_their_addresses(monkeypatch, made):
         assert given.arguments[:2] == [q.data_ptr(), k.data_ptr()]
 
 
-def test_tensors_on_other_devices_share_no_recording():
-    """A launcher that gets numbers cannot tell the host's from the GPU's."""
-
-    def signature(device):
-        x = torch.zeros(4, 4)
-        x.get_device = lambda: device
-        return replay._identify({"q": x})[0]
-
-    assert signature(0) == signature(0) != signature(-1)
-
-
-def test_what_tells_recordings_apart_is_all_that_a_launch_depends_on():
-    """Alignment too: a kernel compiled for 16 bytes would read others wrongly, or fault."""
-    room = torch.zeros(64, dtype=torch.int16)
-
-    def signature(start=0, dtype=torch.bfloat16, shape=(4, 4), stride=(4, 1)):
-        x = room[start:].view(dtype).as_strided(shape, stride)
-        return replay._identify({"q": x})[0]
-
-    same = signature()
-    assert same == signature(start=8)  # 16 bytes on
-    assert same != signature(start=1)
-    assert same != signature(dtype=torch.float16)
-    assert same != signature(shape=(2, 8))
-    assert same != signature(stride=(8, 1))
-    assert replay._identify({"q": None})[0] != same
-
-
 def test_calls_of_other_options_share_no_recording(monkeypatch, made):
     monkeypatch.setattr(replay, "Recorder", Repeating)
     monkeypatch.setattr(replay, "_recordings", {})

@@ -15,7 +15,7 @@ from flashpoint import (
     attention_qkvpacked,
     attention_varlen,
 )
-from flashpoint.ops.spec import BUILTIN
+from flashpoint.ops.activation import BUILTIN
 
 if not HAS_TRITON:
     pytest.skip("triton is not installed", allow_module_level=True)

@@ -8,7 +8,7 @@ from flashpoint.convert.substitute import Substitute
 from flashpoint.convert.transformers.calls import attend, attend_by_module
 from flashpoint.errors import InputError, UnsupportedError, describe, require
 from flashpoint.layers.spec import SOFTMAX, AnySpec, AttentionSpec
-from flashpoint.ops.spec import find_activation, known_activations
+from flashpoint.ops.activation import find_activation, known_activations
 
 PREFIX = "pointwise"
 """The name whose function asks each module for its substitute; other names begin with it."""

@@ -16,7 +16,7 @@ import flashpoint
 from flashpoint.lab.bench.calls import Inputs
 from flashpoint.lab.bench.cases import Case
 from flashpoint.lab.bench.providers.provider import Function, normalize
-from flashpoint.ops.api import FLOOR
+from flashpoint.ops.options import FLOOR
 
 CHUNK = 64
 """Rows, or keys, that are computed exactly: at the start, in the middle and at the end."""

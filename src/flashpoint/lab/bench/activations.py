@@ -15,7 +15,7 @@ from flashpoint.lab.bench.cases import Case, Shape
 from flashpoint.lab.bench.device import timer_for
 from flashpoint.lab.bench.providers.registry import PROVIDERS
 from flashpoint.lab.bench.timing import Budget, Timing, interleave, start
-from flashpoint.ops.spec import BUILTIN
+from flashpoint.ops.activation import BUILTIN
 
 BUDGET = Budget(rounds=10, seconds=0.5)
 FACTOR = 2.0

@@ -37,7 +37,7 @@ def _measure(shape: "Shape", dtypes: "Sequence[str]") -> "list[ActivationRow]":
     from rich.progress import track
 
     from flashpoint.lab.bench.activations import measure_activations
-    from flashpoint.ops.spec import BUILTIN
+    from flashpoint.ops.activation import BUILTIN
 
     console = Console(stderr=True)
     return list(

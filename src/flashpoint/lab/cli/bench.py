@@ -195,7 +195,7 @@ def _read_request(
     from flashpoint.lab.bench.plan import Request
     from flashpoint.lab.bench.providers.registry import PROVIDERS
     from flashpoint.layers.spec import AttentionSpec, fields_of
-    from flashpoint.ops.spec import find_activation
+    from flashpoint.ops.activation import find_activation
 
     if activation is not None:
         find_activation(fields_of(activation)["activation"])

@@ -43,7 +43,7 @@ def tune(
     from rich.console import Console
 
     from flashpoint.lab.bench.cases import Case, parse_dtypes, parse_shape
-    from flashpoint.ops.spec import find_activation
+    from flashpoint.ops.activation import find_activation
 
     find_activation(activation)
     cases = [
@@ -85,8 +85,9 @@ def _require_kernels(dry_run: bool) -> None:
 
 def _call_of(case: "Case", q: "Tensor", k: "Tensor", v: "Tensor") -> "Call":
     """A case as the kernels take it."""
+    from flashpoint.ops.activation import find_activation
     from flashpoint.ops.gpu.call import Call
-    from flashpoint.ops.spec import Terms, find_activation
+    from flashpoint.ops.spec import Terms
 
     key = find_activation(case.activation).key
     terms = Terms(key, right=0 if case.causal else None)

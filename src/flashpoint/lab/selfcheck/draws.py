@@ -13,8 +13,8 @@ from typing import Literal, NamedTuple
 
 from flashpoint.lab.selfcheck.case import Case, Function, Scored
 from flashpoint.lab.selfcheck.values import KINDS, OWN, is_nonnegative
+from flashpoint.ops.activation import BUILTIN
 from flashpoint.ops.qk_norm import NORM_KINDS
-from flashpoint.ops.spec import BUILTIN
 
 GROUP = {"cpu": 1, "interpreter": 1, "cuda": 24}
 """Cases that share a kind, by where they run."""

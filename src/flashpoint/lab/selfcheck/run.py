@@ -19,7 +19,7 @@ from flashpoint.lab.selfcheck.values import (
     rounded,
     steepness,
 )
-from flashpoint.ops.spec import STEEP
+from flashpoint.ops.activation import STEEP
 
 MORE_DRAWS = 14
 BEYOND_LUCK = 1000.0  # no chance makes a budget that small

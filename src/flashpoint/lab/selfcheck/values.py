@@ -29,9 +29,9 @@ from torch import Tensor
 
 import flashpoint
 from flashpoint.lab.selfcheck.case import DTYPES, Case, Scored
+from flashpoint.ops.activation import BUILTIN, Activation, find_activation
 from flashpoint.ops.implementations import HAS_TRITON, INTERPRETED
 from flashpoint.ops.qk_norm import normalize
-from flashpoint.ops.spec import BUILTIN, Activation, find_activation
 
 Values = dict[str, Tensor]
 

@@ -7,7 +7,7 @@ the few hundred tokens of a study its memory for all weights is small, and nobod
 import torch
 import torch.nn.functional as F
 
-from flashpoint.ops.spec import Activation, register_activation
+from flashpoint.ops.activation import Activation, register_activation
 
 
 def _sixth(scores: torch.Tensor) -> torch.Tensor:

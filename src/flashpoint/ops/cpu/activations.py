@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from flashpoint.errors import UnsupportedError
-from flashpoint.ops.spec import BUILTIN, STEEP, Activation, registered
+from flashpoint.ops.activation import BUILTIN, STEEP, Activation, registered
 
 aten = torch.ops.aten
 

@@ -11,8 +11,8 @@ import triton.language as tl
 
 from flashpoint.errors import UnsupportedError
 from flashpoint.ops import spec
+from flashpoint.ops.activation import registered
 from flashpoint.ops.implementations import INTERPRETED
-from flashpoint.ops.spec import registered
 
 SQRT_HALF = tl.constexpr(0.7071067811865476)
 TINY = tl.constexpr(spec.TINY)  # GPUs take a logarithm of less for that of 0

@@ -11,10 +11,11 @@ from torch import Tensor
 
 from flashpoint.ops.gpu import dispatch
 from flashpoint.ops.gpu.activations import in_kernels, is_builtin
-from flashpoint.ops.gpu.call import Call, prepare
+from flashpoint.ops.gpu.call import Call
 from flashpoint.ops.gpu.portable.backward_rows import SumGradients, launch_rows
 from flashpoint.ops.gpu.portable.backward_scored import launch_scored
 from flashpoint.ops.gpu.portable.blocks import Layout
+from flashpoint.ops.gpu.reading import prepare
 from flashpoint.ops.gpu.replay import Recorder, Role, run_recorded
 from flashpoint.ops.spec import Terms
 

@@ -7,19 +7,18 @@ import math
 from typing import Any, NamedTuple
 
 import torch
-import triton
 from torch import Tensor
-from triton.tools.tensor_descriptor import TensorDescriptor
 
+from flashpoint.ops.activation import STEEP, registered
 from flashpoint.ops.gpu.activations import in_kernels, is_builtin
 from flashpoint.ops.gpu.device import gpu_of
 from flashpoint.ops.gpu.normalizer import Normalizer, broadcast_strides
+from flashpoint.ops.gpu.reading import block_of, describe_rows, is_regular, loads_wide
 from flashpoint.ops.gpu.replay import Role
 from flashpoint.ops.implementations import INTERPRETED
-from flashpoint.ops.spec import STEEP, NormTerms, Terms, normalizer, registered
+from flashpoint.ops.spec import NormTerms, Terms, normalizer
 
 MOST_KEYS_BY_POINTERS = 256  # descriptors cost the host 25 us a launch, more than they save here
-DENSE = frozenset(("o", "sums", "dsums"))  # inputs that kernels read without strides
 FARTHEST = 2**30  # a window beyond any sequence, and within 32 bits with a position added
 LARGEST_LIFT = 16.0
 SMALLEST_SHRINK = -8  # exponent of two by which fp16 weights are kept away from overflow
@@ -219,7 +218,7 @@ class Call(NamedTuple):
     @property
     def loads_wide(self) -> bool:
         """True where pointers load q, k and v in vectors, which Triton then streams ahead."""
-        return all(map(_is_wide, (self.q, self.k, self.v)))
+        return all(map(loads_wide, (self.q, self.k, self.v)))
 
     @property
     def hides_nothing(self) -> bool:
@@ -313,7 +312,7 @@ class Call(NamedTuple):
             return pointers | {"TMA": False}
         rows = {"q": "BLOCK_M", "do": "BLOCK_M", "k": "BLOCK_N", "v": "BLOCK_N"}
         described = {
-            name: _describe(pointers[name], tiles[block])
+            name: describe_rows(pointers[name], tiles[block])
             for name, block in rows.items()
             if name in pointers
         }
@@ -368,42 +367,6 @@ class Call(NamedTuple):
         } | self.qk_norm.arguments()
 
 
-def block_of(dim: int) -> int:
-    """The power of two that holds a head dim; products want at least 16."""
-    return max(16, triton.next_power_of_2(dim))
-
-
-def _describe(x: Tensor, rows: int) -> TensorDescriptor:
-    """[B, H, L, D] for loads of [1, 1, rows, a power of two]."""
-    block = [1, 1, rows, block_of(x.shape[3])]
-    return TensorDescriptor(x, list(x.shape), tma_strides(x), block)
-
-
-def tma_strides(x: Tensor) -> list[int]:
-    """Strides as the copy engine wants them: those of single rows matter to nobody but to it."""
-    pairs = zip(x.shape[:3], x.stride()[:3], strict=True)
-    return [stride if size > 1 else 16 for size, stride in pairs] + [1]
-
-
-def is_regular(x: Tensor) -> bool:
-    """True where the copy engine can read it: whole 16 bytes, dense rows, nothing repeated."""
-    pitch = 16 // x.element_size()
-    dense = x.stride(-1) == 1 or x.shape[-1] == 1
-    if not dense or x.shape[-1] % pitch or x.data_ptr() % 16:
-        return False
-    return all(
-        size == 1 or (stride > 0 and stride % pitch == 0)
-        for size, stride in zip(x.shape[:-1], x.stride()[:-1], strict=True)
-    )
-
-
-def _is_wide(x: Tensor) -> bool:
-    """True where Triton knows that rows begin at 16 bytes: it asks numbers for a factor of 16."""
-    return x.stride(-1) == 1 and x.data_ptr() % 16 == 0 and not any(
-        stride % 16 for stride in x.stride()[:-1]
-    )
-
-
 def _split_scale(q: Tensor, bias: Tensor | None, terms: Terms) -> tuple[float, float]:
     has_bias = bias is not None or terms.bias != 0.0
     return terms.split_scale(q.shape[-1], has_bias=has_bias)
@@ -411,19 +374,3 @@ def _split_scale(q: Tensor, bias: Tensor | None, terms: Terms) -> tuple[float, f
 
 def _mask_kind(mask: Tensor | None) -> str:
     return "none" if mask is None else "bool" if mask.dtype == torch.uint8 else "float"
-
-
-def prepare(**tensors: Tensor | None) -> dict[str, Tensor | None]:
-    """The inputs as kernels can read them: no negative bit, booleans as bytes, vectors dense."""
-    for name, x in tensors.items():
-        if x is None:
-            continue
-        if x.is_neg():
-            x = x.resolve_neg()
-        if x.dtype == torch.bool:
-            x = x.view(torch.uint8)
-        if name == "do" and not is_regular(x):  # of a sum's gradient one number is repeated
-            x = x.contiguous()
-        is_dense = x.dim() < 2 or name in DENSE
-        tensors[name] = x.contiguous() if is_dense else x
-    return tensors

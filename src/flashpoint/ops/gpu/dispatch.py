@@ -16,8 +16,9 @@ from torch import Tensor
 
 from flashpoint.errors import UnsupportedError
 from flashpoint.ops.gpu.activations import is_builtin
-from flashpoint.ops.gpu.call import Call, block_of, is_regular
+from flashpoint.ops.gpu.call import Call
 from flashpoint.ops.gpu.device import HOPPER_FAMILY, gpu_of
+from flashpoint.ops.gpu.reading import block_of, is_regular
 from flashpoint.ops.gpu.versions import has_supported_gluon
 from flashpoint.ops.implementations import INTERPRETED, why_no_kernel
 

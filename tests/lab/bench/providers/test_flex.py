@@ -12,7 +12,7 @@ from flashpoint.lab.bench.calls import make_call, make_inputs
 from flashpoint.lab.bench.cases import Case, Shape
 from flashpoint.lab.bench.providers.flex import bind_log, bind_softmax, log_weights
 from flashpoint.lab.bench.providers.registry import PROVIDERS
-from flashpoint.ops.spec import BUILTIN, find_activation
+from flashpoint.ops.activation import BUILTIN, find_activation
 
 NOT_NEGATIVE = [name for name in BUILTIN if find_activation(name).is_nonnegative]
 CASE = Case(shape=Shape(1, 4, 40, 16, kv_heads=2), dtype="fp32", mode="forward")

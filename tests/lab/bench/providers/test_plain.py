@@ -10,7 +10,7 @@ import flashpoint
 from flashpoint.lab.bench.calls import make_call, make_inputs
 from flashpoint.lab.bench.cases import Case, Shape
 from flashpoint.lab.bench.providers.registry import PROVIDERS
-from flashpoint.ops.spec import BUILTIN
+from flashpoint.ops.activation import BUILTIN
 
 CASE = Case(shape=Shape(2, 4, 40, 16, kv_heads=2), dtype="fp32", mode="forward")
 LONG = replace(CASE, shape=Shape(1, 8, 16384, 64))

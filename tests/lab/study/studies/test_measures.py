@@ -21,7 +21,7 @@ from flashpoint.lab.study.moments import (
     variance_name,
 )
 from flashpoint.lab.study.registry import STUDIES
-from flashpoint.ops.spec import BUILTIN, registered
+from flashpoint.ops.activation import BUILTIN, registered
 
 OPTIONS = {
     **{"activations": ["softmax", *ACTIVATIONS], "layer_activations": ["relu", "softmax"]},

@@ -15,8 +15,8 @@ from torch import Tensor
 from flashpoint.lab.bench.cases import Case
 from flashpoint.lab.bench.providers.plain import visible_counts
 from flashpoint.lab.bench.providers.provider import Attend, Provider, compiled
-from flashpoint.ops.api import FLOOR
-from flashpoint.ops.spec import find_activation
+from flashpoint.ops.activation import find_activation
+from flashpoint.ops.options import FLOOR
 
 
 def log_weights(h: Callable[[Tensor], Tensor], scores: Tensor) -> Tensor:

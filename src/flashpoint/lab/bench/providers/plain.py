@@ -7,8 +7,8 @@ from torch import Tensor
 
 from flashpoint.lab.bench.cases import Case
 from flashpoint.lab.bench.providers.provider import Attend, Provider, compiled
-from flashpoint.ops.api import FLOOR
-from flashpoint.ops.spec import find_activation
+from flashpoint.ops.activation import find_activation
+from flashpoint.ops.options import FLOOR
 
 MAX_MATRIX_BYTES = {"cpu": 2 * 1024**3, "cuda": 16 * 1024**3}
 """Left out where one Lq x Lk matrix of all heads takes more."""

@@ -24,7 +24,7 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from triton.language.core import _aggregate, base_value
 
-from flashpoint.ops.gpu.call import block_of, tma_strides
+from flashpoint.ops.gpu.reading import block_of, tma_strides
 
 # per thread of a consumer: what 65536 registers leave beside the producer's warpgroup
 REGISTERS = {2: 240, 3: 160, 4: 112}

@@ -15,9 +15,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from flashpoint.ops.gpu.call import Call, block_of
+from flashpoint.ops.gpu.call import Call
 from flashpoint.ops.gpu.normalizer import broadcast_strides, normalizer_of, over_sum
 from flashpoint.ops.gpu.portable.blocks import HEADS_FIRST, Layout, sequence
+from flashpoint.ops.gpu.reading import block_of
 from flashpoint.ops.gpu.replay import Recorder, Role, only
 
 ROWS = 64

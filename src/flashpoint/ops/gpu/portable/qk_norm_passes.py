@@ -12,9 +12,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from flashpoint.ops.gpu.call import Call, block_of
+from flashpoint.ops.gpu.call import Call
 from flashpoint.ops.gpu.device import gpu_of
 from flashpoint.ops.gpu.portable.qk_norm import load_gain, normalize_gradient, unit_rows
+from flashpoint.ops.gpu.reading import block_of
 from flashpoint.ops.gpu.replay import Recorder, Role, only
 
 TILE = 4096  # numbers of a program at a time

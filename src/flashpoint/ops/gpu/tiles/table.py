@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 import torch
 import triton
 
-from flashpoint.ops.gpu.call import Call, block_of
+from flashpoint.ops.gpu.call import Call
 from flashpoint.ops.gpu.device import HOPPER_FAMILY, Gpu, gpu_of
+from flashpoint.ops.gpu.reading import block_of
 from flashpoint.ops.gpu.tiles import stored
 
 LONG = 2048  # queries from which the largest tiles pay

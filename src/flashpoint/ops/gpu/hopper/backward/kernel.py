@@ -47,7 +47,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier
 
 from flashpoint.ops.gpu.activations import DEGREES
-from flashpoint.ops.gpu.call import Call, block_of
+from flashpoint.ops.gpu.call import Call
 from flashpoint.ops.gpu.hopper.backward.arguments import (
     Columns,
     Norm,
@@ -69,6 +69,7 @@ from flashpoint.ops.gpu.hopper.tiles import (
     make_buffers,
 )
 from flashpoint.ops.gpu.portable.blocks import Layout
+from flashpoint.ops.gpu.reading import block_of
 from flashpoint.ops.gpu.replay import Recorder, Role, only
 
 

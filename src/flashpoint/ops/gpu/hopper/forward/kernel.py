@@ -26,7 +26,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier
 
 from flashpoint.ops.gpu.activations import DEGREES
-from flashpoint.ops.gpu.call import Call, block_of
+from flashpoint.ops.gpu.call import Call
 from flashpoint.ops.gpu.hopper.forward.arguments import Norms, Numbers, Options, Program, Sizes
 from flashpoint.ops.gpu.hopper.forward.consumer import consume
 from flashpoint.ops.gpu.hopper.forward.producer import normalize_keys, produce
@@ -41,6 +41,7 @@ from flashpoint.ops.gpu.hopper.tiles import (
     make_buffers,
 )
 from flashpoint.ops.gpu.portable.blocks import Layout
+from flashpoint.ops.gpu.reading import block_of
 from flashpoint.ops.gpu.replay import Recorder, only
 
 
