@@ -18,8 +18,9 @@ from torch import Tensor
 from flashpoint.ops import reference
 from flashpoint.ops.activation import registered
 from flashpoint.ops.library import OPERATORS
+from flashpoint.ops.normalizer import normalizer
 from flashpoint.ops.packed import attend_packed
-from flashpoint.ops.spec import Terms, normalizer
+from flashpoint.ops.spec import Terms
 
 
 def decompositions() -> dict[Any, Callable[..., Any]]:

@@ -18,8 +18,9 @@ from flashpoint.ops.check import (
     check_window,
 )
 from flashpoint.ops.implementations import Impl
+from flashpoint.ops.normalizer import normalizer
 from flashpoint.ops.qk_norm import HeadNorm
-from flashpoint.ops.spec import Terms, normalizer
+from flashpoint.ops.spec import Terms
 from flashpoint.shapes import Int
 
 Number = int | float

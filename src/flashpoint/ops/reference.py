@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from flashpoint.ops.activation import Activation, registered
+from flashpoint.ops.normalizer import normalizer
 from flashpoint.ops.packed import attend_packed
-from flashpoint.ops.spec import TINY, NormTerms, Terms, normalizer
+from flashpoint.ops.spec import TINY, NormTerms, Terms
 from flashpoint.shapes import Bool, Float, Int
 
 

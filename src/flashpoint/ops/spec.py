@@ -7,11 +7,7 @@
 Query i stands at position p = i + Lk - Lq and sees the keys p - left <= j <= p + right that exist.
 """
 
-import math
-from typing import Any, NamedTuple, overload
-
-import torch
-from torch import Tensor
+from typing import NamedTuple
 
 from flashpoint.ops.activation import registered
 
@@ -79,22 +75,3 @@ class NormTerms(NamedTuple):
     q_eps: float = 1e-6
     k_kind: str = "none"
     k_eps: float = 1e-6
-
-
-@overload
-def normalizer(n: int | float, alpha: float) -> float: ...
-@overload
-def normalizer(n: Tensor, alpha: float, dtype: torch.dtype) -> Tensor: ...
-
-
-def normalizer(n: int | float | Tensor, alpha: float, dtype: torch.dtype | None = None) -> Any:
-    """n ** -alpha of a length, infinite where Python would raise; or of counts of visible keys.
-
-    A query that sees no key gives zeros whatever its normalizer is, so that counts are at least 1.
-    """
-    if isinstance(n, Tensor):
-        return n.clamp(min=1).to(dtype) ** -alpha
-    try:
-        return float(n) ** -alpha
-    except OverflowError:
-        return math.inf

@@ -12,7 +12,8 @@ from torch import Tensor
 from flashpoint.ops.cpu.activations import on_tiles
 from flashpoint.ops.cpu.scores import ScoreTiles, scaled_product
 from flashpoint.ops.cpu.tiling import Group
-from flashpoint.ops.spec import TINY, Terms, normalizer
+from flashpoint.ops.normalizer import normalizer
+from flashpoint.ops.spec import TINY, Terms
 
 SMALL = 2**18  # numbers in q times numbers in k, where a call costs more than its arithmetic
 _NUMPY_DTYPES = (torch.float32, torch.float64)

@@ -7,7 +7,8 @@ from torch import Tensor
 
 from flashpoint.ops.cpu.activations import SMOOTH_IN_BF16, on_tiles
 from flashpoint.ops.cpu.tiling import Group, Plan, Tile
-from flashpoint.ops.spec import Terms, normalizer
+from flashpoint.ops.normalizer import normalizer
+from flashpoint.ops.spec import Terms
 
 SMALLEST_INSIDE, LARGEST_INSIDE = 2.0**-30, 2.0**30  # factors that products take with them
 _BITS = {

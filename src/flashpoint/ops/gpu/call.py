@@ -16,7 +16,8 @@ from flashpoint.ops.gpu.normalizer import Normalizer, broadcast_strides
 from flashpoint.ops.gpu.reading import block_of, describe_rows, is_regular, loads_wide
 from flashpoint.ops.gpu.replay import Role
 from flashpoint.ops.implementations import INTERPRETED
-from flashpoint.ops.spec import NormTerms, Terms, normalizer
+from flashpoint.ops.normalizer import normalizer
+from flashpoint.ops.spec import NormTerms, Terms
 
 MOST_KEYS_BY_POINTERS = 256  # descriptors cost the host 25 us a launch, more than they save here
 FARTHEST = 2**30  # a window beyond any sequence, and within 32 bits with a position added

@@ -14,7 +14,7 @@ from torch import Tensor
 from flashpoint.ops.gpu.activations import log_of
 from flashpoint.ops.gpu.portable.blocks import in_window, load_scored, sequence
 from flashpoint.ops.gpu.versions import launch_options
-from flashpoint.ops.spec import normalizer
+from flashpoint.ops.normalizer import normalizer
 
 if TYPE_CHECKING:
     from flashpoint.ops.gpu.call import Call
