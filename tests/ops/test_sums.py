@@ -298,7 +298,7 @@ def test_tokens_of_no_sequence_have_no_sums(impl):
     """Rows beyond the longest length and behind the last end; on a CPU such ends are refused."""
     if not (impl == "triton" and (HAS_GPU or device_of(impl).type == "cpu")):
         pytest.skip("ends are checked where they are readable")
-    from flashpoint.ops.gpu.attend import launch_backward_varlen_sums, launch_forward_varlen_sums
+    from flashpoint.ops.gpu.attend import launch_backward_varlen, launch_forward_varlen
     from flashpoint.ops.spec import Terms
 
     torch.manual_seed(0)
@@ -306,14 +306,14 @@ def test_tokens_of_no_sequence_have_no_sums(impl):
     cu = torch.tensor([2, 5, 9], dtype=torch.int32, device=q.device)
     terms = Terms("softplus", -1.0, normalize="sum", floor=1e-3)
     inputs = (q, k, v, None, None, cu, cu, 4, 4, terms)
-    o, sums = launch_forward_varlen_sums(*inputs)
+    o, sums = launch_forward_varlen(True, *inputs)
     inside = torch.arange(12, device=q.device)
     inside = (inside >= 2) & (inside < 9)
     assert not o[~inside].any()
     assert not sums[:, ~inside].any()
     assert (sums[:, inside] > 0).all()
     dsums = torch.ones_like(sums)
-    for grad in launch_backward_varlen_sums(o, dsums, o, sums, *inputs, False, False):
+    for grad in launch_backward_varlen((dsums, o, sums), o, *inputs, False, False):
         assert not grad[~inside].any()
         assert grad[inside].isfinite().all()
 

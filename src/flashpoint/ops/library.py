@@ -15,20 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from flashpoint.ops.cpu.backward import backward, backward_sums
-from flashpoint.ops.cpu.forward import forward, forward_sums
-from flashpoint.ops.cpu.packed import (
-    backward_packed,
-    backward_packed_sums,
-    forward_packed,
-    forward_packed_sums,
-)
-from flashpoint.ops.cpu.varlen import (
-    backward_varlen,
-    backward_varlen_sums,
-    forward_varlen,
-    forward_varlen_sums,
-)
+from flashpoint.ops.cpu.backward import backward
+from flashpoint.ops.cpu.forward import forward
+from flashpoint.ops.cpu.packed import backward_packed, forward_packed
+from flashpoint.ops.cpu.varlen import backward_varlen, forward_varlen
 from flashpoint.ops.flops import flops, flops_backward, flops_packed, flops_packed_backward
 from flashpoint.ops.implementations import INTERPRETED
 from flashpoint.ops.operator import Form, Kernels, Operator
@@ -74,15 +64,8 @@ def _on_gpu() -> dict[str, Kernels]:
 
     return {
         "dense": Kernels(attend.launch_forward, attend.launch_backward),
-        "dense_sums": Kernels(attend.launch_forward_sums, attend.launch_backward_sums),
         "varlen": Kernels(attend.launch_forward_varlen, attend.launch_backward_varlen),
-        "varlen_sums": Kernels(
-            attend.launch_forward_varlen_sums, attend.launch_backward_varlen_sums
-        ),
         "packed": Kernels(packed.launch_packed_forward, packed.launch_packed_backward),
-        "packed_sums": Kernels(
-            packed.launch_packed_forward_sums, packed.launch_packed_backward_sums
-        ),
     }
 
 
@@ -100,25 +83,20 @@ _PACKED = Form(
     flops_packed,
     flops_packed_backward,
 )
-# by name: an operator's own, what its calls look like, and what computes them on a CPU
+# by name: an operator's own, what its calls look like, their sums, and what computes on a CPU
 _FORMS = {
-    "dense": ("attention", _DENSE, Kernels(forward, backward)),
-    "dense_sums": (
-        "attention_sums",
-        _DENSE.with_sums(_fake_sums),
-        Kernels(forward_sums, backward_sums),
+    "dense": ("attention", _DENSE, _fake_sums, Kernels(forward, backward)),
+    "varlen": (
+        "attention_varlen",
+        _VARLEN,
+        _fake_sums_varlen,
+        Kernels(forward_varlen, backward_varlen),
     ),
-    "varlen": ("attention_varlen", _VARLEN, Kernels(forward_varlen, backward_varlen)),
-    "varlen_sums": (
-        "attention_varlen_sums",
-        _VARLEN.with_sums(_fake_sums_varlen),
-        Kernels(forward_varlen_sums, backward_varlen_sums),
-    ),
-    "packed": ("attention_qkvpacked", _PACKED, Kernels(forward_packed, backward_packed)),
-    "packed_sums": (
-        "attention_qkvpacked_sums",
-        _PACKED.with_sums(_fake_sums_packed),
-        Kernels(forward_packed_sums, backward_packed_sums),
+    "packed": (
+        "attention_qkvpacked",
+        _PACKED,
+        _fake_sums_packed,
+        Kernels(forward_packed, backward_packed),
     ),
 }
 
@@ -128,19 +106,25 @@ def _kernels_on_gpu(form: str) -> Callable[[], Kernels]:
 
 
 def _kernels_on_cpu(form: str) -> Callable[[], Kernels]:
-    return lambda: _FORMS[form][2]
+    return lambda: _FORMS[form][3]
 
 
-OPERATORS = {
-    form: Operator(name, shape, {"cpu": _kernels_on_cpu(form), "cuda": _kernels_on_gpu(form)})
-    for form, (name, shape, _) in _FORMS.items()
-}
+def _operators(
+    suffix: str, **kernels: Callable[[str], Callable[[], Kernels]]
+) -> dict[str, Operator]:
+    """By form, those that give sums under ``form_sums``; kernels by type of device and form."""
+    made: dict[str, Operator] = {}
+    for form, (name, shape, fake_sums, _) in _FORMS.items():
+        given = {device: of_form(form) for device, of_form in kernels.items()}
+        made[form] = Operator(f"{name}{suffix}", shape, given)
+        with_sums = shape.with_sums(fake_sums)
+        made[f"{form}_sums"] = Operator(f"{name}_sums{suffix}", with_sums, given)
+    return made
+
+
+OPERATORS = _operators("", cpu=_kernels_on_cpu, cuda=_kernels_on_gpu)
 # The same with the GPU's kernels for CPU tensors, where Triton interprets them.
-OPERATORS_INTERPRETED = {
-    form: Operator(f"{name}_interpreted", shape, {"cpu": _kernels_on_gpu(form)})
-    for form, (name, shape, _) in _FORMS.items()
-    if INTERPRETED
-}
+OPERATORS_INTERPRETED = _operators("_interpreted", cpu=_kernels_on_gpu) if INTERPRETED else {}
 
 
 def operator_for(form: str, chosen: str, x: Tensor, *, with_sums: bool) -> Operator:

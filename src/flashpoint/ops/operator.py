@@ -33,14 +33,15 @@ class Kernels(NamedTuple):
     """What computes an operator on one kind of device.
 
     Attributes:
-        run: (*tensors, terms) -> o; packed calls have their norm terms before the terms. With
-            sums: o, sums.
-        run_backward: (do, *tensors, terms, need_dbias, need_dmask) -> the gradients of those of
-            the first three tensors that are there, then dbias and dmask if needed. With sums:
-            (do, dsums, o, sums, *tensors, ...), the last two None unless o was divided by sums.
+        run: (has_sums, *tensors, terms) -> [o], or [o, sums]; packed calls have their norm terms
+            before the terms.
+        run_backward: (of_sums, do, *tensors, terms, need_dbias, need_dmask) -> the gradients of
+            those of the first three tensors that are there, then dbias and dmask if needed.
+            ``of_sums`` is empty, or (dsums, o, sums), the last two None unless o was divided by
+            sums.
     """
 
-    run: Callable[..., Any]
+    run: Callable[..., list[Tensor]]
     run_backward: Callable[..., list[Tensor]]
 
 
@@ -158,17 +159,22 @@ class Operator:
             return _AttendTransformed.apply(self, *inputs)
         if torch.is_grad_enabled() and torch._C._any_requires_grad(*inputs[:5]):
             return _Attend.apply(self, *inputs)
-        return self.kernels[device]().run(*inputs)
+        return self._run_on(device, *inputs)
 
     def run(self, *inputs: Any) -> Any:
         """The result; the kernels get tensors without a word of autograd on them."""
         num = self.num_tensors
         tensors = [None if x is None else x.detach() for x in inputs[:num]]
-        return self.kernels[_kind(inputs[0])]().run(*tensors, *inputs[num:])
+        return self._run_on(_kind(inputs[0]), *tensors, *inputs[num:])
 
-    def run_backward(self, *inputs: Any) -> list[Tensor]:
+    def _run_on(self, device: str, *inputs: Any) -> Any:
+        o, *sums = self.kernels[device]().run(self.has_sums, *inputs)
+        return (o, sums[0]) if self.has_sums else o
+
+    def run_backward(self, do: Tensor, *inputs: Any) -> list[Tensor]:
         """The gradients, where autograd does not look on."""
-        return self.kernels[_kind(inputs[0])]().run_backward(*inputs)
+        num = 3 if self.has_sums else 0
+        return self.kernels[_kind(do)]().run_backward(inputs[:num], do, *inputs[num:])
 
     def save(self, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         """Keep for backward what the caller gave: no weights, no statistics.
@@ -233,10 +239,8 @@ class _Attend(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, operator: Operator, *inputs: Any) -> Any:
         ctx.operator = operator
-        if inputs[0].is_cuda:  # where kernels want addresses only, and autograd is off here
-            output = operator.kernels["cuda"]().run(*inputs)
-        else:
-            output = operator.run(*inputs)
+        on_gpu = inputs[0].is_cuda  # where kernels want addresses only, and autograd is off here
+        output = operator._run_on("cuda", *inputs) if on_gpu else operator.run(*inputs)
         operator.save(ctx, inputs, output)
         return output
 

@@ -162,8 +162,8 @@ def packed_launches_of(tokens, q_kind, k_kind, has_gains, sides):
     gains = [torch.ones(64) if has_gains and kind != "none" else None for kind in (q_kind, k_kind)]
     rest = (*gains, None, None, None, NormTerms(q_kind, 1e-6, k_kind, 1e-6), Terms())
     with compiling_for(90) as kernels:
-        o = packed.launch_packed_forward(qkv, *rest)
-        packed.launch_packed_backward(o, qkv, *rest, False, False)
+        (o,) = packed.launch_packed_forward(False, qkv, *rest)
+        packed.launch_packed_backward((), o, qkv, *rest, False, False)
     launches = [kernel for kernel in kernels if kernel.name.startswith("hopper")]
     normed = [kernel for kernel in launches if has_norm(kernel.arguments)]
     assert [side_of(kernel.arguments) for kernel in normed] == sides
@@ -179,9 +179,9 @@ def summed_launches_of(head_dim, right, activation, tokens):
     q, k, v, do = (torch.empty(2, 4, tokens, head_dim, dtype=torch.bfloat16) for _ in range(4))
     terms = Terms(activation, -1.0, right=right, normalize="sum", floor=1e-3)
     with compiling_for(90) as kernels:
-        o, sums = attend.launch_forward_sums(q, k, v, None, None, None, terms)
+        o, sums = attend.launch_forward(True, q, k, v, None, None, None, terms)
         inputs = (q, k, v, None, None, None, terms, False, False)
-        attend.launch_backward_sums(do, None, o, sums, *inputs)
+        attend.launch_backward((None, o, sums), do, *inputs)
     return [kernel for kernel in kernels if kernel.name.startswith("hopper")]
 
 

@@ -77,11 +77,11 @@ def call_plain(dtype, D, Dv, Lq, Lk, terms, extras):
     lengths = torch.empty(2, dtype=torch.int64) if "lengths" in extras else None
     inputs = (q, k, v, bias, mask, lengths, terms)
     if "sums" in extras:
-        o, sums = attend.launch_forward_sums(*inputs)
-        attend.launch_backward_sums(do, sums, o, sums, *inputs, bias is not None, False)
+        o, sums = attend.launch_forward(True, *inputs)
+        attend.launch_backward((sums, o, sums), do, *inputs, bias is not None, False)
         return
-    attend.launch_forward(*inputs)
-    attend.launch_backward(do, *inputs, bias is not None, False)
+    attend.launch_forward(False, *inputs)
+    attend.launch_backward((), do, *inputs, bias is not None, False)
 
 
 def call_packed(dtype, D, Dv, Lq, Lk, terms, extras):
@@ -90,8 +90,8 @@ def call_packed(dtype, D, Dv, Lq, Lk, terms, extras):
 
     qkv, gain = torch.empty(2, Lq, 3, 4, D, dtype=dtype), torch.empty(D)
     rest = (gain, None, None, None, None, NormTerms("layer", 1e-6, "rms", 1e-6), terms)
-    o = launch_packed_forward(qkv, *rest)
-    launch_packed_backward(o, qkv, *rest, False, False)
+    (o,) = launch_packed_forward(False, qkv, *rest)
+    launch_packed_backward((), o, qkv, *rest, False, False)
 
 
 def main():

@@ -283,8 +283,8 @@ def test_roles_in_hopper_launches_lead_to_tensors(kinds, L, D, backward_launches
     gains = [None if kind == "none" else torch.ones(D) for kind in kinds]
     norm = NormTerms(kinds[0], 1e-6, kinds[1], 1e-6)
     rest = (*gains, None, None, None, norm, Terms())
-    o = packed.launch_packed_forward(qkv, *rest)
-    packed.launch_packed_backward(o, qkv, *rest, False, False)
+    (o,) = packed.launch_packed_forward(False, qkv, *rest)
+    packed.launch_packed_backward((), o, qkv, *rest, False, False)
     kernel = hopper_backward.hopper_backward_kernel
     assert recorders[1].kernels.count(kernel) == backward_launches
 

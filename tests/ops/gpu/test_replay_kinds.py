@@ -351,15 +351,15 @@ class OnHopper(NamedTuple):
         """Forward and backward."""
         if self.norms is None:
             inputs = (*(tensors[name] for name in "qkv"), None, None, None, self.terms)
-            attend.launch_forward(*inputs)
-            attend.launch_backward(tensors["do"], *inputs, False, False)
+            attend.launch_forward(False, *inputs)
+            attend.launch_backward((), tensors["do"], *inputs, False, False)
         else:
             q_kind, k_kind = (kind or "none" for kind in self.norms[0])
             gains = (tensors.get(name) for name in ("q_gain", "k_gain"))
             norm = NormTerms(q_kind, 1e-6, k_kind, 1e-6)
             inputs = (tensors["qkv"], *gains, None, None, None, norm, self.terms)
-            packed.launch_packed_forward(*inputs)
-            packed.launch_packed_backward(tensors["do"], *inputs, False, False)
+            packed.launch_packed_forward(False, *inputs)
+            packed.launch_packed_backward((), tensors["do"], *inputs, False, False)
 
 
 HOPPER = {

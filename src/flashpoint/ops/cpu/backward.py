@@ -16,6 +16,7 @@ memory, and the fifth yields dq transposed, which is turned once at the end.
 """
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -26,6 +27,7 @@ from flashpoint.ops.spec import TINY, Terms
 
 
 def backward(
+    of_sums: Sequence[Tensor | None],
     do: Tensor,
     q: Tensor,
     k: Tensor,
@@ -37,44 +39,22 @@ def backward(
     need_dbias: bool,
     need_dmask: bool,
 ) -> list[Tensor]:
-    """dq, dk, dv, then dbias and dmask if needed, each in its input's shape and dtype."""
-    tiles = ScoreTiles(q, k, bias, mask, key_lengths, terms, is_backward=True)
-    return _differentiate(do, q, k, v, bias, mask, tiles, None, need_dbias, need_dmask)
+    """dq, dk, dv, then dbias and dmask if needed, each in its input's shape and dtype.
 
-
-def backward_sums(
-    do: Tensor,
-    dsums: Tensor | None,
-    o: Tensor | None,
-    sums: Tensor | None,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    bias: Tensor | None,
-    mask: Tensor | None,
-    key_lengths: Tensor | None,
-    terms: Terms,
-    need_dbias: bool,
-    need_dmask: bool,
-) -> list[Tensor]:
-    """The same where the rows' sums have gradients, or divide the result o."""
-    tiles = ScoreTiles(q, k, bias, mask, key_lengths, terms, is_backward=True, has_sums=True)
-    rows = _Rows(do, dsums, o, sums, tiles)
+    ``of_sums``: the gradient of the sums, and o and the sums where these divide; or nothing.
+    """
+    has_sums = len(of_sums) > 0
+    tiles = ScoreTiles(q, k, bias, mask, key_lengths, terms, is_backward=True, has_sums=has_sums)
+    rows = _Rows(tiles, do, *of_sums) if has_sums else None
     return _differentiate(do, q, k, v, bias, mask, tiles, rows, need_dbias, need_dmask)
 
 
 class _Rows:
     """What queries multiply their gradients by, and what they add to those of their weights."""
 
-    def __init__(
-        self,
-        do: Tensor,
-        dsums: Tensor | None,
-        o: Tensor | None,
-        sums: Tensor | None,
-        tiles: ScoreTiles,
-    ) -> None:
-        self.do, self.dsums, self.o, self.sums, self.tiles = do, dsums, o, sums, tiles
+    def __init__(self, tiles: ScoreTiles, do: Tensor, *of_sums: Tensor | None) -> None:
+        self.tiles, self.do = tiles, do
+        self.dsums, self.o, self.sums = of_sums
 
     def slope_of_logs(self, group: Group) -> Tensor | None:
         """What a group multiplies log w by: [samples, heads, queries, 1], or None."""

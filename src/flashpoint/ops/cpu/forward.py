@@ -20,6 +20,7 @@ _NUMPY_DTYPES = (torch.float32, torch.float64)
 
 
 def forward(
+    has_sums: bool,
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -27,16 +28,29 @@ def forward(
     mask: Tensor | None,
     key_lengths: Tensor | None,
     terms: Terms,
-) -> Tensor:
-    """[B, Hq, Lq, Dv] from q [B, Hq, Lq, D], k [B, Hkv, Lk, D], v [B, Hkv, Lk, Dv]."""
-    if 0 < q.numel() * k.numel() <= SMALL and q.dtype in _NUMPY_DTYPES:
+) -> list[Tensor]:
+    """[B, Hq, Lq, Dv] from q [B, Hq, Lq, D], k [B, Hkv, Lk, D], v [B, Hkv, Lk, Dv].
+
+    With sums those of each row's weights behind it, [B, Hq, Lq] in fp32 (fp64 for fp64); with
+    logs [2, B, Hq, Lq]: those of w log w, too.
+    """
+    if not has_sums and 0 < q.numel() * k.numel() <= SMALL and q.dtype in _NUMPY_DTYPES:
         unbiased = bias is None and terms.bias == 0.0
         sees_all = mask is key_lengths is terms.left is terms.right is None
         if unbiased and sees_all and not (q.is_neg() or k.is_neg() or v.is_neg()):
-            return _attend_small(q, k, v, terms)
-    tiles = ScoreTiles(q, k, bias, mask, key_lengths, terms, is_backward=False)
-    plan = tiles.plan
+            return [_attend_small(q, k, v, terms)]
+    tiles = ScoreTiles(q, k, bias, mask, key_lengths, terms, is_backward=False, has_sums=has_sums)
     o = q.new_empty(*q.shape[:3], v.shape[3])
+    if not has_sums:
+        return [_fill(o, q, k, v, tiles)]
+    planes = q.new_empty(1 + terms.logs, *q.shape[:3], dtype=tiles.sums_dtype)
+    _fill_with_sums(o, planes, q, k, v, tiles)
+    return [o, planes if terms.logs else planes[0]]
+
+
+def _fill(o: Tensor, q: Tensor, k: Tensor, v: Tensor, tiles: ScoreTiles) -> Tensor:
+    """Write the result of a call without sums."""
+    plan = tiles.plan
     if plan.is_empty:
         return o.zero_()
     # A group that is one tile can go straight to its place, which spares short sequences a pass.
@@ -54,26 +68,15 @@ def forward(
     return o
 
 
-def forward_sums(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    bias: Tensor | None,
-    mask: Tensor | None,
-    key_lengths: Tensor | None,
-    terms: Terms,
-) -> tuple[Tensor, Tensor]:
-    """The same and the rows' sums of weights, [B, Hq, Lq] in fp32 (fp64 for fp64).
-
-    With logs [2, B, Hq, Lq]: those of w log w, too.
-    """
-    tiles = ScoreTiles(q, k, bias, mask, key_lengths, terms, is_backward=False, has_sums=True)
-    plan = tiles.plan
-    o = q.new_empty(*q.shape[:3], v.shape[3])
-    planes = q.new_empty(1 + terms.logs, *q.shape[:3], dtype=tiles.sums_dtype)
-    sums = planes if terms.logs else planes[0]
+def _fill_with_sums(
+    o: Tensor, planes: Tensor, q: Tensor, k: Tensor, v: Tensor, tiles: ScoreTiles
+) -> None:
+    """Write the result and the rows' sums, of w and with logs of w log w, to ``planes``."""
+    plan, terms = tiles.plan, tiles.terms
     if plan.is_empty:
-        return o.zero_(), sums.zero_()
+        o.zero_()
+        planes.zero_()
+        return
     for group in plan.groups():
         for i0, i1 in plan.query_ranges():
             target = o[group.batch, group.q_heads, i0:i1]
@@ -88,7 +91,6 @@ def forward_sums(
             if terms.logs:  # of weights that have the scale's share
                 total[..., 1] += math.log(tiles.moved) * total[..., 0]
             planes[:, group.batch, group.q_heads, i0:i1] = total.movedim(-1, 0)
-    return o, sums
 
 
 def _attend_rows(

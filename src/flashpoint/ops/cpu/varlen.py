@@ -1,18 +1,18 @@
 """Sequences of a varlen call on the CPU: one after another, each as a batch of one."""
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 
 from flashpoint.ops.check import read_cu_seqlens
-from flashpoint.ops.cpu.backward import backward, backward_sums
-from flashpoint.ops.cpu.forward import forward, forward_sums
+from flashpoint.ops.cpu.backward import backward
+from flashpoint.ops.cpu.forward import forward
 from flashpoint.ops.spec import Terms
 
 
 def forward_varlen(
+    has_sums: bool,
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -23,68 +23,25 @@ def forward_varlen(
     max_seqlen_q: int,
     max_seqlen_k: int,
     terms: Terms,
-) -> Tensor:
-    """[Tq, Hq, Dv] from q [Tq, Hq, D], k [Tk, Hkv, D], v [Tk, Hkv, Dv]."""
-    o = q.new_empty(q.shape[0], q.shape[1], v.shape[2])
-    ends = read_cu_seqlens(q, k, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
-    for queries, _, inputs in _sequences(q, k, v, bias, mask, *ends):
-        o[queries] = forward(*inputs, None, terms)[0].transpose(0, 1)
-    return o
-
-
-def forward_varlen_sums(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    bias: Tensor | None,
-    mask: Tensor | None,
-    cu_seqlens_q: Tensor,
-    cu_seqlens_k: Tensor,
-    max_seqlen_q: int,
-    max_seqlen_k: int,
-    terms: Terms,
-) -> tuple[Tensor, Tensor]:
-    """The same and the rows' sums of weights, [Hq, Tq]."""
-    o = q.new_empty(q.shape[0], q.shape[1], v.shape[2])
-    dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
-    planes = (2,) if terms.logs else ()
-    sums = q.new_empty(*planes, q.shape[1], q.shape[0], dtype=dtype)
-    ends = read_cu_seqlens(q, k, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
-    for queries, _, inputs in _sequences(q, k, v, bias, mask, *ends):
-        rows, own = forward_sums(*inputs, None, terms)
-        o[queries], sums[..., queries] = rows[0].transpose(0, 1), own.squeeze(-3)
-    return o, sums
-
-
-def backward_varlen(do: Tensor, *inputs: Any) -> list[Tensor]:
-    """dq, dk, dv, then dbias and dmask if needed, each in its input's shape and dtype.
-
-    ``inputs``: those of ``forward_varlen``, then whether bias and mask want gradients.
-    """
-
-    def of_sequence(queries: slice, *rest: Any) -> list[Tensor]:
-        return backward(_as_batch(do, queries), *rest)
-
-    return _differentiate(of_sequence, *inputs)
-
-
-def backward_varlen_sums(
-    do: Tensor, dsums: Tensor | None, o: Tensor | None, sums: Tensor | None, *inputs: Any
 ) -> list[Tensor]:
-    """The same where the rows' sums have gradients, or divide the result o."""
+    """[Tq, Hq, Dv] from q [Tq, Hq, D], k [Tk, Hkv, D], v [Tk, Hkv, Dv]; sums [Hq, Tq]."""
+    results = [q.new_empty(q.shape[0], q.shape[1], v.shape[2])]
+    if has_sums:
+        dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
+        planes = (2,) if terms.logs else ()
+        results.append(q.new_empty(*planes, q.shape[1], q.shape[0], dtype=dtype))
+    ends = read_cu_seqlens(q, k, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
+    for queries, _, inputs in _sequences(q, k, v, bias, mask, *ends):
+        o, *sums = forward(has_sums, *inputs, None, terms)
+        results[0][queries] = o[0].transpose(0, 1)
+        if has_sums:
+            results[1][..., queries] = sums[0].squeeze(-3)
+    return results
 
-    def of_sequence(queries: slice, *rest: Any) -> list[Tensor]:
-        rows = (None if x is None else _as_batch(x, queries) for x in (do, o))
-        of_sums = (None if x is None else x[..., queries].unsqueeze(-3) for x in (dsums, sums))
-        (dob, ob), (dsumsb, sumsb) = rows, of_sums
-        assert dob is not None
-        return backward_sums(dob, dsumsb, ob, sumsb, *rest)
 
-    return _differentiate(of_sequence, *inputs)
-
-
-def _differentiate(
-    of_sequence: Callable[..., list[Tensor]],
+def backward_varlen(
+    of_sums: Sequence[Tensor | None],
+    do: Tensor,
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -98,14 +55,16 @@ def _differentiate(
     need_dbias: bool,
     need_dmask: bool,
 ) -> list[Tensor]:
-    """All sequences' gradients put together; ``of_sequence`` gives those of one."""
+    """As ``backward``, of sequences that follow one another."""
     grads = [x.new_zeros(x.shape) for x in (q, k, v)]
     for x, need in ((bias, need_dbias), (mask, need_dmask)):
         if x is not None and need:
             grads.append(x.new_zeros(x.shape, dtype=torch.promote_types(x.dtype, torch.float32)))
     ends = read_cu_seqlens(q, k, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
+    needs = (need_dbias, need_dmask)
     for b, (queries, keys, inputs) in enumerate(_sequences(q, k, v, bias, mask, *ends)):
-        parts = of_sequence(queries, *inputs, None, terms, need_dbias, need_dmask)
+        own = _sums_of_sequence(of_sums, queries)
+        parts = backward(own, _as_batch(do, queries), *inputs, None, terms, *needs)
         for total, part, rows in zip(grads[:3], parts[:3], (queries, keys, keys), strict=True):
             total[rows] = part[0].transpose(0, 1)
         for total, part in zip(grads[3:], parts[3:], strict=True):
@@ -114,6 +73,15 @@ def _differentiate(
             target.add_(part)
     wanted = [q, k, v] + ([bias] if need_dbias else []) + ([mask] if need_dmask else [])
     return [g.to(x.dtype) for g, x in zip(grads, wanted, strict=True) if x is not None]
+
+
+def _sums_of_sequence(of_sums: Sequence[Tensor | None], queries: slice) -> list[Tensor | None]:
+    """A sequence's part of the sums' gradient, of o and of the sums, as a batch of one."""
+    if not of_sums:
+        return []
+    dsums, o, sums = of_sums
+    dsums, sums = (None if x is None else x[..., queries].unsqueeze(-3) for x in (dsums, sums))
+    return [dsums, None if o is None else _as_batch(o, queries), sums]
 
 
 def _sequences(

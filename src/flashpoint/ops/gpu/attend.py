@@ -3,7 +3,7 @@
 A first call of a kind goes through the table in ``dispatch``; later ones are replays.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -22,29 +22,7 @@ from flashpoint.ops.spec import Terms
 GRADIENTS = (Role.DQ, Role.DK, Role.DV)
 
 
-def launch_forward(*inputs: Any) -> Tensor:
-    """[B, Hq, Lq, Dv] from q [B, Hq, Lq, D], k [B, Hkv, Lk, D], v [B, Hkv, Lk, Dv]."""
-    return _forward(False, *inputs)[0]
-
-
-def launch_forward_sums(*inputs: Any) -> tuple[Tensor, Tensor]:
-    """The same and the rows' sums of weights, [B, Hq, Lq]."""
-    o, sums = _forward(True, *inputs)
-    return o, sums
-
-
-def launch_forward_varlen(*inputs: Any) -> Tensor:
-    """[Tq, Hq, Dv] from q [Tq, Hq, D], k [Tk, Hkv, D], v [Tk, Hkv, Dv]."""
-    return _forward_varlen(False, *inputs)[0]
-
-
-def launch_forward_varlen_sums(*inputs: Any) -> tuple[Tensor, Tensor]:
-    """The same and the rows' sums of weights, [Hq, Tq]."""
-    o, sums = _forward_varlen(True, *inputs)
-    return o, sums
-
-
-def _forward(
+def launch_forward(
     has_sums: bool,
     q: Tensor,
     k: Tensor,
@@ -54,6 +32,10 @@ def _forward(
     key_lengths: Tensor | None,
     terms: Terms,
 ) -> list[Tensor]:
+    """[B, Hq, Lq, Dv] from q [B, Hq, Lq, D], k [B, Hkv, Lk, D], v [B, Hkv, Lk, Dv].
+
+    With sums those of each row's weights, [B, Hq, Lq], behind it; with logs [2, B, Hq, Lq].
+    """
     inputs = prepare(q=q, k=k, v=v, bias=bias, mask=mask, lengths=key_lengths)
 
     def first_call(recorder: Recorder) -> list[Tensor]:
@@ -63,7 +45,7 @@ def _forward(
     return run_recorded("forward", inputs, (has_sums, *terms), results_of(has_sums), first_call)
 
 
-def _forward_varlen(
+def launch_forward_varlen(
     has_sums: bool,
     q: Tensor,
     k: Tensor,
@@ -76,6 +58,7 @@ def _forward_varlen(
     max_seqlen_k: int,
     terms: Terms,
 ) -> list[Tensor]:
+    """[Tq, Hq, Dv] from q [Tq, Hq, D], k [Tk, Hkv, D], v [Tk, Hkv, Dv]; sums [Hq, Tq]."""
     ends = {"cu_q": cu_seqlens_q, "cu_k": cu_seqlens_k}
     inputs = prepare(q=q, k=k, v=v, bias=bias, mask=mask, **ends)
     longest = (max_seqlen_q, max_seqlen_k)
@@ -119,36 +102,9 @@ def _empty_result(call: Call, recorder: Recorder, layout: Layout) -> Tensor:
     return recorder.empty(Role.O, (*shape, call.v.shape[3]), call.q.dtype)
 
 
-def launch_backward(do: Tensor, *inputs: Any) -> list[Tensor]:
-    """dq, dk, dv, then dbias and dmask if needed, each in its input's shape and dtype.
-
-    ``inputs``: those of forward, then whether bias and mask want gradients.
-    """
-    return _backward(do, (), *inputs)
-
-
-def launch_backward_sums(
-    do: Tensor, dsums: Tensor | None, o: Tensor | None, sums: Tensor | None, *inputs: Any
-) -> list[Tensor]:
-    """The same where the rows' sums have gradients, or divide the result o."""
-    return _backward(do, (dsums, o, sums), *inputs)
-
-
-def launch_backward_varlen(do: Tensor, *inputs: Any) -> list[Tensor]:
-    """As ``launch_backward``, of sequences that follow one another."""
-    return _backward_varlen(do, (), *inputs)
-
-
-def launch_backward_varlen_sums(
-    do: Tensor, dsums: Tensor | None, o: Tensor | None, sums: Tensor | None, *inputs: Any
-) -> list[Tensor]:
-    """The same where the rows' sums have gradients, or divide the result o."""
-    return _backward_varlen(do, (dsums, o, sums), *inputs)
-
-
-def _backward(
+def launch_backward(
+    of_sums: Sequence[Tensor | None],
     do: Tensor,
-    of_sums: tuple[Tensor | None, ...],
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -159,6 +115,10 @@ def _backward(
     need_dbias: bool,
     need_dmask: bool,
 ) -> list[Tensor]:
+    """dq, dk, dv, then dbias and dmask if needed, each in its input's shape and dtype.
+
+    ``of_sums``: the gradient of the sums, and o and the sums where these divide; or nothing.
+    """
     inputs = prepare(q=q, k=k, v=v, bias=bias, mask=mask, lengths=key_lengths, do=do)
     inputs |= prepare_sums(of_sums)
 
@@ -173,9 +133,9 @@ def _backward(
     return run_recorded("backward", inputs, options, GRADIENTS, first_call)
 
 
-def _backward_varlen(
+def launch_backward_varlen(
+    of_sums: Sequence[Tensor | None],
     do: Tensor,
-    of_sums: tuple[Tensor | None, ...],
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -189,6 +149,7 @@ def _backward_varlen(
     need_dbias: bool,
     need_dmask: bool,
 ) -> list[Tensor]:
+    """As ``launch_backward``, of sequences that follow one another."""
     ends = {"cu_q": cu_seqlens_q, "cu_k": cu_seqlens_k}
     inputs = prepare(q=q, k=k, v=v, bias=bias, mask=mask, **ends, do=do)
     inputs |= prepare_sums(of_sums)
@@ -207,7 +168,7 @@ def _backward_varlen(
     return run_recorded("backward_varlen", inputs, options, GRADIENTS, first_call)
 
 
-def prepare_sums(of_sums: tuple[Tensor | None, ...]) -> dict[Any, Tensor | None]:
+def prepare_sums(of_sums: Sequence[Tensor | None]) -> dict[Any, Tensor | None]:
     """dsums, o and sums as kernels can read them, by role; nothing where a call has no sums."""
     return prepare(**dict(zip(("dsums", "o", "sums"), of_sums, strict=False)))
 

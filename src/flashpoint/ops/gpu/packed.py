@@ -9,7 +9,7 @@ The general kernels read v where it lies in qkv, and write dq, dk and dv where t
 Nothing but the inputs is kept for backward.
 """
 
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -34,18 +34,7 @@ from flashpoint.ops.spec import NormTerms, Terms
 ON_CHIP = range(192, 257)  # tokens for which it pays to normalize k there: docs/log.md
 
 
-def launch_packed_forward(*inputs: Any) -> Tensor:
-    """[B, L, H, D] from qkv [B, L, 3, H, D]."""
-    return _launch_forward(False, *inputs)[0]
-
-
-def launch_packed_forward_sums(*inputs: Any) -> tuple[Tensor, Tensor]:
-    """The same and the rows' sums of weights, [B, H, L]."""
-    o, sums = _launch_forward(True, *inputs)
-    return o, sums
-
-
-def _launch_forward(
+def launch_packed_forward(
     has_sums: bool,
     qkv: Tensor,
     q_gain: Tensor | None,
@@ -56,6 +45,7 @@ def _launch_forward(
     qk_norm: NormTerms,
     terms: Terms,
 ) -> list[Tensor]:
+    """[B, L, H, D] from qkv [B, L, 3, H, D]; with sums those of each row's weights, [B, H, L]."""
     inputs = prepare(
         qkv=qkv, q_gain=q_gain, k_gain=k_gain, bias=bias, mask=mask, lengths=key_lengths
     )
@@ -81,24 +71,9 @@ def _normalize_before(call: Call, recorder: Recorder) -> Call:
     return call
 
 
-def launch_packed_backward(do: Tensor, *inputs: Any) -> list[Tensor]:
-    """dqkv, the gradients of the gains there are, then dbias and dmask if needed.
-
-    ``inputs``: those of forward, then whether bias and mask want gradients.
-    """
-    return _launch_backward(do, (), *inputs)
-
-
-def launch_packed_backward_sums(
-    do: Tensor, dsums: Tensor | None, o: Tensor | None, sums: Tensor | None, *inputs: Any
-) -> list[Tensor]:
-    """The same where the rows' sums have gradients, or divide the result o."""
-    return _launch_backward(do, (dsums, o, sums), *inputs)
-
-
-def _launch_backward(
+def launch_packed_backward(
+    of_sums: Sequence[Tensor | None],
     do: Tensor,
-    of_sums: tuple[Tensor | None, ...],
     qkv: Tensor,
     q_gain: Tensor | None,
     k_gain: Tensor | None,
@@ -110,7 +85,10 @@ def _launch_backward(
     need_dbias: bool,
     need_dmask: bool,
 ) -> list[Tensor]:
-    """``of_sums``: the sums' gradient, and o and sums where these divide; or nothing."""
+    """dqkv, the gradients of the gains there are, then dbias and dmask if needed.
+
+    ``of_sums``: as for ``launch_backward``.
+    """
     inputs = prepare(
         qkv=qkv, q_gain=q_gain, k_gain=k_gain, bias=bias, mask=mask, lengths=key_lengths, do=do
     )
