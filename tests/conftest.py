@@ -35,6 +35,7 @@ def pytest_configure(config):
     if HAS_TRITON and os.environ.get("TRITON_INTERPRET") == "1":
         _patch_language_once()
     config.addinivalue_line("markers", "interpreted(keep): cases that Triton's interpreter runs")
+    config.addinivalue_line("markers", "long_interpreted: slow in Triton's interpreter")
     config.addinivalue_line("markers", "usual_tiles: Triton's tiles as they are, not quick ones")
     config.addinivalue_line("markers", "on_gpu(keep): cases that Triton's kernels run on a GPU")
     config.addinivalue_line("markers", "pairwise: all pairs of values meet, not all of them")

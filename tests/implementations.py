@@ -97,7 +97,8 @@ def choose_cases(items: Iterable[pytest.Item], every_case: bool) -> list[pytest.
     Of a product with the mark ``pairwise`` some cases stay in which all pairs of values meet; in
     Triton's interpreter, which takes a second for most, some that have each value once. Random
     calls meet the other pairs there. What else is left to the interpreter gets the mark ``slow``,
-    but for such cases. ``every_case`` keeps all that are served.
+    but for such cases; of a test with the mark ``long_interpreted`` all. ``every_case`` keeps all
+    that are served.
     """
     served = [item for item in items if _is_served(item)]
     if every_case:
@@ -110,7 +111,8 @@ def choose_cases(items: Iterable[pytest.Item], every_case: bool) -> list[pytest.
             cases = cover(cases, 1 if is_interpreted(impl) else 2)
         kept.update(cases)
         if is_interpreted(impl):
-            for item in set(cases) - set(cover(cases, 1)):
+            is_long = any(item.get_closest_marker("long_interpreted") for item in cases)
+            for item in set(cases) - set([] if is_long else cover(cases, 1)):
                 item.add_marker("slow")
     return [item for item in served if item in kept]
 

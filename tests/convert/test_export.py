@@ -93,14 +93,14 @@ def masked(B, Lq, Lk):
     return *heads(B, Lq, Lk), *masks, torch.randint(1, Lk + 1, (B,))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("module", "make", "more"),
     [
-        pytest.param(Every(), heads, (), id="activations", marks=pytest.mark.slow),
-        pytest.param(
-            Masked(), masked, ({0: "B", 2: "Lq", 3: "Lk"},) * 2 + ({0: "B"},), id="masks"
-        ),
+        (Every(), heads, ()),
+        (Masked(), masked, ({0: "B", 2: "Lq", 3: "Lk"},) * 2 + ({0: "B"},)),
     ],
+    ids=["activations", "masks"],
 )
 def test_attention_in_onnx_is_ours_at_every_length(tmp_path, module, make, more):
     torch.manual_seed(0)

@@ -9,7 +9,7 @@ import torch
 from flashpoint import Activation, register_activation
 from flashpoint.errors import InputError
 from flashpoint.layers.spec import AttentionSpec
-from flashpoint.ops import spec as ops_spec
+from flashpoint.ops import activation as activations
 from flashpoint.ops.activation import BUILTIN
 
 
@@ -62,7 +62,7 @@ def test_fields_written_before_sums_are_read():
 
 
 def test_own_activation_may_be_summed_if_it_says_so(monkeypatch):
-    monkeypatch.setattr(ops_spec, "NAMED", dict(ops_spec.NAMED))
+    monkeypatch.setattr(activations, "NAMED", dict(activations.NAMED))
     register_activation(Activation("square", torch.square, is_nonnegative=True))
     register_activation(Activation("tanh", torch.tanh))
     assert AttentionSpec.parse("square/sum").word == "square/sum"

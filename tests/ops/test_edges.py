@@ -325,6 +325,7 @@ def test_tile_edges_leave_no_trace(impl, shape, options):
 
 
 @pytest.mark.parametrize("impl", FAST)
+@pytest.mark.long_interpreted
 def test_key_lengths_and_masks_cross_tiles(impl):
     Lq, Lk = (70, 150) if is_interpreted(impl) else (300, 1100)
     inputs = make_inputs((2, 2, 1, Lq, Lk, 8, 8))
@@ -342,6 +343,7 @@ def test_key_lengths_and_masks_cross_tiles(impl):
 @interpreted(lambda activation, dtype: activation == "sigmoid" or dtype == torch.float32)
 @on_gpu(lambda activation, options: activation == "sigmoid" and "window" not in options)
 @pytest.mark.pairwise
+@pytest.mark.long_interpreted
 def test_keys_that_end_beside_a_block_edge_give_nothing_beyond(impl, activation, options, dtype):
     lengths = torch.tensor([1, 63, 64, 65, 127, 129])
     inputs = make_inputs((len(lengths), 2, 1, 70, 130, 16, 16))  # also blocks full of queries

@@ -95,6 +95,7 @@ every_form = pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 
 @every_fast
 @pytest.mark.parametrize("case", ["plain", "bias-mask", "bool-mask", "lengths", "window"])
+@pytest.mark.long_interpreted
 def test_attention_passes_opcheck_on_permuted_inputs(impl, case):
     q, k, v = qkv(impl, 2, 4, 9, 8)
     bias = torch.randn(4, 9, 9, device=q.device)[None].requires_grad_()
@@ -112,6 +113,7 @@ def test_attention_passes_opcheck_on_permuted_inputs(impl, case):
 
 @every_fast
 @pytest.mark.parametrize("case", ["bare", "gains", "one gain", "bias-mask", "lengths", "strided"])
+@pytest.mark.long_interpreted
 def test_packed_attention_passes_opcheck(impl, case):
     qkv, q_gain, k_gain = joined(impl, 2, 3, 9, 8)
     bias = torch.randn(1, 3, 9, 9, device=qkv.device, requires_grad=True)
@@ -142,6 +144,7 @@ def test_small_inputs_with_swapped_axes_pass_opcheck(impl):
 
 @every_fast
 @pytest.mark.parametrize("scored", [False, True])
+@pytest.mark.long_interpreted
 def test_varlen_passes_opcheck_on_permuted_inputs(impl, scored):
     q, k, v = (t[0].transpose(0, 1) for t in qkv(impl, 1, 4, 9, 8, grad=False))
     q, k, v = (t.requires_grad_() for t in (q, k, v))
@@ -153,6 +156,7 @@ def test_varlen_passes_opcheck_on_permuted_inputs(impl, scored):
 
 
 @every_fast
+@pytest.mark.long_interpreted
 def test_backward_operators_pass_opcheck(impl):
     q, k, v = qkv(impl, 2, 4, 9, 8, grad=False)
     do = torch.randn_like(q)

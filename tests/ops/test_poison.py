@@ -80,6 +80,7 @@ POISONS = {"inf": (INF, INF), "minus inf": (-INF, -INF), "inf - inf": (INF, -INF
 @interpreted(lambda activation, poison: activation in ("relu", "gelu") or poison == (INF, INF))
 @on_gpu(lambda activation, dtype: activation in ("relu", "sigmoid") and dtype == torch.bfloat16)
 @pytest.mark.pairwise
+@pytest.mark.long_interpreted
 def test_inf_and_nan_spread_as_in_the_reference(impl, dtype, activation, poison):
     skip_where_products_mix_rows(impl, dtype)
     for name in "qkv":
@@ -103,6 +104,7 @@ def test_inf_and_nan_spread_as_in_the_reference(impl, dtype, activation, poison)
 @pytest.mark.parametrize("impl", IMPLEMENTATIONS)
 @interpreted(lambda activation: activation == "softplus")
 @on_gpu(lambda activation: activation == "softplus")
+@pytest.mark.long_interpreted
 def test_nothing_comes_of_keys_that_do_not_exist(impl, activation, poison, monkeypatch):
     monkeypatch.setattr(api, "is_readable", lambda x: False)  # nor of bias and mask, on a GPU
     lengths = torch.tensor([3, 0, 7], device=device_of(impl))

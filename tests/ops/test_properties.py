@@ -63,6 +63,7 @@ def test_reference_is_the_textbook_formula(call):
 
 
 @law(FAST, 200, call=any_calls())
+@pytest.mark.long_interpreted
 def test_every_option_agrees_with_the_reference(impl, call):
     tensors, options = call
     for dtype in (torch.float64, torch.float32):

@@ -15,7 +15,7 @@ from flashpoint.lab.training import config_file
 from flashpoint.layers.attention import Attention
 from flashpoint.layers.memory import KeyValueMemory
 from flashpoint.models.registry import create_model
-from flashpoint.ops import spec
+from flashpoint.ops import activation
 from flashpoint.ops.activation import ACTIVATIONS, BUILTIN, NAMED
 
 
@@ -49,7 +49,7 @@ OTHERS = {
 @pytest.fixture
 def named(monkeypatch):
     """A function to register, under a name that is gone after the test; with some others."""
-    monkeypatch.setattr(spec, "NAMED", dict(NAMED))
+    monkeypatch.setattr(activation, "NAMED", dict(NAMED))
     for make in OTHERS.values():
         register_activation(make())
     return register_activation(Activation("swish2", lambda s: s * torch.sigmoid(2 * s)))
@@ -99,7 +99,7 @@ def test_same_function_may_be_registered_again(named):
 @pytest.mark.parametrize("name", OTHERS)
 def test_all_that_an_activation_has_may_be_registered_again(named, name):
     again = OTHERS[name]()
-    assert register_activation(again) is spec.NAMED[name] is not again
+    assert register_activation(again) is activation.NAMED[name] is not again
 
 
 SOURCE = """
@@ -161,12 +161,12 @@ REFUSED = {
 
 @pytest.mark.parametrize(("make", "message"), REFUSED.values(), ids=REFUSED)
 def test_wrong_registration_is_refused(named, make, message):
-    before = dict(spec.NAMED)
+    before = dict(activation.NAMED)
     with pytest.raises(InputError) as caught:
         register_activation(make())
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
-    assert before == spec.NAMED
+    assert before == activation.NAMED
 
 
 def test_unknown_name_lists_the_registered_ones_too(named):

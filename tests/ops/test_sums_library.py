@@ -89,6 +89,7 @@ def call_of(attend, impl, normalize, **options):
 @every_division
 @pytest.mark.parametrize("case", ["plain", "bias-mask", "bool-mask", "lengths"])
 @pytest.mark.pairwise
+@pytest.mark.long_interpreted
 def test_operator_passes_opcheck(impl, normalize, case):
     q, k, v = dense(impl)
     bias, mask = rand(impl, 1, 2, 9, 9), rand(impl, 2, 1, 1, 9, grad=False).abs()
@@ -106,6 +107,7 @@ def test_operator_passes_opcheck(impl, normalize, case):
 @every_fast
 @every_division
 @interpreted(lambda normalize: normalize == "sum")
+@pytest.mark.long_interpreted
 def test_operators_of_varlen_and_packed_calls_pass_opcheck(impl, normalize):
     ends = torch.tensor([0, 3, 9], device=device_of(impl))
     args = (*rows(impl, 1), None, None, ends, ends, 6, 6, *terms(normalize))
@@ -117,6 +119,7 @@ def test_operators_of_varlen_and_packed_calls_pass_opcheck(impl, normalize):
 @every_fast
 @every_division
 @interpreted(lambda normalize: normalize == "sum")
+@pytest.mark.long_interpreted
 def test_backward_operators_pass_opcheck(impl, normalize):
     kept = normalize == "sum"
     own = terms(normalize)

@@ -102,6 +102,7 @@ def attend_each(q, k, v, where, bias=None, mask=None, **options):
         and packing in (PACKINGS["cross"], PACKINGS["no queries at all"], PACKINGS["no sequence"])
     )
 )
+@pytest.mark.long_interpreted
 def test_sequences_are_problems_of_their_own(impl, packing, options):
     tensors, where = make_packed(impl, packing)
     options = options | {"activation": "sigmoid", "impl": impl}
@@ -239,6 +240,7 @@ def test_own_activation_is_used_in_every_sequence(impl, derivative):
 @pytest.mark.parametrize("impl", FAST)
 @on_gpu(lambda options, dtype: dtype == torch.bfloat16 or not options)
 @pytest.mark.pairwise
+@pytest.mark.long_interpreted
 def test_lower_precision_stays_within_the_budget(impl, options, dtype):
     rounded, where = make_packed(impl, [(40, 70), (0, 3), (130, 20), (9, 9)], dtype=dtype)
     call = partial(attention_varlen, **where, activation="silu", **options)

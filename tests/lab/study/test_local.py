@@ -32,7 +32,7 @@ from flashpoint.lab.study.local import run_locally
 pytestmark = pytest.mark.slow
 
 LONG = {"steps": 4000, "checkpoint_every": 20, "evaluate_every": 4000, "log_every": 20}
-SHORT = {**LONG, "steps": 300, "evaluate_every": 100}
+SHORT = {**LONG, "steps": 120, "evaluate_every": 60}
 RUN = """
 import sys
 from pathlib import Path

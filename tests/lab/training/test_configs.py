@@ -152,6 +152,7 @@ def test_sentences_config_trains_when_it_is_tiny(tmp_path, attention):
 
 
 @pytest.mark.parametrize("attention", ["relu", "softmax"])
+@pytest.mark.slow
 def test_digits_config_learns_with_either_attention(tmp_path, attention):
     """A third of it, which suffices for 93%; the whole reaches 97%."""
     config = load("digits", "device=cpu", "epochs=10", f"model.attention={attention}")

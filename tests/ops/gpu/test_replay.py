@@ -158,6 +158,7 @@ def test_counts_of_a_mask_are_not_recorded(impl, monkeypatch):
 
 @every_dtype
 @on_triton
+@pytest.mark.long_interpreted
 def test_lengths_and_masks_of_a_second_call_are_its_own(impl, dtype):
     lengths = torch.tensor([70, 20], device=device_of(impl))
     mask = torch.rand(70, device=device_of(impl)) > 0.3
@@ -216,6 +217,7 @@ LAYOUTS = ("dense", "heads last", "every second", "rows padded", "off by one", "
 
 @pytest.mark.parametrize("seed", range(3))
 @on_triton
+@pytest.mark.long_interpreted
 def test_layouts_of_one_shape_share_no_recording(impl, seed, monkeypatch):
     """Recordings hold strides: calls that differ in these alone must not find each other's."""
     monkeypatch.setattr(replay, "Recorder", Repeating)

@@ -25,6 +25,7 @@ BROADCAST = {
 @pytest.mark.parametrize("name", ["bias", "mask"])
 @pytest.mark.parametrize("impl", TRITON)
 @pytest.mark.pairwise
+@pytest.mark.long_interpreted
 def test_broadcast_gradients_match_reference(impl, name, sizes):
     """Of one number a single draw says little: the errors of several are taken together."""
     results = []

@@ -71,7 +71,7 @@ def test_verdicts_that_lack_a_failed_trial_say_so(name):
     """Trials in turn: where one changes a verdict's numbers, the note counts it."""
     whole = STUDIES[name].findings(samples(name)).verdicts
     missed = 0
-    for outcome in samples(name)[::5]:
+    for outcome in samples(name)[::9]:
         failed = replace(outcome, status="failed", numbers={})
         some = [failed if other.name == outcome.name else other for other in samples(name)]
         for verdict, before in zip(STUDIES[name].findings(some).verdicts, whole, strict=True):
