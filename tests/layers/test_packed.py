@@ -115,7 +115,7 @@ def test_packed_layer_equals_the_general_operator(spec, qk_norm, options):
 
 @pytest.mark.parametrize("qk_norm", ["layer", "rms"])
 def test_packed_layer_rounds_like_the_general_operator_under_autocast(qk_norm):
-    """Both normalise in fp32 and round q and k once, so that their bf16 results are the same."""
+    """Both normalize in fp32 and round q and k once, so that their bf16 results are the same."""
     layers = [make_layer(SPECS["relu"], qk_norm=qk_norm, attend=f).float() for f in PAIR]
     x = make_x().float()
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):

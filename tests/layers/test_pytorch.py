@@ -1,4 +1,4 @@
-"""The layer under PyTorch's machinery, and what comes out of it at initialisation."""
+"""The layer under PyTorch's machinery, and what comes out of it at initialization."""
 
 import math
 
@@ -107,7 +107,7 @@ def test_learned_alpha_keeps_sums_within_fp16s_range():
     ],
     ids=["relu / L", "softmax", "relu", "relu / sqrt(L / 2)", "learned alpha"],
 )
-def test_output_variance_at_initialisation(spec, variance):
+def test_output_variance_at_initialization(spec, variance):
     """qk-norm makes scores, and xavier kernels make v, standard normal: the paper's setting.
 
     There v is independent of the scores. In a layer k and v come of the same token: the mean over

@@ -8,7 +8,7 @@ from models.text_models import PER_HEAD, V, make, make_tokens
 
 from flashpoint.errors import UnsupportedError
 from flashpoint.layers.attention import Attention
-from flashpoint.models.penalty import has_penalty, penalise
+from flashpoint.models.penalty import has_penalty, penalize
 
 
 def penalties_by_hand(model, source, target, source_lengths, target_lengths):
@@ -20,7 +20,7 @@ def penalties_by_hand(model, source, target, source_lengths, target_lengths):
         q, k, _ = module.project(inputs[0], context)
         is_encoder = any(module is block.attn for block in model.encoder)
         lengths = source_lengths if is_encoder else target_lengths
-        found.append(penalise(module, [measure_rows(module, q, k, **options)], lengths))
+        found.append(penalize(module, [measure_rows(module, q, k, **options)], lengths))
 
     layers = [module for module in model.modules() if isinstance(module, Attention)]
     layers = [layer for layer in layers if has_penalty(layer.spec)]
@@ -93,7 +93,7 @@ def test_penalty_of_other_activations_is_refused(fields):
         model(make_tokens(2, 5), make_tokens(2, 4), with_penalty=True)
 
 
-def test_penalty_falls_when_it_is_minimised():
+def test_penalty_falls_when_it_is_minimized():
     model = make(encoder_depth=1, decoder_depth=1)
     tensors = make_tokens(4, 24), make_tokens(4, 24, seed=2)
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)

@@ -1,4 +1,4 @@
-"""The regularisation of relu attention, beside a dense computation in fp64."""
+"""The regularization of relu attention, beside a dense computation in fp64."""
 
 import math
 from functools import partial
@@ -13,7 +13,7 @@ from flashpoint import attention
 from flashpoint.errors import UnsupportedError
 from flashpoint.layers.attention import Attention
 from flashpoint.layers.spec import AttentionSpec
-from flashpoint.models.penalty import FLOOR, RowSums, attend_and_measure, penalise, row_sums
+from flashpoint.models.penalty import FLOOR, RowSums, attend_and_measure, penalize, row_sums
 
 implementations = pytest.mark.parametrize("impl", IMPLEMENTATIONS)
 
@@ -56,7 +56,7 @@ def make_qk(lq=LQ, lk=LK, kv_heads=H, seed=1, size=1.0):
 
 def attention_penalty(layer, q, k, *, query_lengths=None, **options):
     """The penalty of one layer."""
-    return penalise(layer, [measure_rows(layer, q, k, **options)], query_lengths)
+    return penalize(layer, [measure_rows(layer, q, k, **options)], query_lengths)
 
 
 def dense_penalty(layer, q, k, *, causal=False, key_lengths=None, query_lengths=None):

@@ -1,4 +1,4 @@
-"""The paper's lemma at initialisation: sum_j relu(x_j) v_j has variance n / 2, the factor makes 1.
+"""The paper's lemma at initialization: sum_j relu(x_j) v_j has variance n / 2, the factor makes 1.
 
 The lemma takes scores and values for independent. In a layer both come from the same tokens, and
 the mean of relu(a . x) x over tokens x ~ N(0, 1) is a / 2: this part of the sum grows with n, not

@@ -1,4 +1,4 @@
-"""What a layer sees at initialisation: the moments of outputs for standard normal scores and v.
+"""What a layer sees at initialization: the moments of outputs for standard normal scores and v.
 
 q holds scaled unit vectors, so the scores are entries of k: exactly standard normal, independent.
 An estimate must lie within five of its standard errors, and that error must be small.
@@ -45,7 +45,7 @@ def assert_mean(samples, expected, tolerance=0.04):
 )
 @pytest.mark.parametrize("impl", IMPLEMENTATIONS)
 @too_many_heads
-def test_mean_weight_at_initialisation(impl, activation, expected):
+def test_mean_weight_at_initialization(impl, activation, expected):
     q, k, v = make_qkv(impl, 256, seed=1)
     weight = attention(q, k, torch.ones_like(v[..., :1]), activation=activation, impl=impl)
     assert_mean(weight, expected)
@@ -66,7 +66,7 @@ SCALINGS = {
 @pytest.mark.parametrize(("options", "factor", "variance"), SCALINGS.values(), ids=SCALINGS)
 @pytest.mark.parametrize("impl", IMPLEMENTATIONS)
 @too_many_heads
-def test_output_variance_at_initialisation(impl, options, factor, variance, num_keys):
+def test_output_variance_at_initialization(impl, options, factor, variance, num_keys):
     if options.get("length") == "half":
         options = options | {"length": num_keys / 2}
     q, k, v = make_qkv(impl, num_keys, seed=2)

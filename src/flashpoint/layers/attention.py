@@ -302,7 +302,7 @@ class Attention(HeadMixing):
     ) -> tuple[
         Float[Tensor, "B H Lq D"], Float[Tensor, "B Hkv Lk D"], Float[Tensor, "B Hkv Lk D"]
     ]:
-        """q, k, v as attention takes them: split into heads, q and k normalised."""
+        """q, k, v as attention takes them: split into heads, q and k normalized."""
         if (context is not None) != self.is_cross:
             raise InputError(
                 "this layer was built for cross-attention: pass a context."

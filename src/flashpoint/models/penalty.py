@@ -1,4 +1,4 @@
-"""What keeps relu attention near a distribution: the regularisation of arXiv 2302.06461.
+"""What keeps relu attention near a distribution: the regularization of arXiv 2302.06461.
 
 With the weights s_ij of query i over its n_i visible keys, normalizer and gain included:
 
@@ -34,7 +34,7 @@ from flashpoint.shapes import Float, Int
 
 FLOOR = 1e-3
 SHARE = 0.7
-"""Of log n, the entropy of equal weights: more is penalised."""
+"""Of log n, the entropy of equal weights: more is penalized."""
 
 
 class MeasuredRows(NamedTuple):
@@ -99,7 +99,7 @@ def attend_and_measure(
     causal: bool = False,
     key_lengths: Int[Tensor, " B"] | None = None,
 ) -> tuple[Float[Tensor, "B Lq E"], MeasuredRows]:
-    """The layer's output, and what ``penalise`` needs of the same queries and keys.
+    """The layer's output, and what ``penalize`` needs of the same queries and keys.
 
     Args:
         layer: one that ``has_penalty``.
@@ -117,7 +117,7 @@ def attend_and_measure(
     return y, MeasuredRows(raw, raw_log, *layer.factor_terms(), visibility)
 
 
-def penalise(
+def penalize(
     layer: Attention,
     rows: Sequence[MeasuredRows],
     query_lengths: Int[Tensor, " B"] | None = None,
@@ -135,7 +135,7 @@ def penalise(
     Example:
         >>> layer = Attention(64, 4)
         >>> y, rows = attend_and_measure(layer, torch.randn(2, 10, 64), causal=True)
-        >>> penalise(layer, [rows]).shape
+        >>> penalize(layer, [rows]).shape
         torch.Size([])
     """
     sums = row_sums(layer, rows)

@@ -11,7 +11,7 @@ vanilla transformer. What we could read of the paper speaks of self-attention an
 cross-attention was replaced: ``cross_attention="softmax"`` leaves it alone.
 
 Start: kernels xavier uniform, q, k and v as matrices of their own, so that scores and values of
-normalised tokens have variance 1, as the paper's lemma wants it; biases zero; embeddings normal
+normalized tokens have variance 1, as the paper's lemma wants it; biases zero; embeddings normal
 with variance 1 / E, which is 1 after their factor sqrt(E), and gives logits of variance 1 where
 the same matrix reads them out. (The lemma also wants scores and values that are independent. Those
 of the same tokens are not, which adds n / (2 E) to the variance of 1. And it wants values of mean
@@ -44,7 +44,7 @@ from flashpoint.models.penalty import (
     MeasuredRows,
     attend_and_measure,
     has_penalty,
-    penalise,
+    penalize,
 )
 from flashpoint.models.pretrained import Pretrained
 from flashpoint.ops.activation import known_activations
@@ -326,7 +326,7 @@ class ReLUFormer(nn.Module, Pretrained, config=ReLUFormerConfig):
         """Over all attention that was measured, of each kind with the lengths of its queries."""
         block = self.decoder[0]
         sums = [
-            len(rows) * penalise(getattr(block, name), rows, lengths)
+            len(rows) * penalize(getattr(block, name), rows, lengths)
             for name, rows, lengths in kinds
             if rows
         ]

@@ -11,7 +11,7 @@ Where the two sources differ:
   the tanh approximation, ``gelu="tanh"``.
 - Positions belong to patches only, as in BigVision; timm's extra one for the class token is a
   part of the token itself.
-- gap normalises, then averages, as BigVision does; timm's order is ``fc_norm=True``.
+- gap normalizes, then averages, as BigVision does; timm's order is ``fc_norm=True``.
 """
 
 import copy
@@ -73,7 +73,7 @@ class ViTConfig:
         qkv_bias: whether q, k and v have biases.
         gelu: "exact" or "tanh", its approximation.
         norm_eps: added to the variance in the norms.
-        fc_norm: with gap, normalise after averaging, not before.
+        fc_norm: with gap, normalize after averaging, not before.
         pre_logits: one more layer with tanh before the head.
         head_bias: where the head's biases start; its kernel starts at zero.
         drop_path: how often training drops the last block's branches; the first block's never.

@@ -132,7 +132,7 @@ def few_shot_answers(
 
 
 def _prepare(values: Tensor, mean: Tensor, deviation: Tensor) -> Tensor:
-    """Standardised, with the constant feature behind."""
+    """Standardized, with the constant feature behind."""
     return torch.nn.functional.pad((values - mean) / deviation, (0, 1), value=BIAS_FEATURE)
 
 
