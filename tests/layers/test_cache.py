@@ -105,6 +105,25 @@ def test_selected_samples_go_on_from_where_they_were(even):
         assert_close(steps[b], layer(tokens, causal=True)[0, length:])
 
 
+@pytest.mark.parametrize(
+    ("rows", "match"),
+    [
+        (torch.tensor([0, 3]), "rows are from 0 to 3; the cache has samples 0 to 2"),
+        (torch.tensor([-1, 0]), "rows are from -1 to 0"),
+        (torch.tensor([0.0]), r"rows must be int32 or int64 of shape \[1\]"),
+        (torch.tensor(0), r"rows must be int32 or int64 of shape \[1\]. Got int64 of shape \[\]"),
+        ([0, 1], "rows must be an integer tensor"),
+    ],
+)
+def test_samples_that_are_not_there_are_not_selected(rows, match):
+    layer, cache = make_layer(SPECS["relu"]), KeyValueCache(2)
+    layer(make_x(4), causal=True, cache=cache)
+    before = cache.whole()
+    with pytest.raises(InputError, match=match):
+        cache.select(rows)
+    assert all(map(torch.equal, cache.whole(), before))
+
+
 def test_a_step_is_one_call_with_one_query_and_no_mask():
     calls = []
 

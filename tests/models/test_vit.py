@@ -335,5 +335,6 @@ def test_wrong_config_is_one_line(fields, message):
 
 @pytest.mark.parametrize("shape", [(2, 3, 16, 12), (2, 1, 16, 16), (3, 16, 16)])
 def test_images_of_another_shape_are_refused(shape):
-    with pytest.raises(InputError, match=r"expected \[B, 3, 16, 16\]"):
+    with pytest.raises(InputError, match=r"expected \[B, 3, 16, 16\]") as caught:
         make()(torch.ones(shape))
+    assert ("Resize them" in str(caught.value)) == (shape == (2, 3, 16, 12))  # nothing else helps

@@ -372,9 +372,10 @@ class ViT(TimmMethods, Pretrained, config=ViTConfig):
 def _check_images(images: Tensor, config: ViTConfig) -> None:
     channels, side = config.channels, config.image_size
     if images.dim() != 4 or images.shape[1:] != (channels, side, side):
+        advice = " Resize them, or take model.with_image_size(...)."
         raise InputError(
-            f"images have shape {list(images.shape)}, expected [B, {channels}, {side}, {side}]. "
-            "Resize them, or take model.with_image_size(...)."
+            f"images have shape {list(images.shape)}, expected [B, {channels}, {side}, {side}]."
+            + advice * (images.dim() == 4 and images.shape[1] == channels)
         )
 
 

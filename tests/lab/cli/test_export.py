@@ -102,3 +102,11 @@ def test_missing_packages_are_one_line(monkeypatch):
 def test_what_is_no_run_is_refused(tmp_path):
     with pytest.raises(InputError, match="is not a run's folder"):
         call(export, tmp_path)
+
+
+def test_pretrained_model_is_not_written_into_its_run():
+    run = trained_run()
+    before = {path.name for path in run.iterdir()}
+    with pytest.raises(InputError, match=r"is the run itself\. Name a folder for the model"):
+        call(export, run, "--format", "pretrained", "--out", f"{run}/.")
+    assert {path.name for path in run.iterdir()} == before

@@ -82,6 +82,8 @@ def export(
     _, model, step = open_with_model(run, checkpoint, "cpu")
     out = out or Path(f"{run.resolve().name}{_ENDINGS[format_]}")
     if format_ is Format.PRETRAINED:
+        if out.resolve() == run.resolve():
+            raise InputError(f"--out {out} is the run itself. Name a folder for the model.")
         _write_folder(run, model, step, out)
         return
     result = _write_file(model, format_, out, int8=int8)
