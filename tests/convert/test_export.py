@@ -180,19 +180,22 @@ def test_length_is_no_constant_where_all_keys_are_seen(length):
         assert_same(program.module()(x), layer(x))
 
 
-@pytest.mark.slow
-def test_huggingface_s_vit_with_our_attention_in_onnx(tmp_path, transformers, monkeypatch):
+@pytest.fixture
+def converted(transformers):
+    """A model of Hugging Face's with our attention, and how its batches vary."""
     sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
     config = transformers.ViTConfig(
         **sizes, intermediate_size=32, image_size=8, patch_size=4, num_labels=3
     )
-    config._attn_implementation = "sdpa"
     model = transformers.ViTForImageClassification(config).eval()
-    monkeypatch.setattr(
-        nn.functional, "scaled_dot_product_attention", flashpoint.scaled_dot_product_attention
-    )
+    flashpoint.replace_attention(model, "relu")
+    return model, {"pixel_values": {0: "batch"}}
+
+
+@pytest.mark.slow
+def test_converted_vit_in_onnx_serves_any_batch(tmp_path, converted):
+    model, shapes = converted
     images = {"pixel_values": torch.randn(2, 3, 8, 8)}
-    shapes = {"pixel_values": {0: "batch"}}
     export_onnx(model, tmp_path / "hf.onnx", images, dynamic_shapes=shapes)
     run, operations, _ = open_onnx(tmp_path / "hf.onnx")
     assert (operations["Softmax"], operations["Relu"]) == (0, 1)
@@ -227,8 +230,25 @@ def test_pt2_file_is_a_program_of_plain_operations_or_of_ours(tmp_path, fused):
     assert_same(program.module()(images), model(images))
 
 
+needs_compiler = pytest.mark.skipif(
+    not shutil.which("g++"), reason="AOTInductor needs a C++ compiler"
+)
+
+
 @pytest.mark.slow
-@pytest.mark.skipif(not shutil.which("g++"), reason="AOTInductor needs a C++ compiler")
+@needs_compiler
+def test_compiled_package_of_a_converted_vit_serves_any_batch(tmp_path, converted):
+    model, shapes = converted
+    images = {"pixel_values": torch.randn(2, 3, 8, 8)}
+    path = tmp_path / "hf.pt2"
+    export_pt2(model, path, images, dynamic_shapes=shapes, compiled=True)
+    run = torch._inductor.aoti_load_package(str(path))
+    images = torch.randn(5, 3, 8, 8)
+    assert_same(run(pixel_values=images).logits, model(pixel_values=images).logits)
+
+
+@pytest.mark.slow
+@needs_compiler
 def test_compiled_package_serves_any_batch_and_length(tmp_path):
     model = make_text_model("relu")
     export_pt2(model, tmp_path / "encoder.pt2", compiled=True)
