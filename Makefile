@@ -7,7 +7,7 @@ NEWEST := .versions/triton-3.9.0
 COMPILED := tests/ops/gpu/test_launcher.py tests/ops/gpu/test_portable_compiles.py tests/ops/gpu/test_hopper_compiles.py
 # tests of what PyTorch does not promise to keep
 INTERNALS := tests/ops/test_library.py tests/layers/test_pytorch.py \
-  tests/lab/training/test_step.py tests/lab/training/test_step_memory.py tests/lab/training/test_optimizer.py
+  tests/lab/training/test_step.py tests/lab/training/test_optimizer.py
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-all test-versions versions mutants lint docs-numbers bench clean
@@ -25,8 +25,8 @@ test-all: $(STAMP) ## run all of them: processes, compilers, browsers and whole 
 	@OMP_NUM_THREADS=1 $(BIN)/pytest -q -n auto
 
 test-versions: versions ## compile and replay with the oldest and newest Triton, and run an old torch
-	@for folder in $(OLDEST) $(NEWEST); do echo "with $$folder"; \
-	  PYTHONPATH=$(CURDIR)/$$folder OMP_NUM_THREADS=1 $(BIN)/pytest -q --every-case $(COMPILED) || exit 1; done
+	@for folder in $(OLDEST):main $(NEWEST):every; do echo "with $${folder%:*}, $${folder#*:} kernels"; \
+	  PYTHONPATH=$(CURDIR)/$${folder%:*} OMP_NUM_THREADS=1 $(BIN)/pytest -q --each-gpu $${folder#*:} $(COMPILED) || exit 1; done
 	@echo "with $(OLDEST): what leans on torch"
 	@PYTHONPATH=$(CURDIR)/$(OLDEST) OMP_NUM_THREADS=1 $(BIN)/pytest -q -n auto -m "not slow" $(INTERNALS)
 

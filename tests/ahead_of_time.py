@@ -168,11 +168,11 @@ def _dominates(start: int, end: int, before: dict[int, int]) -> bool:
 
 
 def require_compiler(request: pytest.FixtureRequest) -> None:
-    """Skip a test where nothing can be compiled; with --every-case, as CI runs it, fail."""
+    """Skip a test where nothing can be compiled; with --each-gpu, as CI runs it, fail."""
     try:
         subprocess.run([knobs.nvidia.ptxas.path, "--version"], capture_output=True, check=True)
     except (OSError, RuntimeError, subprocess.CalledProcessError) as error:
-        end = pytest.fail if request.config.getoption("--every-case") else pytest.skip
+        end = pytest.fail if request.config.getoption("--each-gpu") else pytest.skip
         end(f"ptxas does not run: {error}")
 
 

@@ -111,7 +111,7 @@ def choose_cases(items: Iterable[pytest.Item], every_case: bool) -> list[pytest.
             cases = cover(cases, 1 if is_interpreted(impl) else 2)
         kept.update(cases)
         if is_interpreted(impl):
-            is_long = any(item.get_closest_marker("long_interpreted") for item in cases)
+            is_long = any(any(item.iter_markers("long_interpreted")) for item in cases)
             for item in set(cases) - set([] if is_long else cover(cases, 1)):
                 item.add_marker("slow")
     return [item for item in served if item in kept]

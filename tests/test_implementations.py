@@ -68,6 +68,9 @@ def test_interpreter_shows_each_value_soon_and_every_case_later(monkeypatch):
     assert len(soon) == len(AXES["activation"])
     for name, values in AXES.items():
         assert {case.callspec.params[name] for case in soon} == set(values)
+    long = choose_cases(product("triton", marks={"long_interpreted": True}), every_case=False)
+    assert len(long) == len(cases)
+    assert all("slow" in case.marks for case in long)
 
 
 @pytest.mark.parametrize("has_gpu", [False, True])

@@ -39,8 +39,8 @@ def train(model, is_reversed):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("attention", "is_reversed"),
-    [("relu", False), ("relu", True), ("softmax", True)],  # whoever reverses can copy
-    ids=["relu-copy", "relu-reverse", "softmax-reverse"],
+    [("relu", True), ("softmax", True)],  # whoever reverses can copy
+    ids=["relu-reverse", "softmax-reverse"],
 )
 def test_tiny_model_learns_to_copy_and_reverse(attention, is_reversed):
     torch.manual_seed(0)

@@ -106,8 +106,13 @@ def runs(tmp_path_factory):
             cut_back(shutil.copytree(folder / task, goes_on))
             plans.append(f"{file},{anew},parallel={parallel},accumulate=2")
             plans.append(f"{file},{goes_on},parallel={parallel}")
+    broken = config_with_broken_images(folder, ["steps=24", "log_every=4"], 30, 80, 130)
+    (folder / "broken.yaml").write_text(config_file.dump(broken))
+    train_quietly(broken, folder / "broken-alone")
+    plans.append(f"{folder / 'broken.yaml'},{folder / 'broken'}")
     done = finish(torchrun(2, folder / "train.py", *plans, code=SEVERAL_RUNS))
     assert done.returncode == 0, done.stderr
+    assert done.stderr.count("cannot be read and were replaced, first ") == 1
     assert done.stderr.count("going on from step 8 of 12") == len(configs) * len(PARALLEL)
     return folder
 
@@ -145,21 +150,13 @@ def test_one_process_goes_on_from_two(runs, tmp_path, parallel):
         torch.testing.assert_close(final(out).model[name], tensor, rtol=1e-3, atol=1e-5)
 
 
-def test_unreadable_images_of_all_processes_are_counted_together(tmp_path):
+def test_unreadable_images_of_all_processes_are_counted_together(runs):
     """As by one process: three of 192 are within 2%."""
-    config = config_with_broken_images(tmp_path, ["steps=24", "log_every=4"], 30, 80, 130)
-    file, out = tmp_path / "config.yaml", tmp_path / "run"
-    file.write_text(config_file.dump(config))
-    train_quietly(config, tmp_path / "alone")
-    script = tmp_path / "train.py"
-    done = finish(torchrun(2, script, file, "--out", out))
-    assert done.returncode == 0, done.stderr
-    assert done.stderr.count("cannot be read and were replaced, first ") == 1
-    for line, other in zip(curve(out), curve(tmp_path / "alone"), strict=True):
+    two, one = runs / "broken", runs / "broken-alone"
+    for line, other in zip(curve(two), curve(one), strict=True):
         assert line.get("broken") == other.get("broken")
     notes, others = (
-        json.loads((folder / "record.json").read_text())["notes"]
-        for folder in (out, tmp_path / "alone")
+        json.loads((folder / "record.json").read_text())["notes"] for folder in (two, one)
     )
     assert sorted(notes["broken_images"]) == sorted(others["broken_images"])
     assert notes["broken_count"] == others["broken_count"] == 3 * 2

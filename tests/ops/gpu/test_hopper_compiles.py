@@ -63,7 +63,12 @@ SUMMED_CASES = {
     "128-sum-relu4-causal": (128, 0, "relu4", 1100),
     "64-sum-relu-short": (64, None, "relu", 300),
 }
-SHORT = ("64-long", "128-causal", "64-layer", "64-sum-relu4")
+# every kernel, those with numbers in local memory among them
+SHORT = (
+    *("64", "64-long", "128-causal-signed", "128-causal-silu"),
+    *("64-layer", "64-rms-q-only", "64-sum-relu4", "128-sum-relu4-causal"),
+)
+SHORTEST = ("64-long", "64-layer")
 NUM_KERNELS = {"all": 3, "both": 2, "signed": 2, "forward": 1}
 LOCAL_MEMORY = re.compile(r"(\d+) bytes stack frame")
 SPILLING = (3, 8)  # Triton from which on ptxas keeps more of a tile's numbers in local memory
@@ -86,8 +91,9 @@ def test_kernels_compile_without_a_gpu(request):
     counts = {case: NUM_KERNELS[which] for case, (*_, which) in CASES.items()}
     counts |= {case: len(sides) for case, (*_, sides) in NORMED_CASES.items()}
     counts |= {case: 2 if tokens == 300 else 3 for case, (*_, tokens) in SUMMED_CASES.items()}
-    if not request.config.getoption("--every-case"):  # all of them by make test-versions
-        counts = {case: counts[case] for case in SHORT}
+    if not request.config.getoption("--every-case"):
+        chosen = SHORT if request.config.getoption("--each-gpu") else SHORTEST
+        counts = {case: counts[case] for case in chosen}
     lines = compile_in_processes(__file__, list(counts))
     for case, count in counts.items():
         assert sum(line.startswith(f"{case}: ") for line in lines) == count, lines

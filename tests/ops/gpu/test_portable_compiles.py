@@ -48,19 +48,20 @@ CASES = {
     "sums-decode": (BF16, 128, 128, 1, 4096, DIVIDED, ("sums",), "decode combine rows dkdv dq"),
     "sums-whole": (FP16, 64, 64, 49, 49, DIVIDED, ("sums",), "whole rows whole_backward"),
 }
-# GPUs without descriptors and with them take more cases; for others every kernel is met, for time
-SHORT = ("64", "256", "bias", "mask", "fp32", "decode", "whole", "packed", "sums")
-SHORTEST = ("bias", "mask", "decode", "whole", "packed", "sums")
+EVERY = ("bias", "mask", "decode", "whole", "packed", "sums")  # kernel
+MAIN = ("bias", "sums")
 
 
 def test_kernels_compile_for_every_gpu(request):
     require_compiler(request)
-    every_case = request.config.getoption("--every-case")
-    cases = [  # all of them by make test-versions
-        f"{arch}:{case}"
-        for arch in (GPUS if every_case else (90,))
-        for case in ({80: SHORT, 90: CASES}.get(arch, SHORTEST) if every_case else SHORT)
-    ]
+    if request.config.getoption("--every-case"):
+        chosen = dict.fromkeys(GPUS, tuple(CASES))
+    elif which := request.config.getoption("--each-gpu"):
+        chosen = dict.fromkeys(GPUS, EVERY if which == "every" else MAIN)
+        chosen |= {80: (*EVERY, "fp32"), 90: (*EVERY, "fp32")}  # without the copy engine, and with
+    else:
+        chosen = {90: MAIN}
+    cases = [f"{arch}:{case}" for arch, names in chosen.items() for case in names]
     lines = compile_in_processes(__file__, cases)
     assert sorted(line for line in lines if line.endswith(" compiled")) == sorted(
         f"{case} compiled" for case in cases

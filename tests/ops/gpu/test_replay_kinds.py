@@ -182,14 +182,14 @@ WITH_SUMS = (
     *("whole heads", "decode", "decode, lengths", "varlen", "varlen, keys"),
     *("packed, tiles, none-rms", "packed, causal, layer-rms", "packed, whole, layer-rms"),
 )
-for name, (word, division) in itertools.product(WITH_SUMS, DIVISIONS.items()):
+for name, (word, division) in zip(WITH_SUMS, itertools.cycle(DIVISIONS.items()), strict=False):
     plain = KINDS[name]
     forward, backward = plain.launches
     options = {n: x for n, x in plain.options.items() if n not in ("alpha", "activation")}
     launches = (forward, backward + (backward > 0))  # one more, over rows
     KINDS[f"{name}, {word}"] = plain._replace(launches=launches, options=options | division)
 REFUSED = (
-    *("dense", "long", "decode", "varlen", "decode, divided", "varlen, sums"),
+    *("dense", "long", "decode", "varlen", "decode, sums", "varlen, divided, sums"),
     *("packed, tiles, layer-rms", "packed, whole, layer-rms", "packed, causal, none-layer"),
 )
 
