@@ -139,6 +139,7 @@ def test_vit_in_onnx_serves_any_batch(tmp_path, attention, settings):
         assert_same(run(images)[0], model.eval()(images))
 
 
+@pytest.mark.slow
 def test_encoder_in_onnx_serves_any_batch_and_length(tmp_path):
     model = make_text_model()
     export_onnx(model, tmp_path / "encoder.onnx")

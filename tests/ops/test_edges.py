@@ -98,6 +98,7 @@ BLIND = {
 @pytest.mark.parametrize("impl", IMPLEMENTATIONS)
 @interpreted(lambda activation: activation == "sigmoid")
 @on_gpu(lambda activation, options: activation == "sigmoid" and options is not BLIND["window"][0])
+@pytest.mark.long_interpreted
 def test_row_that_sees_nothing_is_zero_with_zero_gradients(impl, activation, options, rows):
     options = placed(impl, options)
     tensors = place_qkv(impl, (2, 2, 1, 6, 3, 4, 5))
@@ -135,6 +136,7 @@ LAYOUTS = {
 @pytest.mark.parametrize("impl", IMPLEMENTATIONS)
 @interpreted(lambda causal: causal)
 @on_gpu(lambda causal, layout: causal and layout in (spread, LAYOUTS["offset"]))
+@pytest.mark.long_interpreted
 def test_strides_change_nothing(impl, causal, layout):
     tensors = place_qkv(impl, (2, 2, 1, 7, 9, 4, 5))
     tensors["bias"] = tensors["q"] @ tensors["k"].repeat_interleave(2, 1).mT
@@ -147,6 +149,7 @@ def test_strides_change_nothing(impl, causal, layout):
 
 
 @pytest.mark.parametrize("impl", IMPLEMENTATIONS)
+@pytest.mark.long_interpreted
 def test_expanded_inputs_are_as_their_copies(impl):
     small = place_qkv(impl, (1, 1, 1, 7, 1, 4, 5))
     sizes = {"q": (3, 2, 7, 4), "k": (3, 1, 6, 4), "v": (3, 1, 6, 5), "bias": (3, 2, 7, 6)}

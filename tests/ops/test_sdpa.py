@@ -273,6 +273,7 @@ COMPILED = {
 
 
 @pytest.mark.parametrize("draw", COMPILED.values(), ids=COMPILED)
+@pytest.mark.slow
 def test_compiled_call_is_one_graph_for_all_lengths(draw):
     torch._dynamo.reset()
     compiled = torch.compile(softmax, fullgraph=True, dynamic=True, backend="aot_eager")

@@ -82,6 +82,7 @@ def assert_exact(impl, dtype, **fields):
 @interpreted(lambda activation: activation in ("relu", "relu4", "softplus"))
 @on_gpu(lambda dtype, activation: dtype == torch.bfloat16 and activation == "relu4")
 @pytest.mark.pairwise
+@pytest.mark.long_interpreted
 def test_sums_are_exact_on_every_route(impl, route, division, activation, dtype):
     assert_exact(impl, dtype, **route, **division, activation=activation)
 

@@ -128,6 +128,7 @@ AXES = {
 @pytest.mark.parametrize("impl", IMPLEMENTATIONS)
 @interpreted(lambda axes, kind: axes == AXES["all"] or (axes, kind) == ((), "bias and mask"))
 @on_gpu(lambda axes, kind: axes == AXES["all"] and kind in ("float mask", "bias and mask"))
+@pytest.mark.long_interpreted
 def test_each_sequence_uses_the_corner_of_bias_and_mask(impl, axes, kind):
     tensors, where = make_packed(impl, [(3, 4), (5, 2), (0, 3), (1, 0), (2, 6)])
     full = (5, 4, 5, 6)

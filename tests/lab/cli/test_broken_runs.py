@@ -159,6 +159,7 @@ def test_config_of_another_model_is_refused_for_its_weights(run):
 
 
 @pytest.mark.parametrize("name", [*RUN_FILES, "pieces.model"])
+@pytest.mark.slow
 def test_broken_run_of_text_is_not_translated_with(tmp_path, monkeypatch, name):
     monkeypatch.setenv("FLASHPOINT_CACHE", str(tmp_path / "cache"))
     run = tmp_path / "run"

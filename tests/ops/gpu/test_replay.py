@@ -82,6 +82,7 @@ def check_replays(call, gains, shape, dtype, monkeypatch):
 @pytest.mark.parametrize(("call", "gains"), CALLS.values(), ids=CALLS)
 @on_triton
 @pytest.mark.pairwise
+@pytest.mark.long_interpreted
 def test_second_call_follows_new_values(impl, call, gains, options, monkeypatch):
     if "key_lengths" in options:
         options = {"key_lengths": torch.tensor(options["key_lengths"], device=device_of(impl))}

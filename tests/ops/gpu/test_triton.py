@@ -295,6 +295,7 @@ DECODING = {
 @on_triton
 @interpreted(lambda dtype, options: dtype == torch.float32 or "bias" in options or not options)
 @on_gpu(lambda dtype, options: dtype == torch.bfloat16 or "bias" in options)
+@pytest.mark.long_interpreted
 def test_few_queries_of_many_keys_match_reference(impl, options, dtype):
     inputs = make_inputs((2, 2, 1, 3, 700, 32, 16))
     assert dispatch.DECODE_KEYS <= 700
