@@ -1,13 +1,14 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 STAMP := .venv/.installed
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -q
 # the oldest torch that is served, with the Triton it brings, and the newest Triton
 OLDEST := .versions/torch-2.9.0
 NEWEST := .versions/triton-3.9.0
 COMPILED := tests/ops/gpu/test_launcher.py tests/ops/gpu/test_portable_compiles.py tests/ops/gpu/test_hopper_compiles.py
 # tests of what PyTorch does not promise to keep
 INTERNALS := tests/ops/test_library.py tests/layers/test_pytorch.py \
-  tests/lab/training/test_step.py tests/lab/training/test_optimizer.py
+  tests/lab/training/test_step.py tests/lab/training/test_step_memory.py tests/lab/training/test_optimizer.py
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-all test-versions versions mutants lint docs-numbers bench clean
@@ -19,16 +20,15 @@ demo: $(STAMP) ## train twins with and without softmax and show them; DEMO=--fre
 	@$(BIN)/flashpoint demo $(DEMO)
 
 test: $(STAMP) ## run the tests and the doctests, a process per core; slow ones are left out
-	@OMP_NUM_THREADS=1 $(BIN)/pytest -q -n auto -m "not slow"
+	@$(PYTEST) -n auto -m "not slow"
 
 test-all: $(STAMP) ## run all of them: processes, compilers, browsers and whole products too
-	@OMP_NUM_THREADS=1 $(BIN)/pytest -q -n auto
+	@$(PYTEST) -n auto
 
 test-versions: versions ## compile and replay with the oldest and newest Triton, and run an old torch
-	@for folder in $(OLDEST):main $(NEWEST):every; do echo "with $${folder%:*}, $${folder#*:} kernels"; \
-	  PYTHONPATH=$(CURDIR)/$${folder%:*} OMP_NUM_THREADS=1 $(BIN)/pytest -q --each-gpu $${folder#*:} $(COMPILED) || exit 1; done
-	@echo "with $(OLDEST): what leans on torch"
-	@PYTHONPATH=$(CURDIR)/$(OLDEST) OMP_NUM_THREADS=1 $(BIN)/pytest -q -n auto -m "not slow" $(INTERNALS)
+	PYTHONPATH=$(CURDIR)/$(OLDEST) $(PYTEST) --each-gpu main $(COMPILED)
+	PYTHONPATH=$(CURDIR)/$(NEWEST) $(PYTEST) --each-gpu all $(COMPILED)
+	PYTHONPATH=$(CURDIR)/$(OLDEST) $(PYTEST) -n auto -m "not slow" $(INTERNALS)
 
 versions: $(STAMP) $(OLDEST)/.installed $(NEWEST)/.installed ## download what test-versions needs (7 GB, once)
 

@@ -17,9 +17,7 @@ collect_ignore_glob = [] if HAS_TRITON else ["*/ops/gpu/*"]
 
 def pytest_addoption(parser):
     parser.addoption("--every-case", action="store_true", help="leave out no case for its time")
-    parser.addoption(
-        "--each-gpu", choices=("main", "every"), help="compile which kernels for each"
-    )
+    parser.addoption("--each-gpu", choices=("main", "all"), help="compile which kernels for each")
     parser.addoption("--kills", type=int, default=0, help="of each command in test_kills")
     parser.addoption("--kill-seed", type=int, help="of the moments of kills", metavar="N")
     parser.addoption("--shard", default="1/1", metavar="I/N", help="run every N-th test, from I")

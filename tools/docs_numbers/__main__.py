@@ -11,9 +11,12 @@ from docs_numbers.stored import Stored
 from docs_numbers.tables import TABLES
 from flashpoint.files import write_atomically
 
-MODULES = "documents exported images memory overview planned powers speed steps targets"
+MODULES = (
+    *("documents", "exported", "images", "memory", "overview"),
+    *("planned", "powers", "speed", "steps", "targets"),
+)
 """Their functions are in TABLES once they are imported."""
-for _name in MODULES.split():
+for _name in MODULES:
     import_module(f"docs_numbers.{_name}")
 PLACES = ("README.md", "docs/*.md", "benchmarks/*.md")
 MOST_LINES = 40

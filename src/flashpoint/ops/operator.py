@@ -249,7 +249,19 @@ class _Attend(torch.autograd.Function):
         return _backward_past_dispatcher(ctx, grads)
 
 
-class _AttendTransformed(torch.autograd.Function):
+class _Untransformed(torch.autograd.Function):
+    """What torch.func may call and neither push forward nor vmap."""
+
+    @staticmethod
+    def jvp(ctx: Any, *_: Any) -> None:
+        _refuse_jvp()
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, *_: Any) -> None:
+        _refuse_vmap()
+
+
+class _AttendTransformed(_Untransformed):
     """The same in the form that torch.func asks for, which takes twice as long to call."""
 
     @staticmethod
@@ -265,16 +277,8 @@ class _AttendTransformed(torch.autograd.Function):
     def backward(ctx: Any, *grads: Any) -> Any:
         return _backward_past_dispatcher(ctx, grads)
 
-    @staticmethod
-    def jvp(ctx: Any, *_: Any) -> None:
-        _refuse_jvp()
 
-    @staticmethod
-    def vmap(info: Any, in_dims: Any, *_: Any) -> None:
-        _refuse_vmap()
-
-
-class _AttendBackward(torch.autograd.Function):
+class _AttendBackward(_Untransformed):
     """The gradients where autograd records them: it may, but there is no way further."""
 
     @staticmethod
@@ -288,14 +292,6 @@ class _AttendBackward(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         _refuse(ctx)
-
-    @staticmethod
-    def jvp(ctx: Any, *_: Any) -> None:
-        _refuse_jvp()
-
-    @staticmethod
-    def vmap(info: Any, in_dims: Any, *_: Any) -> None:
-        _refuse_vmap()
 
 
 def _backward_past_dispatcher(ctx: Any, grads: tuple[Any, ...]) -> tuple[Tensor | None, ...]:

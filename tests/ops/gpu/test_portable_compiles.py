@@ -57,7 +57,7 @@ def test_kernels_compile_for_every_gpu(request):
     if request.config.getoption("--every-case"):
         chosen = dict.fromkeys(GPUS, tuple(CASES))
     elif which := request.config.getoption("--each-gpu"):
-        chosen = dict.fromkeys(GPUS, EVERY if which == "every" else MAIN)
+        chosen = dict.fromkeys(GPUS, EVERY if which == "all" else MAIN)
         chosen |= {80: (*EVERY, "fp32"), 90: (*EVERY, "fp32")}  # without the copy engine, and with
     else:
         chosen = {90: MAIN}
