@@ -5,7 +5,7 @@ from torch import Tensor
 
 from flashpoint.errors import InputError
 from flashpoint.layers.visibility import check_key_lengths
-from flashpoint.ops.check import check_index
+from flashpoint.ops.check import check_index, is_readable
 from flashpoint.shapes import Float, Int
 
 
@@ -129,7 +129,7 @@ class KeyValueCache:
         k, v = self.whole()
         count = rows.shape[0] if isinstance(rows, Tensor) and rows.dim() else 1
         check_index("rows", rows, count, k.device, "the cache")
-        if rows.is_cpu and rows.numel() and not 0 <= rows.min() <= rows.max() < len(k):
+        if is_readable(rows) and rows.numel() and not 0 <= rows.min() <= rows.max() < len(k):
             raise InputError(
                 f"rows are from {rows.min()} to {rows.max()}; the cache has samples 0 to "
                 f"{len(k) - 1}."
