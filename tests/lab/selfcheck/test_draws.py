@@ -22,8 +22,8 @@ from flashpoint.ops.activation import BUILTIN
 CPU = Scope("cpu", ("cpu", "reference"))
 LINE = (
     "case 1: cpu attention fp64 B=1 H=8/1 L=7:758 D=80:128 activation=relu2 length=keys "
-    "scale=-0.11180339887498948 mask=bool[1,1,7,1] values=hundred "
-    "layouts=swapped/turned/turned/offset/dense then dense/dense/dense/dense/dense"
+    "scale=-1.0 mask=bool[1,1,1,758] key_lengths=(511,) values=hundred "
+    "layouts=dense/dense/dense/dense/dense"
 )
 SCOPES = [CPU, Scope("cpu", ("triton",)), Scope("cuda", ("triton", "reference"))]
 
@@ -114,11 +114,22 @@ def test_cases_cover_sizes_and_tensors(cases):
 
 def test_cases_of_a_gpu_share_what_is_compiled():
     scope = SCOPES[2]
-    for start in range(0, 80, scope.group):
+    for start in range(0, 480, scope.group):
         group = [draw_case(0, start + number, scope) for number in range(scope.group)]
         for name in ("impl", "function", "dtype", "D", "Dv", "activation", "causal", "layouts"):
             assert len({getattr(case, name) for case in group}) == 1
         assert len({(case.Lq, case.Lk) for case in group}) > 1
+        for given in ("bias", "mask"):
+            tensors = [(case, getattr(case, given)) for case in group]
+            axes = {
+                tuple(
+                    n == 1 < whole
+                    for n, whole in zip(x.shape, (case.B, case.Hq, case.Lq, case.Lk), strict=True)
+                )
+                for case, x in tensors
+                if isinstance(x, Scored) and min(case.B, case.Hq, case.Lq, case.Lk) > 1
+            }
+            assert len(axes) <= 1
 
 
 def test_cases_of_a_gpu_reach_every_family_of_kernels():

@@ -2,8 +2,9 @@
 
 On a GPU every new combination of dtype, head dims, activation and kinds of options is compiled,
 which takes seconds. So cases come in groups there: a ``Kind`` is drawn for the group, sizes and
-numbers for each case of it. Lengths of a group are all multiples of 16 or none is, as that is
-compiled in, too.
+numbers for each case of it. What is compiled in, too, is whether a size is 1 and whether it is a
+multiple of 16. So lengths of a group are all multiples of 16 or none is, samples and heads are one
+or several, a bias or mask has the same axes, and a window's sides are of one sort.
 """
 
 import math
@@ -30,6 +31,8 @@ LONG = (511, 512, 513, 577, 784, 1023, 1024, 1025, 1999, 2000)
 DIMS = (1, 8, 16, 63, 64, 65, 72, 80, 96, 128, 129, 192, 255, 256)
 ROW_LAYOUTS = ("dense", "swapped", "padded", "offset", "turned")
 LAYOUTS = (*ROW_LAYOUTS, "expanded")
+REACH = ("none", "one", "some", "all")
+"""How far a side of a window goes."""
 
 
 class Scope(NamedTuple):
@@ -85,8 +88,12 @@ class Kind:
     bias: str
     mask: str
     beside_dtype: str  # of a floating bias or mask
+    bias_axes: tuple[bool, ...]  # which of B, Hq, Lq and Lk it has; the others broadcast
+    mask_axes: tuple[bool, ...]
+    samples: tuple[int, ...]  # to draw B from
+    heads: tuple[int, ...]  # to draw Hkv from
     causal: bool
-    window: tuple[bool, bool] | None  # which sides are bounded
+    window: tuple[str | None, str | None] | None  # a key of REACH for each bounded side
     has_key_lengths: bool
     norms: tuple[str | None, str | None]
     gain_dtype: str | None
@@ -135,6 +142,10 @@ def _draw_kind(rng: random.Random, scope: Scope) -> Kind:
         bias=rng.choice(("none", "number") if is_bare else ("none", "none", "number", "tensor")),
         mask="none" if is_bare else rng.choice(("none", "none", "bool", "float")),
         beside_dtype=rng.choice((dtype, "fp32")) if dtype != "fp64" else dtype,
+        bias_axes=_axes(rng),
+        mask_axes=_axes(rng),
+        samples=rng.choice(((1,), (2, 3, 5))),
+        heads=rng.choice(((1,), (2, 3))),
         causal=rng.random() < 0.3,
         window=_window_kind(rng) if not is_bare and rng.random() < 0.25 else None,
         has_key_lengths=not is_bare and function != "varlen" and rng.random() < 0.35,
@@ -168,8 +179,14 @@ def _activation(rng: random.Random, impl: str) -> str:
     return rng.choice(BUILTIN) if rng.random() < 0.85 else rng.choice(own)
 
 
-def _window_kind(rng: random.Random) -> tuple[bool, bool]:
-    return rng.choice(((True, True), (True, False), (False, True)))
+def _axes(rng: random.Random) -> tuple[bool, ...]:
+    return tuple(rng.random() < 0.6 for _ in range(4))
+
+
+def _window_kind(rng: random.Random) -> tuple[str | None, str | None]:
+    bounded = rng.choice(((True, True), (True, False), (False, True)))
+    left, right = (rng.choice(REACH) if is_bounded else None for is_bounded in bounded)
+    return left, right
 
 
 def _layouts(rng: random.Random, is_bare: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -184,6 +201,12 @@ def _layouts(rng: random.Random, is_bare: bool) -> tuple[tuple[str, ...], tuple[
 
     first = draw()
     return first, first if rng.random() < 0.5 else draw()
+
+
+def _scored(shape: tuple[int, int, int, int], axes: tuple[bool, ...], dtype: str) -> Scored:
+    """A bias or mask that has some of the axes."""
+    B, Hq, Lq, Lk = (n if has_axis else 1 for n, has_axis in zip(shape, axes, strict=True))
+    return Scored((B, Hq, Lq, Lk), dtype)
 
 
 class _Draw:
@@ -205,7 +228,7 @@ class _Draw:
         bias: dict[str, float | Scored | None] = {
             "none": None,
             "number": rng.choice((-7.0, -0.75, 0.3, 1.5)),
-            "tensor": self._scored(shape, kind.beside_dtype),
+            "tensor": _scored(shape, kind.bias_axes, kind.beside_dtype),
         }
         masked = "bool" if kind.mask == "bool" else kind.beside_dtype
         return Case(
@@ -230,7 +253,7 @@ class _Draw:
             length=lengths.get(kind.length, kind.length),
             scale=self._scale(),
             bias=bias[kind.bias],
-            mask=None if kind.mask == "none" else self._scored(shape, masked),
+            mask=None if kind.mask == "none" else _scored(shape, kind.mask_axes, masked),
             causal=kind.causal,
             window=self._window(Lk),
             key_lengths=self._key_lengths(B, Lk),
@@ -260,7 +283,7 @@ class _Draw:
     def _sizes(self) -> tuple[int, int, int, int, tuple[tuple[int, int], ...] | None]:
         """B, Hkv, Lq, Lk and packed sequences, with no more scores than the limits have."""
         rng, kind, limits = self.rng, self.kind, self.limits
-        samples, heads = rng.choice((1, 1, 2, 3, 5)), rng.choice((1, 1, 2, 3))
+        samples, heads = rng.choice(kind.samples), rng.choice(kind.heads)
         limit = limits.longest if rng.random() < 0.08 else limits.length
         if kind.pattern == "few queries" and self.place != "interpreter":
             Lq, Lk = rng.randint(1, 8), rng.randint(512, limits.longest)
@@ -295,11 +318,6 @@ class _Draw:
         fits = min(limits.scores // max(scores, 1), limits.numbers // max(numbers, 1))
         return max(1, min(most, fits, limits.heads // (heads * kind.group)))
 
-    def _scored(self, shape: tuple[int, int, int, int], dtype: str) -> Scored:
-        """Some axes of a bias or mask broadcast."""
-        B, Hq, Lq, Lk = (n if self.rng.random() < 0.6 else 1 for n in shape)
-        return Scored((B, Hq, Lq, Lk), dtype)
-
     def _scale(self) -> float | None:
         usual = self.kind.D**-0.5
         # fp16 holds weights from 1e-4 to 65,504 in full; exp of a score leaves any range soon
@@ -315,10 +333,9 @@ class _Draw:
     def _window(self, Lk: int) -> tuple[int | None, int | None] | None:
         if self.kind.window is None:
             return None
-        left, right = (
-            self.rng.choice((0, 1, self.rng.randint(0, max(Lk, 1)), 10**12)) if bounded else None
-            for bounded in self.kind.window
-        )
+        some = 2 + self.rng.randint(0, max(Lk, 1))
+        numbers = {None: None, "none": 0, "one": 1, "some": some, "all": 10**12}
+        left, right = (numbers[sort] for sort in self.kind.window)
         return left, right
 
     def _key_lengths(self, B: int, Lk: int) -> tuple[int, ...] | None:
