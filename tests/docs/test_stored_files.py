@@ -73,7 +73,7 @@ def test_stored_study_goes_on_with_more_seeds_and_arms(tmp_path):
     folder = tmp_path / "retrieval"
     shutil.copytree(ROOT / "results" / "retrieval", folder)
     count = store.unpack_study(folder)
-    study, settings = STUDIES["retrieval"], settings_of("small", seeds=5)
+    study, settings = STUDIES["retrieval"], settings_of("small", seeds=8)
     grown = store.settle_study(folder, study, settings, study.plan(settings))
     standing = [one.status for one in store.read_outcomes(grown, study).values()]
     assert standing.count("finished") == count

@@ -331,6 +331,7 @@ def test_gradients_of_gradients_are_those_of_sdpa():
 
 @pytest.mark.gpu
 @needs_gpu
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode:UserWarning")
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 def test_gpu_does_not_wait_to_read_masks(dtype):
     device = device_of("triton") if HAS_GPU else None

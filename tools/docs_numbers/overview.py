@@ -69,7 +69,7 @@ GLANCE: dict[str, tuple[str, Callable[[list[float], Stored], str]]] = {
         "finding-one-key-among-many",
         lambda v, _: (
             "relu follows softmax up to the lengths of training; at four times as many pairs "
-            f"it is {-v[2]:.0f} to {-v[3]:.0f} points behind"
+            f"it is {-v[2]:.0f} to {-v[3]:.0f} points behind, relu4/sum {-v[5]:.1f}"
         ),
     ),
     "speed": (

@@ -20,6 +20,7 @@ from flashpoint.lab.study.registry import STUDIES
 from flashpoint.lab.study.sections import read_section
 
 SEEDS = (0, 1, 2)
+"""Of the runs that belong to no study."""
 PERCENT = 100.0
 
 
@@ -79,10 +80,26 @@ class Stored:
         """What the numbers say about each claim of a study."""
         return self.section(study).findings.verdicts
 
+    def seeds_of(self, study: str, trial: str) -> list[int]:
+        """Those whose trials have finished; ``trial`` is the name without ``seed0``."""
+        start = f"{trial}seed"
+        finished = [
+            outcome.name.removeprefix(start)
+            for outcome in self.outcomes(study).values()
+            if outcome.name.startswith(start) and outcome.status == "finished"
+        ]
+        if not finished:
+            raise InputError(f"results/{study} has no finished trial {start + '0'!r}.")
+        return sorted(map(int, finished))
+
     def values(
-        self, study: str, trial: str, number: str, seeds: Sequence[int] = SEEDS
+        self, study: str, trial: str, number: str, seeds: Sequence[int] | None = None
     ) -> np.ndarray:
-        """A number by seed; ``trial`` is the name without ``seed0``."""
+        """A number by seed, of all that there are or of some.
+
+        ``trial`` is the name without ``seed0``.
+        """
+        seeds = self.seeds_of(study, trial) if seeds is None else seeds
         found = [self.outcome(study, f"{trial}seed{seed}").numbers for seed in seeds]
         missing = [
             seed for seed, numbers in zip(seeds, found, strict=True) if number not in numbers
@@ -92,7 +109,7 @@ class Stored:
         return np.array([numbers[number] for numbers in found])
 
     def top1(
-        self, study: str, trial: str, evaluation: str = "", seeds: Sequence[int] = SEEDS
+        self, study: str, trial: str, evaluation: str = "", seeds: Sequence[int] | None = None
     ) -> np.ndarray:
         """Percent by seed: of the validation, or of an evaluation after it, as "seen64."."""
         return PERCENT * self.values(study, f"{trial}-", f"{evaluation}top1", seeds)
@@ -101,9 +118,12 @@ class Stored:
         """Trainings of a study by the name of their trial."""
         return {run.name.rpartition("/")[2]: run for run in self.section(study).runs}
 
-    def runs_of(self, study: str, trial: str, seeds: Sequence[int] = SEEDS) -> list[RunFiles]:
-        """The trainings of some seeds; ``trial`` is the name without ``seed0``."""
+    def runs_of(
+        self, study: str, trial: str, seeds: Sequence[int] | None = None
+    ) -> list[RunFiles]:
+        """The trainings of all seeds, or of some; ``trial`` is the name without ``seed0``."""
         runs = self.runs(study)
+        seeds = self.seeds_of(study, trial) if seeds is None else seeds
         return [runs[self.outcome(study, f"{trial}seed{seed}").name] for seed in seeds]
 
     def _run(self, folder: str) -> RunFiles:

@@ -27,7 +27,7 @@ def arms(name, settings=SMALL):
 @pytest.mark.parametrize(
     ("name", "count", "place"),
     [
-        ("document-length", 9, (SUM, 1024)),
+        ("document-length", 15, (f"{SUM}, qk-norm", 1024)),
         ("qk-norm", 8, (SUM, "without")),
         ("longer-than-trained", 4, (SUM, 64)),
         ("retrieval", 6, (SUM, 32)),

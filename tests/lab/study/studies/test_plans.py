@@ -27,7 +27,7 @@ ISSUE = (
 )
 PAIRS = {"smoke": (2, 8), "small": (2, 32), "paper": (2, 64)}
 """Fewest and most of recall's training."""
-VARIES = ("seed", "model.attention", "data.length", "data.resolutions")
+VARIES = ("seed", "model.attention", "model.qk_norm", "data.length", "data.resolutions")
 """What trials of the study of lengths may differ in."""
 SCALES = {"smoke": SMOKE, "small": SMALL, "paper": PAPER}
 every_study = pytest.mark.parametrize("name", ISSUE)

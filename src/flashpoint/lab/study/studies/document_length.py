@@ -1,6 +1,7 @@
 """Does ReLUFormer gain on softmax as documents grow? (paper 2)"""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from flashpoint.lab.runs.findings import Chart, Findings, Series, Verdict
 from flashpoint.lab.study.outcome import Outcome
@@ -29,6 +30,8 @@ from flashpoint.lab.study.studies.relu_attention import translation
 from flashpoint.lab.study.verdict import Distance, Extreme, Means, bootstrap, judge, judge_quantity
 
 ATTENTIONS = ("relu", "softmax")
+NORMED = {RELU4_SUM: f"{RELU4_SUM}, qk-norm", "softmax": "softmax, qk-norm"}
+"""Arms with a LayerNorm of q and k, by what they are without."""
 BLEU = "translation.bleu"
 DOCUMENT_BLEU, REPEATED = "translation.document_bleu", "translation.repeated_share"
 SHORT, LONG = 256, 512
@@ -46,20 +49,29 @@ _LENGTHS: Mapping[Scale, tuple[int, ...]] = {
 
 
 def plan(settings: Settings) -> tuple[Trial, ...]:
-    """Twins for every length that documents are cut to; the longest take longest and begin."""
-    specs = {"relu": relu_of_text(settings), "softmax": "softmax"}
-    specs |= {} if settings.scale == "smoke" else {RELU4_SUM: RELU4_SUM}
+    """Twins for every length that documents are cut to; the longest take longest and begin.
+
+    Arms with sums and norms come behind them, those of the length of most claims first.
+    """
+    lengths, seeds = _LENGTHS[settings.scale], range(settings.seeds)
+    twins = {
+        "relu": {"model.attention": relu_of_text(settings)},
+        "softmax": {"model.attention": "softmax"},
+    }
+    others: dict[str, dict[str, Any]] = {RELU4_SUM: {"model.attention": RELU4_SUM}}
+    for word, name in NORMED.items():
+        others[name] = {"model.attention": word, "model.qk_norm": "layer"}
+    places = [(seed, n, arm) for seed in seeds for n in reversed(lengths) for arm in twins]
+    if settings.scale != "smoke":
+        judged_first = sorted(lengths, key=lambda n: (n != LONG, -n))
+        places += [(seed, n, arm) for n in judged_first for seed in seeds for arm in others]
     return tuple(
         trial(
-            {"attention": attention, "length": length, "seed": seed},
-            text(
-                settings, seed, {"model.attention": specs[attention], **cut_to(settings, length)}
-            ),
+            {"attention": arm, "length": length, "seed": seed},
+            text(settings, seed, {**(twins | others)[arm], **cut_to(settings, length)}),
             [translation(settings.scale)],
         )
-        for seed in range(settings.seeds)
-        for length in reversed(_LENGTHS[settings.scale])
-        for attention in specs
+        for seed, length, arm in places
     )
 
 
@@ -136,15 +148,20 @@ def _loss_verdict(outcomes: Sequence[Outcome], name: str, attention: str) -> Ver
 def _sum_verdicts(outcomes: Sequence[Outcome]) -> list[Verdict]:
     """What the fourth power over its sum should reach, and whether it helps at all."""
     lengths = _lengths(outcomes)
-    bleu = _groups(outcomes, LONG, attentions=(RELU4_SUM, "softmax"))
     below = [Means(_groups(outcomes, n, "loss", (RELU4_SUM, "relu"))) for n in lengths]
+    twins = [(RELU4_SUM, "softmax"), (NORMED[RELU4_SUM], "softmax"), tuple(NORMED.values())]
     return [
-        judge(
-            f"At {LONG} tokens {RELU4_SUM} is at most {MARGIN:g} BLEU below softmax.",
-            bleu,
-            (-MARGIN, float("inf")),
-            unit=f"BLEU, {RELU4_SUM} less softmax",
-            lack="" if LONG in lengths else f"No trial of this scale has {LONG} tokens.",
+        *(
+            judge(
+                f"At {LONG} tokens {first} is at most {MARGIN:g} BLEU below {second}.",
+                _groups(outcomes, LONG, attentions=(first, second)),
+                (-MARGIN, float("inf")),
+                unit=f"BLEU, {first} less {second}",
+                lack="" if LONG in lengths else f"No trial of this scale has {LONG} tokens.",
+            )
+            for first, second in twins
+            if is_planned(outcomes, "attention", first)
+            and is_planned(outcomes, "attention", second)
         ),
         _loss_verdict(outcomes, RELU4_SUM, RELU4_SUM),
         judge_quantity(
