@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
+from typing import TypeVar
 
 from data_preparation.alignment import fingerprint
 from flashpoint.lab.data.text.documents import Document
@@ -13,6 +14,7 @@ FROM_GROUP = ("test", "validation")
 FROM_LONGEST = ("test", "test", "test", "validation")
 
 Splits = dict[str, list[Document]]
+T = TypeVar("T")
 
 
 def split_documents(documents: Sequence[Document], seed: int) -> Splits:
@@ -26,8 +28,8 @@ def split_documents(documents: Sequence[Document], seed: int) -> Splits:
     for origin in dict.fromkeys(document.origin for document in documents):
         members = [document for document in documents if document.origin == origin]
         members.sort(key=lambda document: (-_num_characters(document), document.name))
-        for number, group in enumerate(_groups(members)):
-            drawn = sorted(group, key=lambda document: _draw(seed, document.name))
+        for number, group in enumerate(groups(members)):
+            drawn = sorted(group, key=lambda document: draw(seed, document.name))
             for name, document in zip(_shares(number, len(drawn)), drawn, strict=True):
                 splits[name].append(document)
     return {name: sorted(part, key=lambda d: d.name) for name, part in splits.items()}
@@ -71,15 +73,15 @@ def _without(document: Document, known: set[str]) -> Document:
     return Document(document.name, document.origin, segments)
 
 
-def _groups(documents: Sequence[Document]) -> Iterator[Sequence[Document]]:
-    """Parts of about the same size."""
+def groups(documents: Sequence[T]) -> Iterator[Sequence[T]]:
+    """Parts of about the same size, of some 25 members."""
     number = max(1, round(len(documents) / GROUP))
     borders = [len(documents) * part // number for part in range(number + 1)]
     for start, end in pairwise(borders):
         yield documents[start:end]
 
 
-def _draw(seed: int, name: str) -> bytes:
+def draw(seed: int, name: str) -> bytes:
     """A random number for a document, which does not depend on the other ones."""
     return hashlib.sha256(f"{seed}:{name}".encode()).digest()
 

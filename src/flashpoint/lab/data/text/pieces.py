@@ -1,4 +1,4 @@
-"""Subword pieces that both languages share, by SentencePiece.
+"""Subword pieces, of both languages or of one, by SentencePiece.
 
 Ids 0 to 4 are special: padding, unknown, begin, end, and the separator of segments. None of them
 comes from a text, whatever it says: "<sep>" in a text is five characters. Characters that no
@@ -10,24 +10,41 @@ import hashlib
 import io
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Protocol
 
 from flashpoint.errors import InputError, require
 from flashpoint.files import write_atomically
 from flashpoint.lab.data.places import at_home
 from flashpoint.lab.data.text.config import PiecesConfig
-from flashpoint.lab.data.text.documents import Documents
 from flashpoint.lab.runs.stored import read_bytes
 
 PAD, UNK, BOS, EOS, SEP = range(5)
 SPECIAL = ("<pad>", "<unk>", "<s>", "</s>", "<sep>")
 MAX_TEXTS = 1_000_000  # to train from; of more, every n-th is taken
 NUM_THREADS = 4  # the result depends on it
+
+
+class Texts(Protocol):
+    """What pieces are found in: documents of two languages, or passages of one."""
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        ...
+
+    @property
+    def num_texts(self) -> int:
+        """How many texts there are."""
+        ...
+
+    def texts(self) -> Iterator[str]:
+        """All of them."""
+        ...
 
 
 def require_sentencepiece() -> ModuleType:
@@ -104,14 +121,14 @@ def load_pieces(file: Path) -> Pieces:
     return Pieces(read_bytes(file), str(file))
 
 
-def train_pieces(documents: Documents, config: PiecesConfig) -> Pieces:
-    """Train on sources and targets together; the same documents give the same pieces."""
+def train_pieces(source: Texts, config: PiecesConfig) -> Pieces:
+    """Train on all texts together; the same ones give the same pieces."""
     library = require_sentencepiece()
-    step = -(-2 * documents.num_segments // MAX_TEXTS)
+    step = -(-source.num_texts // MAX_TEXTS)
     model = io.BytesIO()
     try:
         library.SentencePieceTrainer.train(
-            sentence_iterator=islice(documents.texts(), 0, None, step),
+            sentence_iterator=islice(source.texts(), 0, None, step),
             model_writer=model,
             model_type=config.kind,
             vocab_size=config.vocabulary_size,
@@ -125,24 +142,24 @@ def train_pieces(documents: Documents, config: PiecesConfig) -> Pieces:
             **_special_options(),
         )
     except RuntimeError as error:
-        raise _refusal(documents, config, str(error)) from error
-    return Pieces(model.getvalue(), f"the pieces of {documents.name}")
+        raise _refusal(source, config, str(error)) from error
+    return Pieces(model.getvalue(), f"the pieces of {source.name}")
 
 
-def cached_pieces(documents: Documents, config: PiecesConfig, folder: Path) -> Pieces:
-    """Pieces for these documents: from the config's file, or the folder, or trained now.
+def cached_pieces(source: Texts, config: PiecesConfig, folder: Path) -> Pieces:
+    """Pieces for these texts: from the config's file, or the folder, or trained now.
 
     What is trained is kept in the folder under a name that says what from.
     """
     if config.file:
         return load_pieces(at_home(config.file))
     digest = hashlib.sha256()
-    for text in documents.texts():
+    for text in source.texts():
         digest.update(text.encode() + b"\n")
     name = f"pieces-{config.kind}-{config.vocabulary_size}-{digest.hexdigest()[:16]}.model"
     if os.path.isfile(folder / name):
         return load_pieces(folder / name)
-    pieces = train_pieces(documents, config)
+    pieces = train_pieces(source, config)
     try:
         pieces.save(folder / name)
     except OSError as error:
@@ -158,13 +175,13 @@ def _special_options() -> dict[str, Any]:
     return options
 
 
-def _refusal(documents: Documents, config: PiecesConfig, said: str) -> InputError:
+def _refusal(source: Texts, config: PiecesConfig, said: str) -> InputError:
     """What SentencePiece's message means, in one line."""
     most = re.search(r"value <= (\d+)", said)
     least = re.search(r"(\d+) vs (\d+)", said)
     size = f"data.pieces.vocabulary_size={config.vocabulary_size}"
     if most:
-        return InputError(f"{size} is too much for {documents.name}: take {most[1]} or less.")
+        return InputError(f"{size} is too much for {source.name}: take {most[1]} or less.")
     if least:
-        return InputError(f"{size} is too little for {documents.name}: take over {least[2]}.")
-    return InputError(f"no pieces can be trained on {documents.name}: {said}")
+        return InputError(f"{size} is too little for {source.name}: take over {least[2]}.")
+    return InputError(f"no pieces can be trained on {source.name}: {said}")

@@ -1,4 +1,4 @@
-"""Documents as ids: one flat array a side, in which every segment ends with a separator."""
+"""Texts as ids: one flat array, in which every segment ends with a separator or an end."""
 
 import hashlib
 import zipfile
@@ -72,12 +72,19 @@ def encode_documents(documents: Documents, pieces: Pieces) -> TokenDocuments:
     sides: list[TokenSide] = []
     for side in (0, 1):
         texts = [segment[side] for document in documents for segment in document.segments]
-        digest = hashlib.sha256(pieces.digest.encode())
-        for text in texts:
-            digest.update(text.encode() + b"\n")
-        file = cache_folder() / "tokens" / f"{digest.hexdigest()[:32]}.npz"
-        sides.append(_stored(file) or _encode(texts, pieces, file))
+        sides.append(encode_texts(texts, pieces))
     return TokenDocuments(sides[0], sides[1], borders)
+
+
+def encode_texts(texts: Sequence[str], pieces: Pieces, end: int = SEP) -> TokenSide:
+    """Texts as ids, each with an end behind it; kept in the cache for the next time."""
+    digest = hashlib.sha256(pieces.digest.encode())
+    if end != SEP:
+        digest.update(f"end {end}".encode())
+    for text in texts:
+        digest.update(text.encode() + b"\n")
+    file = cache_folder() / "tokens" / f"{digest.hexdigest()[:32]}.npz"
+    return _stored(file) or _encode(texts, pieces, file, end)
 
 
 def _stored(file: Path) -> TokenSide | None:
@@ -89,11 +96,11 @@ def _stored(file: Path) -> TokenSide | None:
         return None
 
 
-def _encode(texts: Sequence[str], pieces: Pieces, file: Path) -> TokenSide:
+def _encode(texts: Sequence[str], pieces: Pieces, file: Path, end: int) -> TokenSide:
     unique = list(dict.fromkeys(texts))
     dtype = np.uint16 if pieces.size <= 1 << 16 else np.int32
     encoded = {
-        text: np.array([*ids, SEP], dtype=dtype)
+        text: np.array([*ids, end], dtype=dtype)
         for text, ids in zip(unique, pieces.encode(unique), strict=True)
     }
     parts = [encoded[text] for text in texts]
