@@ -32,7 +32,6 @@ from flashpoint.lab.training.run_folder import Run, open_run
 from flashpoint.lab.training.task_registry import task_class
 from flashpoint.lab.training.vision import VisionConfig
 from flashpoint.layers.attention import Attention
-from flashpoint.models.registry import create_model
 from flashpoint.models.reluformer import ReLUFormer
 from flashpoint.models.vit import ViT
 
@@ -127,7 +126,7 @@ def _changed(config: Any, changes: Mapping[str, Any]) -> Any:
 
 def _rebuilt(run: Run, model: nn.Module) -> nn.Module:
     """A model of the run's config with the weights of another."""
-    built = create_model(run.config.model.name, **run.config.model.settings)
+    built = run.config.new_model()
     weights = model.state_dict()
     if isinstance(built, ViT):  # positions of another grid are interpolated
         weights = fit(weights, built.state_dict(), str(run.path)).weights

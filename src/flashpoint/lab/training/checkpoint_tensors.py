@@ -40,7 +40,19 @@ def save(folder: Path, checkpoint: Checkpoint) -> Path:
 
 
 def _encoder(tensors: Tensors) -> Callable[[], bytes]:
-    return lambda: safetensors.torch.save({k: t.contiguous() for k, t in tensors.items()})
+    return lambda: safetensors.torch.save(_apart(tensors))
+
+
+def _apart(tensors: Tensors) -> dict[str, Tensor]:
+    """The same tensors, of which no two share memory: weights with two names are stored twice."""
+    seen: set[int] = set()
+    found: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        place = tensor.untyped_storage().data_ptr()
+        is_shared = place in seen and tensor.numel() > 0
+        found[name] = tensor.clone() if is_shared else tensor.contiguous()
+        seen.add(place)
+    return found
 
 
 def load(folder: Path, step: int) -> Checkpoint:

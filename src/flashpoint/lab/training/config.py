@@ -4,11 +4,14 @@ import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from flashpoint.bounds import Bounds, check_bounds
 from flashpoint.errors import InputError, describe
 from flashpoint.lab.runs.schema import convert, unknown
+
+if TYPE_CHECKING:
+    from torch import nn
 
 ScheduleKind = Literal["cosine", "inverse_sqrt"]
 
@@ -187,6 +190,18 @@ class TrainConfig:
     def is_captured(self) -> bool:
         """Whether updates are to become CUDA graphs."""
         return self.compile in ("graphs", "graphs_only")
+
+    def complete_model(self) -> Any:
+        """The model's own config, with every setting."""
+        from flashpoint.models.registry import model_config  # plans of studies need no torch
+
+        return model_config(self.model.name, **self.model.settings)
+
+    def new_model(self) -> "nn.Module":
+        """The model with fresh weights; the config is a run's, complete."""
+        from flashpoint.models.registry import create_model
+
+        return create_model(self.model.name, **self.model.settings)
 
     def files(self) -> Mapping[str, Path]:
         """What the run's folder must hold besides the config, by name, and where it lies now."""

@@ -77,7 +77,7 @@ def _of_run(path: Path, step: int | None = None) -> GivenWeights:
     return GivenWeights(
         tensors=model.state_dict(),
         source=source,
-        settings=plain(model.config),
+        settings=plain(run.config.complete_model()),
         classes=read_data(path).get("classes"),
     )
 

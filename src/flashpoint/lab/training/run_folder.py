@@ -32,7 +32,6 @@ from flashpoint.lab.runs.writing import replace_file, writing
 from flashpoint.lab.training import checkpoint_tensors, config_file
 from flashpoint.lab.training.low_rank import merged
 from flashpoint.lab.training.task_registry import task_class
-from flashpoint.models.registry import model_config
 
 if TYPE_CHECKING:
     from flashpoint.lab.training.config import TrainConfig
@@ -97,8 +96,6 @@ class Run:
         Args:
             which: as for ``find_step``.
         """
-        from flashpoint.models.registry import create_model
-
         step = self.find_step(which)
         try:
             weights = checkpoint_tensors.load_tensors(self.path / CHECKPOINTS, step, MODEL)
@@ -108,7 +105,7 @@ class Run:
                 f"checkpoint step_{step} of {self.path} is damaged: {error}. Take another one "
                 f"(there are: {others or 'none'}), or restore it."
             ) from error
-        model = create_model(self.config.model.name, **self.config.model.settings)
+        model = self.config.new_model()
         try:
             model.load_state_dict(merged(weights))
         except RuntimeError as error:
@@ -284,9 +281,8 @@ def _require_same_config(path: Path, config: "TrainConfig") -> None:
 
 def _completed(config: "TrainConfig") -> dict[str, Any]:
     """A stored config as plain data, with settings that models have got since it was written."""
-    model = config.model
-    settings = plain(model_config(model.name, **model.settings))
-    return {**plain(config), "model": {"name": model.name, **settings}}
+    settings = plain(config.complete_model())
+    return {**plain(config), "model": {"name": config.model.name, **settings}}
 
 
 def _keep(file: Path, content: bytes) -> None:

@@ -12,7 +12,9 @@ if TYPE_CHECKING:
 _HOMES = {
     "vision": "flashpoint.lab.training.vision",
     "text": "flashpoint.lab.training.text",
+    "language": "flashpoint.lab.training.language",
     "adapt": "flashpoint.lab.training.adapting",
+    "adapt_language": "flashpoint.lab.training.adapting_language",
 }
 """Modules with a ``CONFIG`` class, a subclass of TrainConfig, and a ``TASK`` class."""
 
