@@ -18,17 +18,14 @@ from torch import nn
 from flashpoint.errors import InputError, UnsupportedError
 from flashpoint.lab.runs.failure import Preempted
 from flashpoint.lab.training import config_file
-from flashpoint.lab.training.adapting import AdaptTask, distance
+from flashpoint.lab.training.adapter import distance
+from flashpoint.lab.training.adapting import AdaptTask
 from flashpoint.lab.training.blending import Blend, set_share
 from flashpoint.lab.training.low_rank import add_low_rank, merged
-from flashpoint.lab.training.matching import (
-    attention_layers,
-    calibrate_vit,
-    layer_errors,
-    match_layers,
-)
+from flashpoint.lab.training.matching import layer_errors, match_layers
 from flashpoint.lab.training.ranks import Ranks
 from flashpoint.lab.training.run_folder import open_run
+from flashpoint.lab.training.vit_layers import ViTLayers, attention_layers, calibrate_vit
 from flashpoint.layers.attention import Attention
 from flashpoint.layers.spec import AttentionSpec
 from flashpoint.models.vit import ViT, ViTConfig
@@ -99,10 +96,10 @@ def test_calibration_brings_every_layer_nearer(word, qk_norm):
     spec = {"activation": activation, "normalize": normalize or "length", **LEARNED}
     teacher, student = pair(spec=spec, qk_norm=qk_norm)
     images = draw_images()
-    before = layer_errors(teacher, student, images)
+    before = layer_errors(ViTLayers(), teacher, student, images)
     others = {n: p.clone() for n, p in student.state_dict().items() if "attn" not in n}
     calibrate_vit(teacher, student, [images])
-    after = layer_errors(teacher, student, images)
+    after = layer_errors(ViTLayers(), teacher, student, images)
     assert all(a < b for a, b in zip(after, before, strict=True))
     assert all(student.state_dict()[name].equal(weight) for name, weight in others.items())
 
@@ -123,10 +120,12 @@ def test_matching_trains_q_k_and_numbers_alone_and_lowers_the_error():
     images = draw_images()
     calibrate_vit(teacher, student, [images])
     before = {name: weight.clone() for name, weight in student.state_dict().items()}
-    error = sum(layer_errors(teacher, student, images))
-    steps = list(match_layers(teacher, student, iter([images] * 20), steps=20, lr=3e-3))
+    error = sum(layer_errors(ViTLayers(), teacher, student, images))
+    steps = list(
+        match_layers(ViTLayers(), teacher, student, iter([images] * 20), steps=20, lr=3e-3)
+    )
     assert [step for step, _ in steps] == list(range(1, 21))
-    assert sum(layer_errors(teacher, student, images)) < 0.9 * error
+    assert sum(layer_errors(ViTLayers(), teacher, student, images)) < 0.9 * error
     for name, weight in student.state_dict().items():
         same = weight.equal(before[name])
         if name.endswith(("qkv.weight", "qkv.bias")):

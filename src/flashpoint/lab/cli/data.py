@@ -25,7 +25,9 @@ data = typer.Typer(
 
 @data.command()
 def prepare(
-    name: Annotated[str, typer.Argument(help="cifar10, mnist, fashion-mnist, en-de-docs or linux-doc.")],
+    name: Annotated[
+        str, typer.Argument(help="cifar10, mnist, fashion-mnist, en-de-docs or linux-doc.")
+    ],
     source: Annotated[
         Path | None,
         typer.Option(

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 IMAGES_AT_ONCE, PARTS_AT_ONCE = 256, 32
 BEAM, LENGTH_PENALTY = 5, 1.0
+LANGUAGE_TASKS = ("language", "adapt_language")
 
 
 class Labels(StrEnum):
@@ -107,7 +108,13 @@ def evaluate(
     from flashpoint.lab.training.run_folder import open_run
 
     run_arguments.require_writable(json_file, "--json")
-    if open_run(run).config.task == "text":
+    task = open_run(run).config.task
+    if task in LANGUAGE_TASKS:
+        raise InputError(
+            f"{run} is a language model: its perplexity is in record.json, and `flashpoint study "
+            "run adapt-language` measures more."
+        )
+    if task == "text":
         if labels is not Labels.ALL or classes is not None:
             raise InputError(f"--labels and --classes are for images; {run} translates text.")
         options = {

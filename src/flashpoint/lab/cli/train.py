@@ -33,7 +33,8 @@ def train(
         typer.Option(
             metavar="WHERE",
             help="Images to train and validate on: digits, cifar10:DIR, a folder, shards:PATTERN, "
-            "hf:DIR. Or documents: documents:DIR, text:DIR, jsonl:DIR, hf:DIR.",
+            "hf:DIR. Or documents: documents:DIR, text:DIR, jsonl:DIR, hf:DIR. Or passages: "
+            "passages:DIR.",
         ),
     ] = None,
     out: Annotated[
@@ -106,7 +107,7 @@ def _config(what: str, data: str | None, weights: str | None, changes: list[str]
 
     values = _values(what, data)
     if weights is not None:
-        if values.get("task") == "text":
+        if values.get("task") in ("text", "language"):
             raise InputError(f"--weights is for models of images; {what} trains one of text.")
         values["weights"] = weights
     return config_file.parse(values, changes)
@@ -119,7 +120,8 @@ def _values(what: str, data: str | None) -> "dict[str, Any]":
     if _is_file(what):
         values = read_yaml(Path(what))
         if data is not None:  # as it is: in --set it would be YAML
-            _check_kind(what, data, is_text=values.get("task") == "text")
+            if values.get("task") != "language":
+                _check_kind(what, data, is_text=values.get("task") == "text")
             given = values.get("data")
             section = given if isinstance(given, dict) else {}
             values = {**values, "data": {**section, "train": data, "validation": data}}

@@ -1,15 +1,18 @@
 """Attention on the way from softmax to another: in training a mixture of both outputs.
 
-It stands where a layer takes its attention function (``Attention.attend``), and only while a model
-trains and a share is set. In eval mode, and in every checkpoint, a model is what its config says.
+It stands where a layer takes its attention function (``Attention.attend``), or behind a substitute
+in somebody else's model, and only while a model trains and a share is set. In eval mode, and in
+every checkpoint, a model is what its config says.
 """
 
 from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
+from flashpoint.convert.substitute import Substitute
 from flashpoint.errors import UnsupportedError
 from flashpoint.layers.attention import Attention
 from flashpoint.layers.softmax import attend_softmax
@@ -17,6 +20,7 @@ from flashpoint.layers.visibility import Visibility
 from flashpoint.ops.api import attention
 
 _LEAST_GAIN = 1e-6
+_BLEND = "blend"
 
 
 class Blend(nn.Module):
@@ -49,14 +53,36 @@ class Blend(nn.Module):
         return (o * self.share + softmax / gain).to(o.dtype)
 
 
+class SubstituteBlend:
+    """The same behind a substitute, as a hook of its forward: its output already has its gain."""
+
+    def __init__(self, substitute: Substitute, device: torch.device) -> None:
+        self.share = torch.ones((), device=device)
+        self._handle = substitute.register_forward_hook(self._mix, with_kwargs=True)
+
+    def _mix(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], o: Tensor
+    ) -> Tensor:
+        if not module.training:
+            return o
+        softmax = F.scaled_dot_product_attention(*args, **kwargs)
+        return (o * self.share + softmax * (1 - self.share)).to(o.dtype)
+
+    def remove(self) -> None:
+        """Take it out."""
+        self._handle.remove()
+
+
 def set_share(model: nn.Module, share: Tensor | None) -> None:
     """Let a model's layers compute so much of their own attention, and softmax for the rest.
 
     Args:
-        model: of ``Attention`` layers.
+        model: of ``Attention`` layers, or with substitutes in it.
         share: 0 to 1, a tensor without dims; None takes the blends out.
     """
     for layer in model.modules():
+        if isinstance(layer, Substitute):
+            _share_substitute(layer, share)
         if not isinstance(layer, Attention):
             continue
         is_blended = isinstance(layer.attend, Blend)
@@ -67,6 +93,19 @@ def set_share(model: nn.Module, share: Tensor | None) -> None:
             if not is_blended:
                 _blend(layer)
             layer.attend.share.copy_(share)  # pyright: ignore[reportFunctionMemberAccess]
+
+
+def _share_substitute(substitute: Substitute, share: Tensor | None) -> None:
+    blend: SubstituteBlend | None = getattr(substitute, _BLEND, None)
+    if share is None:
+        if blend is not None:
+            blend.remove()
+            delattr(substitute, _BLEND)
+        return
+    if blend is None:
+        blend = SubstituteBlend(substitute, share.device)
+        setattr(substitute, _BLEND, blend)
+    blend.share.copy_(share)
 
 
 def _blend(layer: Attention) -> None:

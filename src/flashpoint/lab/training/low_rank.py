@@ -35,16 +35,26 @@ class LowRank(nn.Module):
         return kernel + self.b @ self.a
 
 
-def add_low_rank(model: nn.Module, rank: int) -> None:
-    """Let linear layers in a model's blocks learn updates of a rank, and no other kernel anything.
+def add_low_rank(model: nn.Module, rank: int, blocks: str = "blocks.") -> None:
+    """Let kernels in a model's blocks learn updates of a rank, and no other kernel anything.
 
     Biases, norms and learned numbers go on learning.
+
+    Args:
+        model: whose kernels are weights of two dims, as those of ``nn.Linear``.
+        rank: of the updates.
+        blocks: how the names of what is in blocks begin.
     """
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(parameter.ndim == 1 and not name.startswith("head."))
     for name, module in model.named_modules():
-        if isinstance(module, nn.Linear) and name.startswith("blocks."):
+        if name.startswith(blocks) and _has_kernel(module):
             parametrize.register_parametrization(module, "weight", LowRank(module.weight, rank))
+
+
+def _has_kernel(module: nn.Module) -> bool:
+    weight = module._parameters.get("weight")
+    return weight is not None and weight.ndim == 2
 
 
 def merged(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:

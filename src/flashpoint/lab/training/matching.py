@@ -1,113 +1,109 @@
-"""A softmax ViT as one with other attention, layer by layer: converted, calibrated, matched.
+"""A softmax model's attention layers and those of one with other attention, side by side.
 
 The student's layers are compared with the teacher's on the teacher's own inputs, so no layer
-inherits the errors of those below it, and all can be adapted at once.
+inherits the errors of those below it, and all can be adapted at once. What a kind of model calls
+its layers and their weights is said by ``Layers``: ``vit_layers.py``, ``gpt2_layers.py``.
 
-Shapes: B images, L tokens, E width.
+Shapes: B samples, L tokens, E width.
 """
 
 import math
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
-from typing import Any, cast
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from flashpoint.convert.calibrate import part_of_call
-from flashpoint.convert.number_search import Call, search_numbers
-from flashpoint.convert.substitute import Substitute
-from flashpoint.layers.attention import Attention
-from flashpoint.models.vit import Block, ViT
 
-Images = Iterable[Tensor]
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A parameter that makes weights of attention, or the first entries of one along a dim.
 
-
-def attention_layers(model: ViT) -> list[Attention]:
-    """The blocks' attention, in order."""
-    return [cast("Block", block).attn for block in model.blocks]
-
-
-@torch.no_grad()
-def calibrate_vit(teacher: ViT, student: ViT, batches: Images) -> None:
-    """Give every head of the student the numbers with which it follows the teacher's softmax best.
-
-    Args:
-        teacher: computes softmax.
-        student: has the teacher's weights; gain and bias are learned per head. A scale goes into
-            the weights of q, unless a norm follows them: then heads keep theirs.
-        batches: images, on the models' device.
+    Attributes:
+        parameter: that learns.
+        dim: along which it learns only up to
+        count: so many entries; None: all.
     """
-    calls: list[list[Call]] = [[] for _ in teacher.blocks]
-    for images in batches:
-        for heard, layer, (x, _) in zip(
-            calls, attention_layers(teacher), _listen(teacher, images), strict=True
-        ):
-            q, k, v = layer.project(x)
-            heard.append(part_of_call(layer.mix(q, k, v), q, k, v))
-    for number, (layer, heard) in enumerate(zip(attention_layers(student), calls, strict=True)):
-        has_norm = not isinstance(layer.q_norm, nn.Identity)
-        found = Substitute(layer.spec, layer.num_heads, learns_scale=not has_norm)
-        found.to(layer.proj.weight.device)
-        search_numbers(found, heard, f"block {number}")
-        _take(layer, found)
+
+    parameter: nn.Parameter
+    dim: int = 0
+    count: int | None = None
 
 
-def _take(layer: Attention, found: Substitute) -> None:
-    """The numbers of a substitute as a layer's own."""
-    for name in ("gain", "bias"):
-        number = getattr(found, name)
-        if number is not None:
-            getattr(layer, name).copy_(number)
-    if found.scale is not None:
-        width = layer.num_heads * layer.head_dim
-        factors = found.scale.repeat_interleave(layer.head_dim)  # [E]
-        layer.qkv.weight[:width].mul_(factors[:, None])
-        if layer.qkv.bias is not None:  # pyright: ignore[reportUnnecessaryComparison]
-            layer.qkv.bias[:width].mul_(factors)
+class Layers(Protocol):
+    """The layers of a kind of model that are adapted."""
+
+    def of(self, model: Any) -> list[nn.Module]:
+        """Those of a model, in order: the same ones of teacher and student."""
+        ...
+
+    def call(self, model: Any, inputs: Tensor) -> None:
+        """Let a model read some inputs."""
+        ...
+
+    def parts(self, layer: Any) -> list[Part]:
+        """What matching trains of a layer."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One call of a layer: its arguments, and what it gave, [B, L, E]."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    output: Tensor
+
+    def ask(self, layer: nn.Module) -> Tensor:
+        """What another layer gives for the same arguments."""
+        return _first(layer(*self.args, **self.kwargs))
 
 
 @torch.no_grad()
-def layer_errors(teacher: ViT, student: ViT, images: Tensor) -> list[float]:
+def layer_errors(kind: Layers, teacher: Any, student: Any, inputs: Tensor) -> list[float]:
     """How far each attention layer's output is from the teacher's, on the teacher's inputs.
 
     Squared distance over the squared size of the teacher's: 0 is equal, 1 is as far as zeros.
     """
     errors: list[float] = []
-    heard = _listen(teacher, images)
-    for layer, (x, wanted) in zip(attention_layers(student), heard, strict=True):
-        distance = (layer(x).double() - wanted.double()).square().sum()
-        errors.append(float(distance / wanted.double().square().sum()))
+    for layer, asked in zip(kind.of(student), listen(kind, teacher, inputs), strict=True):
+        wanted = asked.output.double()
+        distance = (asked.ask(layer).double() - wanted).square().sum()
+        errors.append(float(distance / wanted.square().sum()))
     return errors
 
 
 def match_layers(
-    teacher: ViT, student: ViT, batches: Iterator[Tensor], *, steps: int, lr: float
+    kind: Layers, teacher: Any, student: Any, batches: Iterator[Tensor], *, steps: int, lr: float
 ) -> Generator[tuple[int, float]]:
     """Train q, k and the learned numbers of every layer towards the teacher's output.
 
     Values, projections and everything outside attention stay.
 
     Args:
+        kind: of both models.
         teacher: computes softmax.
-        student: as ``calibrate_vit`` left it.
-        batches: images, at least as many as steps.
+        student: calibrated.
+        batches: inputs, at least as many as steps.
         steps: updates by AdamW without decay.
         lr: falls to 0 along a cosine.
 
     Yields:
         The number of each step and the mean error of the layers before it.
     """
-    layers = attention_layers(student)
-    with _only_q_and_k(layers) as parameters:
+    layers = kind.of(student)
+    with _only_parts([part for layer in layers for part in kind.parts(layer)]) as parameters:
         optimizer = torch.optim.AdamW(parameters, lr=lr, weight_decay=0.0)
         for step in range(steps):
             for group in optimizer.param_groups:
                 group["lr"] = lr * 0.5 * (1 + math.cos(math.pi * step / steps))
             errors: list[Tensor] = []
-            for layer, (x, wanted) in zip(layers, _listen(teacher, next(batches)), strict=True):
-                distance = (layer(x).float() - wanted.float()).square().mean()
-                errors.append(distance / wanted.float().square().mean())
+            for layer, asked in zip(layers, listen(kind, teacher, next(batches)), strict=True):
+                wanted = asked.output.float()
+                distance = (asked.ask(layer).float() - wanted).square().mean()
+                errors.append(distance / wanted.square().mean())
             optimizer.zero_grad(set_to_none=True)
             error = torch.stack(errors).mean()
             error.backward()
@@ -115,54 +111,55 @@ def match_layers(
             if norm.isfinite():
                 optimizer.step()
             yield step + 1, float(error.detach())
+    for layer in layers:
+        layer.zero_grad(set_to_none=True)
 
 
-def _listen(teacher: ViT, images: Tensor) -> list[tuple[Tensor, Tensor]]:
-    """What every attention layer of the teacher reads and gives, [B, L, E] each."""
-    heard: list[tuple[Tensor, Tensor]] = []
+def listen(kind: Layers, teacher: Any, inputs: Tensor) -> list[Asked]:
+    """What every attention layer of the teacher reads and gives."""
+    heard: list[Asked] = []
 
-    def write(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
-        heard.append((args[0].detach(), output.detach()))
+    def write(module: nn.Module, args: Any, kwargs: dict[str, Any], output: Any) -> None:
+        heard.append(Asked(args, kwargs, _first(output).detach()))
 
-    hooks = [layer.register_forward_hook(write) for layer in attention_layers(teacher)]
+    hooks = [layer.register_forward_hook(write, with_kwargs=True) for layer in kind.of(teacher)]
     try:
         with torch.no_grad():
-            teacher(images)
+            kind.call(teacher, inputs)
     finally:
         for hook in hooks:
             hook.remove()
     return heard
 
 
+def _first(output: Any) -> Tensor:
+    """A layer's output; some libraries' layers give weights beside it."""
+    return output[0] if isinstance(output, tuple) else output
+
+
 @contextmanager
-def _only_q_and_k(layers: list[Attention]) -> Generator[list[nn.Parameter]]:
-    """What of the layers makes weights of attention, as parameters whose v gets no gradient."""
-    parameters: list[nn.Parameter] = []
-    hooks: list[Any] = []
-    for layer in layers:
-        rows = (layer.num_heads + layer.num_kv_heads) * layer.head_dim
-        for parameter in layer.qkv.parameters():
-            hooks.append(parameter.register_hook(_first(rows)))
-            parameters.append(parameter)
-        for norm in (layer.q_norm, layer.k_norm):
-            parameters.extend(norm.parameters())
-        numbers = (layer.alpha, layer.gain, layer.bias)
-        parameters.extend(number for number in numbers if number is not None)
+def _only_parts(parts: list[Part]) -> Generator[list[nn.Parameter]]:
+    """The parameters of parts; their other entries get no gradient."""
+    hooks = [
+        part.parameter.register_hook(_keeper(part.dim, part.count))
+        for part in parts
+        if part.count is not None
+    ]
     try:
-        yield parameters
+        yield [part.parameter for part in parts]
     finally:
         for hook in hooks:
             hook.remove()
-        for layer in layers:
-            layer.zero_grad(set_to_none=True)
+        for part in parts:
+            part.parameter.grad = None
 
 
-def _first(rows: int) -> Any:
-    """A hook that keeps the gradient of the first rows alone."""
+def _keeper(dim: int, count: int) -> Any:
+    """A hook that keeps the gradient of the first entries along a dim alone."""
 
     def keep(gradient: Tensor) -> Tensor:
         kept = torch.zeros_like(gradient)
-        kept[:rows] = gradient[:rows]
+        kept.narrow(dim, 0, count).copy_(gradient.narrow(dim, 0, count))
         return kept
 
     return keep

@@ -17,7 +17,7 @@ from flashpoint.errors import InputError
 from flashpoint.lab.data.image_source import Integers
 from flashpoint.lab.data.order import Purpose, check_rank, generator, rank_positions
 from flashpoint.lab.data.text.passages import Passages
-from flashpoint.lab.data.text.pieces import EOS, Pieces
+from flashpoint.lab.data.text.pieces import Pieces
 from flashpoint.lab.data.text.tokens import Ids, encode_texts
 from flashpoint.shapes import Int
 
@@ -27,7 +27,9 @@ Block = tuple[Int[Tensor, "b N"], Int[Tensor, "b N"]]
 
 def encode_passages(passages: Passages, pieces: Pieces) -> Ids:
     """All passages as one row of ids, [T]; kept in the cache for the next time."""
-    return encode_texts([passage.text for passage in passages.passages], pieces, end=EOS).ids
+    return encode_texts(
+        [passage.text for passage in passages.passages], pieces, end=pieces.eos
+    ).ids
 
 
 class BlockBatches:

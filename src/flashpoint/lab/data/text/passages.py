@@ -84,8 +84,8 @@ def open_passages(where: str, split: str) -> Passages:
 
     | text | what |
     |---|---|
-    | ``passages:DIR`` or ``DIR`` | .txt files, a passage each, and .jsonl files, a passage a line, \
-as ``{"text": ...}`` |
+    | ``passages:DIR`` or ``DIR`` | .txt files, a passage each; .jsonl files, a passage a line, as \
+``{"text": ...}`` |
     | ``words:200`` | made up: so many passages to train on, of few words |
 
     Behind a folder ``:NAME`` may name a split, which then counts and not the argument.

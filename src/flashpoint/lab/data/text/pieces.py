@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol
 
-from flashpoint.errors import InputError, require
+from flashpoint.errors import InputError, reason, require
 from flashpoint.files import write_atomically
 from flashpoint.lab.data.places import at_home
 from flashpoint.lab.data.text.config import PiecesConfig
@@ -25,6 +25,7 @@ from flashpoint.lab.runs.stored import read_bytes
 
 PAD, UNK, BOS, EOS, SEP = range(5)
 SPECIAL = ("<pad>", "<unk>", "<s>", "</s>", "<sep>")
+_ENDS = ("<|endoftext|>", "</s>", "<eos>", "[SEP]")
 MAX_TEXTS = 1_000_000  # to train from; of more, every n-th is taken
 NUM_THREADS = 4  # the result depends on it
 
@@ -60,7 +61,8 @@ class Pieces:
         name: what messages call it.
     """
 
-    pad, unk, bos, eos, sep = PAD, UNK, BOS, EOS, SEP
+    pad, unk, bos, sep = PAD, UNK, BOS, SEP
+    eos: int = EOS
 
     def __init__(self, model: bytes, name: str = "pieces") -> None:
         library = require_sentencepiece()
@@ -116,9 +118,49 @@ class Pieces:
         write_atomically(file, lambda handle: handle.write(self.model))
 
 
+class TokenizerPieces(Pieces):
+    """The pieces of somebody else's model: Hugging Face's tokenizer.json.
+
+    They have no separator and no padding. What ends a text is the model's own token for it.
+
+    Args:
+        model: the file's content.
+        name: what messages call it.
+    """
+
+    def __init__(self, model: bytes, name: str = "tokenizer") -> None:
+        library = require("tokenizers", "a tokenizer.json", extra="hf")
+        self.model = model
+        try:
+            self._tokenizer: Any = library.Tokenizer.from_str(model.decode())
+        except Exception as error:  # noqa: BLE001 (the library raises nothing narrower)
+            raise InputError(f"{name} is no tokenizer.json: {reason(error)}.") from error
+        ends = [self._tokenizer.token_to_id(word) for word in _ENDS]
+        found = [number for number in ends if number is not None]
+        if not found:
+            raise InputError(f"{name} has none of {', '.join(_ENDS)}, which end a text.")
+        self.eos = int(found[0])
+
+    @property
+    def size(self) -> int:
+        """How many pieces there are."""
+        return self._tokenizer.get_vocab_size()
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """The ids of each text, without begin and end."""
+        found = self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
+        return [encoding.ids for encoding in found]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of ids; special ones have none."""
+        return self._tokenizer.decode(list(ids))
+
+
 def load_pieces(file: Path) -> Pieces:
-    """A model from a file."""
-    return Pieces(read_bytes(file), str(file))
+    """A model from a file: SentencePiece's, or a tokenizer.json."""
+    content = read_bytes(file)
+    kind = TokenizerPieces if content.lstrip()[:1] == b"{" else Pieces
+    return kind(content, str(file))
 
 
 def train_pieces(source: Texts, config: PiecesConfig) -> Pieces:
