@@ -16,9 +16,9 @@ def test_places_are_found_in_configs_at_any_depth_and_once():
     config = {"task": "text", "data": {"train": "recall:2", "validation": "jsonl:x"}}
     trials = [*plan(SETTINGS), measurement("time", "add", configs={"relu": config})]
     assert needs_of(trials) == [
-        Need("digits", is_text=False),
-        Need("recall:2", is_text=True),
-        Need("jsonl:x", is_text=True),
+        Need("digits", "images"),
+        Need("recall:2", "documents"),
+        Need("jsonl:x", "documents"),
     ]
 
 
@@ -32,9 +32,24 @@ def test_documents_must_be_prepared(place, tmp_path, monkeypatch):
     require_data([text(place)])
 
 
+def language(place):
+    return training("language", task="language", data={"train": place, "validation": place})
+
+
+@pytest.mark.parametrize("place", ["passages:text", "passages:text:train", "text"])
+def test_passages_must_be_there(place, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=r"text is no folder of passages.*prepare linux-doc"):
+        require_data([language(place)])
+    (tmp_path / "text").mkdir()
+    require_data([language(place), language("words:20")])
+
+
 def test_scale_without_data_asks_for_the_kind_that_is_missing():
     with pytest.raises(InputError, match="pass --documents WHERE"):
         require_data([text("")])
+    with pytest.raises(InputError, match="pass --passages WHERE"):
+        require_data([language("")])
     with pytest.raises(InputError, match="pass --images WHERE"):
         require_data([training("x", data={"train": "", "validation": ""})])
 
@@ -50,11 +65,11 @@ def test_cost_is_that_of_every_training():
 
 
 def test_options_give_the_settings_back():
-    settings = settings_of("paper", images="dir", documents="docs", seeds=5)
+    settings = settings_of("paper", images="dir", documents="docs", passages="text", seeds=5)
     words = options_of(settings)
     options = dict(zip(words[::2], words[1::2], strict=True))
     assert options == {
         **{"--scale": "paper", "--seeds": "5"},
-        **{"--images": "dir", "--documents": "docs"},
+        **{"--images": "dir", "--documents": "docs", "--passages": "text"},
     }
     assert options_of(settings_of("small")) == ("--scale", "small")

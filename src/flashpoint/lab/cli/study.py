@@ -60,6 +60,15 @@ Documents: TypeAlias = Annotated[
         show_default="data/en-de-docs; smoke: made up; paper: none",
     ),
 ]
+Passages: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        metavar="WHERE",
+        help="What studies of language models train on: a folder of .txt or .jsonl files, as "
+        "`flashpoint data prepare linux-doc` makes one.",
+        show_default="data/linux-doc; smoke: made up; paper: none",
+    ),
+]
 
 study = typer.Typer(
     no_args_is_help=True,
@@ -90,6 +99,7 @@ def show(
     seeds: Seeds = None,
     images: Images = None,
     documents: Documents = None,
+    passages: Passages = None,
 ) -> None:
     """Show a study: its claim, its axes, its trials, the data it needs and what it costs."""
     from rich.console import Console
@@ -103,7 +113,7 @@ def show(
             f"{', '.join(_studies())}."
         )
     (entry,) = _choose([name], list(_studies()))
-    trials = entry.plan(settings_of(scale.value, seeds, images, documents))
+    trials = entry.plan(settings_of(scale.value, seeds, images, documents, passages))
     console = Console()
     with Console(stderr=True).status("counting operations"):
         flops, missing = _count(trials)
@@ -130,6 +140,7 @@ def run(
     seeds: Seeds = None,
     images: Images = None,
     documents: Documents = None,
+    passages: Passages = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -186,7 +197,7 @@ def run(
 
     _check_runner(on, jobs, gpus_per_trial)
     chosen = _choose(names, [*_studies(), ALL])
-    settings = settings_of(scale.value, seeds, images, documents)
+    settings = settings_of(scale.value, seeds, images, documents, passages)
     folder = OUT / scale.value if out is None else out
     with ExitStack() as stack:
         stored = _settle(chosen, settings, folder, fresh, stack)

@@ -24,6 +24,12 @@ from flashpoint.lab.evaluation.translation import Translator
 from flashpoint.lab.evaluation.translation_scores import evaluate_translation
 from flashpoint.lab.runs.names import ATTENTION, PIECES, STATISTICS, STATISTICS_PICTURE
 from flashpoint.lab.runs.schema import plain
+from flashpoint.lab.study.language_evaluations import (
+    LEAST_UPDATES,
+    ask_adapted,
+    ask_converted,
+    ask_language_model,
+)
 from flashpoint.lab.training import config_file
 from flashpoint.lab.training.adapting_recipe import adapting_values
 from flashpoint.lab.training.loop import train
@@ -38,8 +44,6 @@ from flashpoint.models.vit import ViT
 Numbers = dict[str, float]
 
 LEARNED = ("alpha", "gain", "bias")
-LEAST_UPDATES = 5
-"""Of an adaptation, however small its share: one matches layers, four fine-tune."""
 NUM_SAMPLES, NUM_IMAGES, NUM_LAYERS = 64, 2, 3
 """Images for statistics of attention, images and layers for its maps: about 40 kB at "small"."""
 
@@ -58,6 +62,11 @@ bleu_129-256 and so on by the source's tokens |
 alpha_layer0 and so on |
     | "adapt" | attention, share | top1 of every stage: teacher, converted, calibrated, matched, \
 adapted |
+    | "language" | data, distances, count | loss, perplexity, likelihood (of what it writes, by \
+itself), text (of the passages), key_D by distance and keys, their mean |
+    | "convert_language" | attention, layers, and as above | the same of converted_ and \
+calibrated_, judged by the run's own model |
+    | "adapt_language" | attention, layers, share, and as above | the same of the adapted model |
 
     Args:
         kind: as above.
@@ -219,4 +228,7 @@ _KINDS: dict[str, Callable[..., Numbers]] = {
     "validate": _validate,
     "learned": _learned,
     "adapt": _adapt,
+    "language": ask_language_model,
+    "convert_language": ask_converted,
+    "adapt_language": ask_adapted,
 }

@@ -2,23 +2,28 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, cast
 
 from flashpoint.errors import InputError
 from flashpoint.files import json_text
 from flashpoint.lab.data.image_kinds import open_source
 from flashpoint.lab.data.places import folder_and_split
 from flashpoint.lab.data.small_sets import PREPARED
+from flashpoint.lab.data.text.passages import names_passages
 from flashpoint.lab.data.text.prepared import is_prepared
 from flashpoint.lab.study.plan import Training, Trial
 from flashpoint.lab.study.store import plain_trial
 
+Kind = Literal["images", "documents", "passages"]
+_KINDS: Mapping[object, Kind] = {"text": "documents", "language": "passages"}
+"""What tasks learn from; those that are not here, from images."""
+
 
 class Need(NamedTuple):
-    """A place, as configs name it, and whether documents are there or images."""
+    """A place, as configs name it, and what is there."""
 
     place: str
-    is_text: bool
+    kind: Kind
 
 
 def needs_of(trials: Sequence[Trial]) -> list[Need]:
@@ -35,7 +40,7 @@ def _needs(content: Any) -> Iterator[Need]:
     if isinstance(section, dict):
         for split in ("train", "validation"):
             if isinstance(place := section.get(split), str):
-                yield Need(place, content.get("task") == "text")
+                yield Need(place, _KINDS.get(content.get("task"), "images"))
     for value in content.values():
         yield from _needs(value)
 
@@ -46,26 +51,36 @@ def require_data(trials: Sequence[Trial]) -> None:
         _require(need)
 
 
+_OPTIONS: Mapping[Kind, tuple[str, str]] = {
+    "images": ("--images", "cifar10:DIR or a folder of class folders"),
+    "documents": ("--documents", "a folder of `flashpoint data prepare`"),
+    "passages": ("--passages", "a folder of .txt or .jsonl files"),
+}
+
+
 def _require(need: Need) -> None:
-    option, example = (
-        ("--documents", "a folder of `flashpoint data prepare`")
-        if need.is_text
-        else ("--images", "cifar10:DIR or a folder of class folders")
-    )
-    kind, colon, rest = need.place.partition(":")
+    option, example = _OPTIONS[need.kind]
     if not need.place:
         raise InputError(f"this scale has no data of its own: pass {option} WHERE, as {example}.")
-    if need.is_text:
+    kind, colon, rest = need.place.partition(":")
+    if need.kind == "documents":
         folder, _ = folder_and_split(rest if kind == "documents" else need.place, "train")
         if (kind == "documents" or not colon) and not is_prepared(folder):
             raise InputError(
                 f"{folder} holds no prepared documents. Make them: flashpoint data prepare "
                 f"en-de-docs --to {folder}. Or pass {option} WHERE."
             )
-        return
-    is_missing = not colon and kind != "digits" and not Path(kind).expanduser().is_dir()
-    if kind in PREPARED or is_missing:
-        open_source(need.place, "train")  # says what is missing, and how to make it
+    elif need.kind == "passages":
+        folder, _ = folder_and_split(rest if kind == "passages" else need.place, "train")
+        if (kind == "passages" or not names_passages(need.place)) and not folder.is_dir():
+            raise InputError(
+                f"{folder} is no folder of passages. Make them: flashpoint data prepare linux-doc "
+                f"--to {folder}. Or pass {option} WHERE."
+            )
+    else:
+        is_missing = not colon and kind != "digits" and not Path(kind).expanduser().is_dir()
+        if kind in PREPARED or is_missing:
+            open_source(need.place, "train")  # says what is missing, and how to make it
 
 
 def training_flops(trials: Sequence[Trial]) -> list[float]:

@@ -14,6 +14,10 @@ from flashpoint.lab.study.outcome import Outcome
 
 Scale = Literal["smoke", "small", "paper"]
 MOST_SEEDS = 1000
+Kind = (
+    Literal["classify", "probe", "translate", "validate", "learned", "adapt"]
+    | Literal["language", "convert_language", "adapt_language"]
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,12 +30,14 @@ class Settings:
         seeds: runs of each kind that differ in their seed only.
         images: what image studies train on, as ``flashpoint train --data`` takes it.
         documents: the folder of the parallel documents that text studies train on.
+        passages: what studies of language models train on.
     """
 
     scale: Scale
     seeds: int
     images: str
     documents: str
+    passages: str = ""
 
     def __post_init__(self) -> None:
         if not 1 <= self.seeds <= MOST_SEEDS:
@@ -45,6 +51,7 @@ DOCUMENTS: Mapping[Scale, str] = {
     "small": "data/en-de-docs",
     "paper": "",
 }
+PASSAGES: Mapping[Scale, str] = {"smoke": "words:400", "small": "data/linux-doc", "paper": ""}
 """What a study is run with where the user says nothing."""
 
 
@@ -53,6 +60,7 @@ def settings_of(
     seeds: int | None = None,
     images: str | None = None,
     documents: str | None = None,
+    passages: str | None = None,
 ) -> Settings:
     """Settings with a scale's defaults where there is None; "" is a place that must be given.
 
@@ -65,6 +73,7 @@ def settings_of(
         seeds=SEEDS[scale] if seeds is None else seeds,
         images=IMAGES[scale] if images is None else images,
         documents=DOCUMENTS[scale] if documents is None else documents,
+        passages=PASSAGES[scale] if passages is None else passages,
     )
 
 
@@ -83,6 +92,8 @@ def options_of(settings: Settings) -> tuple[str, ...]:
         options += ["--images", settings.images]
     if settings.documents != usual.documents:
         options += ["--documents", settings.documents]
+    if settings.passages not in (usual.passages, ""):  # files of earlier versions have none
+        options += ["--passages", settings.passages]
     return tuple(options)
 
 
@@ -95,13 +106,14 @@ class Evaluation:
         kind: "classify" is ``flashpoint evaluate`` of a vision run, "probe" is ``flashpoint
             probe``, "translate" is ``flashpoint evaluate`` of a text run, "validate" is what
             training does at its end, "learned" reads alpha, gain and bias off the weights, "adapt"
-            is ``flashpoint adapt``; ``evaluations.py`` does it.
+            is ``flashpoint adapt``, "language" asks a language model, and "convert_language" and
+            "adapt_language" one made of it; ``evaluations.py`` does it.
         options: of that, and changes of the run's config by dotted names before it, as
             ``{"data.image_size": 48}``.
     """
 
     name: str
-    kind: Literal["classify", "probe", "translate", "validate", "learned", "adapt"]
+    kind: Kind
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 

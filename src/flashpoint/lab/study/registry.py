@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from flashpoint.lab.study.plan import Study
 from flashpoint.lab.study.studies import (
     adapt,
+    adapt_language,
     document_length,
     gate,
     learned_length,
@@ -26,7 +27,7 @@ from flashpoint.lab.study.studies import (
 _MODULES = (
     *(scaling, length_power, qk_norm, gate, memory_slots, memory_rates, relu_attention),
     *(sentences, document_length, variance, learned_length, longer_than_trained, retrieval),
-    *(sharpness, starts, adapt, speed),
+    *(sharpness, starts, adapt, adapt_language, speed),
 )
 
 STUDIES: Mapping[str, Study] = {module.STUDY.name: module.STUDY for module in _MODULES}

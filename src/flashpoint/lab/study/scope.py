@@ -10,7 +10,7 @@ from flashpoint.lab.runs.formats import count
 from flashpoint.lab.runs.run_files import RunFiles, number
 from flashpoint.lab.study.outcome import Outcome
 
-MODELS = {"vit": "ViT", "reluformer": "ReLUFormer"}
+MODELS = {"vit": "ViT", "reluformer": "ReLUFormer", "gpt2": "GPT-2"}
 """Names of configs that stand for no size."""
 NO_TRAINING = "measurements without training"
 

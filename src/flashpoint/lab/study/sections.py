@@ -128,17 +128,22 @@ def _checkout(environments: Sequence[Mapping[str, Any]]) -> list[str]:
     return [f"git checkout {shlex.quote(clean)}{behind}"]
 
 
+_SETS = {"documents": "en-de-docs", "passages": "linux-doc"}
+"""What ``flashpoint data prepare`` makes of each kind of text."""
+
+
 def prepare_command(need: Need) -> str:
     """How a place comes to be; empty where ``flashpoint data prepare`` does not make it.
 
     Example:
-        >>> prepare_command(Need("data/en-de-docs", is_text=True))
+        >>> prepare_command(Need("data/en-de-docs", "documents"))
         'flashpoint data prepare en-de-docs --to data/en-de-docs'
     """
     kind, colon, rest = need.place.partition(":")
-    if need.is_text:
-        folder = rest.partition(":")[0] if kind == "documents" else "" if colon else need.place
-        return f"flashpoint data prepare en-de-docs --to {shlex.quote(folder)}" if folder else ""
+    if need.kind in _SETS:
+        folder = rest.partition(":")[0] if kind == need.kind else "" if colon else need.place
+        name = _SETS[need.kind]
+        return f"flashpoint data prepare {name} --to {shlex.quote(folder)}" if folder else ""
     if kind not in PREPARED or not rest:
         return ""
     known, folder = PREPARED[kind], shlex.quote(rest.partition(":")[0])

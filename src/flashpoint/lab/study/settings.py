@@ -132,6 +132,33 @@ _SENTENCES: Mapping[Scale, tuple[str | None, Config]] = {
 }
 """The same for sentences."""
 
+_LANGUAGE: Mapping[Scale, tuple[str | None, Config]] = {
+    "smoke": (
+        None,
+        {
+            "model": {"name": "gpt2", "width": 32, "depth": 2, "num_heads": 2},
+            "data": {"length": 64, "pieces": {"vocabulary_size": 330}},
+            **{"steps": 20, "batch_size": 512, "optimizer": {"lr": 3e-3}, "precision": "fp32"},
+            **{"log_every": 5, "evaluate_every": 20, "checkpoint_every": 20},
+        },
+    ),
+    "small": (
+        "linux_doc",
+        {"log_every": 100, "evaluate_every": NEVER, "checkpoint_every": NEVER},
+    ),
+    "paper": (
+        None,
+        {
+            "model": {"name": "gpt2", "width": 768, "depth": 12, "num_heads": 12},
+            "data": {"length": 1024, "pieces": {"vocabulary_size": 32_000}},
+            **{"steps": 20_000, "batch_size": 524_288, "accumulate": 4},
+            **{"optimizer": {"lr": 6e-4}, "precision": "bf16", "compile": "default"},
+            **{"log_every": 50, "evaluate_every": 2500, "checkpoint_every": 1000},
+        },
+    ),
+}
+"""The same for passages."""
+
 DEFAULTS: Mapping[str, tuple[str, ...]] = {
     "vision": ("model.qk_norm", "optimizer.betas"),
     "text": (
@@ -183,6 +210,12 @@ def sentences(settings: Settings, seed: int, changes: Mapping[str, Any]) -> Conf
     """The config of a ReLUFormer on single segments, by the recipe that paper 2 probably had."""
     base = _base("text", seed, *_SENTENCES[settings.scale])
     return changed(base, {**_both(settings.documents), **changes})
+
+
+def language(settings: Settings, seed: int, changes: Mapping[str, Any]) -> Config:
+    """The config of a GPT-2 on the passages of a scale, with some dotted names changed."""
+    base = _base("language", seed, *_LANGUAGE[settings.scale])
+    return changed(base, {**_both(settings.passages), **changes})
 
 
 def chosen_apart(settings: Settings) -> Config:

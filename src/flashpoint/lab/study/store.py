@@ -99,6 +99,7 @@ def settle_study(
 
 def _require_same_study(before: StoredStudy, name: str, settings: Settings) -> None:
     was = {"study": before.name, **asdict(before.settings)}
+    was["passages"] = was["passages"] or settings.passages  # earlier versions noted none
     changed = differences(was, {"study": name, **asdict(settings), "seeds": was["seeds"]})
     if changed:
         pairs = [f"{key} was {old!r}, is {new!r}" for key, (old, new) in changed.items()]

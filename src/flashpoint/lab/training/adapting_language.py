@@ -1,7 +1,8 @@
 """A softmax GPT-2 adapted to other attention, as a task of the loop; ``adapter.py`` says how."""
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any
 
 from torch import Tensor, nn
@@ -106,6 +107,14 @@ class AdaptLanguageTask(LanguageTask):
         rest = {"left_out": [], "grids": None, "other_class": None, "settings": {}}
         new = [name for name in self._given if name not in known]
         return {**self._source, "taken": len(known), "new": new, **rest, **facts}
+
+    def students(self) -> Iterator[tuple[str, nn.Module]]:
+        """The student as it is, "converted", and then the same model "calibrated"."""
+        student = converted(self.teacher, self.model_config).to(self._ranks.device).eval()
+        yield "converted", student
+        given = islice(self._train.iterate(0), self._adapter.adapt.calibration_batches)
+        calibrate_gpt2(student, [ids for ids, _ in given])
+        yield "calibrated", student
 
     def build_model(self) -> nn.Module:
         """The student."""

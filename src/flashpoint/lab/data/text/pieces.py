@@ -133,7 +133,7 @@ class TokenizerPieces(Pieces):
         self.model = model
         try:
             self._tokenizer: Any = library.Tokenizer.from_str(model.decode())
-        except Exception as error:  # noqa: BLE001 (the library raises nothing narrower)
+        except Exception as error:
             raise InputError(f"{name} is no tokenizer.json: {reason(error)}.") from error
         ends = [self._tokenizer.token_to_id(word) for word in _ENDS]
         found = [number for number in ends if number is not None]
