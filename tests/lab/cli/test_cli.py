@@ -16,8 +16,8 @@ from flashpoint.lab.cli.main import _flow_help, app, main
 SURFACE = {
     "activations": ["--dtype", "--shape"],
     "adapt": [
-        *("--attention", "--checkpoint", "--data", "--fresh", "--out", "--rank", "--set"),
-        *("--share", "--steps", "run"),
+        *("--attention", "--checkpoint", "--data", "--fresh", "--layers", "--out", "--rank"),
+        *("--set", "--share", "--steps", "run"),
     ],
     "bench": [
         *("--activation", "--causal", "--check", "--device", "--dtype", "--from", "--json"),
@@ -51,9 +51,9 @@ SURFACE = {
     "study report": ["--out", "--pictures", "--title", "folder"],
     "study run": [
         *("--documents", "--fresh", "--gpus-per-trial", "--images", "--jobs"),
-        *("--keep-checkpoints", "--on", "--out", "--scale", "--seeds", "names"),
+        *("--keep-checkpoints", "--on", "--out", "--passages", "--scale", "--seeds", "names"),
     ],
-    "study show": ["--documents", "--images", "--scale", "--seeds", "name"],
+    "study show": ["--documents", "--images", "--passages", "--scale", "--seeds", "name"],
     "study unpack": ["folder"],
     "train": ["--data", "--dry-run", "--fresh", "--out", "--set", "--weights", "what"],
     "translate": [

@@ -84,24 +84,34 @@ def test_data_is_named_without_its_folder(place, name):
 
 @pytest.mark.parametrize("kind", PREPARED)
 def test_small_sets_are_prepared_as_the_documentation_says(kind):
-    line = prepare_command(Need(f"{kind}:data/{kind}", is_text=False))
+    line = prepare_command(Need(f"{kind}:data/{kind}", "images"))
     written = (ROOT / "docs" / "data.md").read_text("utf-8").splitlines()
     assert " ".join(line.split()) in [" ".join(one.split()) for one in written]
 
 
 @pytest.mark.parametrize(
-    ("place", "is_text", "line"),
+    ("place", "kind", "line"),
     [
-        ("data/en-de-docs", True, "flashpoint data prepare en-de-docs --to data/en-de-docs"),
-        ("documents:my docs:test", True, "flashpoint data prepare en-de-docs --to 'my docs'"),
-        ("recall:2-32", True, ""),
-        ("digits", False, ""),
-        ("/mine/birds", False, ""),
-        ("shards:/data/{00..12}.tar", False, ""),
+        (
+            "data/en-de-docs",
+            "documents",
+            "flashpoint data prepare en-de-docs --to data/en-de-docs",
+        ),
+        (
+            "documents:my docs:test",
+            "documents",
+            "flashpoint data prepare en-de-docs --to 'my docs'",
+        ),
+        ("recall:2-32", "documents", ""),
+        ("data/text", "passages", "flashpoint data prepare linux-doc --to data/text"),
+        ("words:20", "passages", ""),
+        ("digits", "images", ""),
+        ("/mine/birds", "images", ""),
+        ("shards:/data/{00..12}.tar", "images", ""),
     ],
 )
-def test_data_is_prepared_only_where_prepare_makes_it(place, is_text, line):
-    assert prepare_command(Need(place, is_text=is_text)) == line
+def test_data_is_prepared_only_where_prepare_makes_it(place, kind, line):
+    assert prepare_command(Need(place, kind)) == line
 
 
 def commands_at(*commits, settings=SETTINGS, trials=()):

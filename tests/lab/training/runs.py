@@ -96,9 +96,9 @@ def train_quietly(config, out):
     return record, "".join(lines)
 
 
-def interrupt_at(step, monkeypatch, number=signal.SIGTERM):
+def interrupt_at(step, monkeypatch, number=signal.SIGTERM, task=VisionTask):
     """Send this process a signal when batch number ``step`` is made."""
-    batches = VisionTask.batches
+    batches = task.batches
 
     def with_signal(self, start):
         for at, batch in enumerate(batches(self, start), start=start):
@@ -106,7 +106,7 @@ def interrupt_at(step, monkeypatch, number=signal.SIGTERM):
                 os.kill(os.getpid(), number)
             yield batch
 
-    monkeypatch.setattr(VisionTask, "batches", with_signal)
+    monkeypatch.setattr(task, "batches", with_signal)
 
 
 def contents(folder):

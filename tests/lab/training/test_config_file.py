@@ -125,7 +125,8 @@ def test_model_may_be_a_word():
         ("log_every=0", "log_every=0 must be a whole number from 1 to 1,000,000,000."),
         (
             "task=visoin",
-            "task='visoin' is unknown. Did you mean 'vision'? Known: vision, text, adapt.",
+            "task='visoin' is unknown. Did you mean 'vision'? Known: vision, text, language, "
+            "adapt, adapt_language.",
         ),
         ("data.train", "--set 'data.train' must be KEY=VALUE"),
         ("a..b=1", "--set 'a..b=1' must be KEY=VALUE"),

@@ -96,17 +96,22 @@ def require_change(whose: str, before: str, wanted: AttentionSpec) -> None:
 
 
 class Pupil(Protocol):
-    """What depends on the kind of model.
+    """What depends on the kind of model."""
 
-    Attributes:
-        layers: its attention.
-        loss: which cross-entropy its logits are for.
-        blocks: how names of its blocks' kernels begin.
-    """
+    @property
+    def layers(self) -> Layers:
+        """Its attention."""
+        ...
 
-    layers: Layers
-    loss: Loss
-    blocks: str
+    @property
+    def loss(self) -> Loss:
+        """Which cross-entropy its logits are for."""
+        ...
+
+    @property
+    def blocks(self) -> str:
+        """How names of its blocks' kernels begin."""
+        ...
 
     def answer(self, model: Callable[..., Any], inputs: Tensor) -> Tensor:
         """A model's logits; classes are along the last dim."""

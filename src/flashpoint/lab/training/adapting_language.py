@@ -25,6 +25,7 @@ from flashpoint.lab.training.language_model import (
 )
 from flashpoint.lab.training.ranks import Ranks
 from flashpoint.lab.training.task import Batch, Numbers
+from flashpoint.lab.training.vision import Loss
 from flashpoint.layers.spec import SOFTMAX, AttentionSpec
 
 TASK_NAME = "adapt_language"
@@ -54,7 +55,8 @@ class AdaptLanguageConfig(LanguageConfig):
 class GPT2Pupil:
     """A GPT-2, as ``adapter.Pupil`` wants it."""
 
-    loss, blocks = "softmax", "transformer.h."
+    loss: Loss = "softmax"
+    blocks = "transformer.h."
 
     def __init__(self, layers: str) -> None:
         self.layers = GPT2Layers(layers)

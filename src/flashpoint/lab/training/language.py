@@ -257,9 +257,10 @@ def check_rows(config: LanguageConfig, num_processes: int) -> None:
 
 def _completed(config: LanguageConfig, pieces: Pieces, file: Path) -> LanguageConfig:
     """The config with the model's sizes and the file of the pieces."""
-    kept = dataclasses.replace(config.data.pieces, file=str(file), vocabulary_size=pieces.size)
+    kept = dataclasses.replace(config.data.pieces, file=str(file))
     config = dataclasses.replace(config, data=dataclasses.replace(config.data, pieces=kept))
-    found = config.complete_model()
+    sizes = {"length": config.data.length, "vocabulary_size": pieces.size}
+    found = language_config(config.model, **sizes)
     if found.vocabulary_size < pieces.size:
         raise InputError(
             f"model.vocabulary_size={found.vocabulary_size} is less than the {pieces.size} "

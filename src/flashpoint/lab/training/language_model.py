@@ -52,6 +52,7 @@ class LanguageModelConfig:
 
     def __post_init__(self) -> None:
         check_bounds(self)
+        object.__setattr__(self, "attention", AttentionSpec.parse(self.attention))
         check_choice("layers", self.layers, tuple(WHICH))
         check_choice("scale", self.scale, ("fixed", "learned_per_head"))
         if self.width % self.num_heads:

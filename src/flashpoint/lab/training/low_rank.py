@@ -48,13 +48,9 @@ def add_low_rank(model: nn.Module, rank: int, blocks: str = "blocks.") -> None:
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(parameter.ndim == 1 and not name.startswith("head."))
     for name, module in model.named_modules():
-        if name.startswith(blocks) and _has_kernel(module):
-            parametrize.register_parametrization(module, "weight", LowRank(module.weight, rank))
-
-
-def _has_kernel(module: nn.Module) -> bool:
-    weight = module._parameters.get("weight")
-    return weight is not None and weight.ndim == 2
+        kernel = module._parameters.get("weight") if name.startswith(blocks) else None
+        if kernel is not None and kernel.ndim == 2:
+            parametrize.register_parametrization(module, "weight", LowRank(kernel, rank))
 
 
 def merged(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -10,6 +10,7 @@ YES, NO, OPEN = "supports", "contradicts", "undecided"
 
 
 SUM = "relu4/sum"
+WAYS = ("all", "every_second")
 
 
 def scaling(gap, growth=0.0, by_sum=0.0):
@@ -121,6 +122,28 @@ def adapt(converted, calibrated, adapted, scratch=0.8):
         if attention == "softmax":
             names = ("relu_5", "relu_20", "relu4_sum_5", "relu4_sum_20")
             found |= {f"{n}.{s}": x + noise(seed) for n in names for s, x in stages.items()}
+        return found
+
+    return numbers
+
+
+def adapt_language(converted, calibrated, adapted, scratch=3.0, keys=0.9):
+    """Softmax at 3 nats and 90% of the keys, and what became of it."""
+    losses = {"converted": converted, "calibrated": calibrated}
+
+    def numbers(attention, seed):
+        loss = (3.0 if attention == "softmax" else scratch) + noise(seed)
+        found = {"test.loss": loss, "test.keys": 0.9 + noise(seed), "test.likelihood": -3.0}
+        if attention != "softmax":
+            return found
+        names = [f"{name}_{way}" for name in ("relu", "relu4_sum") for way in WAYS]
+        for name in names:
+            for stage, level in losses.items():
+                found |= {f"{name}.{stage}_loss": level + noise(seed)}
+                found |= {f"{name}.{stage}_keys": 0.1, f"{name}.{stage}_likelihood": -4.0}
+            for share in (5, 20):
+                found |= {f"{name}_{share}.loss": adapted + noise(seed)}
+                found |= {f"{name}_{share}.keys": keys, f"{name}_{share}.likelihood": -3.1}
         return found
 
     return numbers
@@ -281,6 +304,9 @@ CASES = [
     ("adapt", adapt(0.3, 0.5, 0.795), [YES] * 6),
     ("adapt", adapt(0.5, 0.3, 0.7), [NO] * 6),
     ("adapt", adapt(0.3, 0.5, 0.7, scratch=0.6), 2 * [YES, NO, YES]),
+    ("adapt-language", adapt_language(5.0, 4.0, 3.02), [YES] * 10),
+    ("adapt-language", adapt_language(4.0, 5.0, 3.5, keys=0.5), [NO] * 10),
+    ("adapt-language", adapt_language(5.0, 4.0, 3.5, 4.0), 2 * [YES, NO, NO, YES, YES]),
     ("speed", speed(1.1), [YES, YES]),
     ("speed", speed(0.9), [NO, YES]),
     ("speed", speed(2.5), [YES, NO]),

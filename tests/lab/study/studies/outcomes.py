@@ -1,12 +1,12 @@
 """Made-up outcomes of a study's own plan."""
 
 from flashpoint.lab.study.outcome import Outcome
-from flashpoint.lab.study.plan import Settings
+from flashpoint.lab.study.plan import settings_of
 from flashpoint.lab.study.registry import STUDIES
 
-SMOKE = Settings(scale="smoke", seeds=1, images="digits", documents="recall:2-8,10000")
-SMALL = Settings(scale="small", seeds=3, images="cifar10:DIR", documents="documents:DIR")
-PAPER = Settings(scale="paper", seeds=3, images="DIR", documents="documents:DIR")
+SMOKE = settings_of("smoke")
+SMALL = settings_of("small", 3, "cifar10:DIR", "documents:DIR", "passages:DIR")
+PAPER = settings_of("paper", 3, "DIR", "documents:DIR", "passages:DIR")
 
 
 def planned(name, settings=SMALL):

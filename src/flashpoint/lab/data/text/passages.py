@@ -1,7 +1,7 @@
 """Passages for language models: texts of one language, from folders of the user's or made up.
 
-A folder with ``train`` and other splits, as files (``train.jsonl``, ``train.txt``) or as folders of
-files, is read by these names. Any other folder is split by file: of twenty files, one is for
+A folder with ``train`` and other splits, as files (``train.jsonl``, ``train.txt``) or as folders
+of files, is read by these names. Any other folder is split by file: of twenty files, one is for
 validation and one for tests, chosen by their names alone.
 """
 
@@ -84,8 +84,8 @@ def open_passages(where: str, split: str) -> Passages:
 
     | text | what |
     |---|---|
-    | ``passages:DIR`` or ``DIR`` | .txt files, a passage each; .jsonl files, a passage a line, as \
-``{"text": ...}`` |
+    | ``passages:DIR`` or ``DIR`` | .txt files, a passage each; .jsonl files, a passage a line, \
+as ``{"text": ...}`` |
     | ``words:200`` | made up: so many passages to train on, of few words |
 
     Behind a folder ``:NAME`` may name a split, which then counts and not the argument.

@@ -84,9 +84,9 @@ def findings(outcomes: Sequence[Outcome]) -> Findings:
 
 _MADE = ("converted", "calibrated")
 _CAPTION = (
-    "Converted: the same weights with other attention. Calibrated: with a gain, a bias and a scale "
-    "for each head, fitted to softmax's output. Adapted: layers matched, then fine-tuned, in 5% "
-    "and 20% of the updates of training."
+    "Converted: the same weights with other attention. Calibrated: with a gain, a bias and a "
+    "scale for each head, fitted to softmax's output. Adapted: layers matched, then fine-tuned, "
+    "in 5% and 20% of the updates of training."
 )
 _CHARTS = (
     ("loss", "Loss of a softmax GPT-2 whose attention was replaced", "nats a token", _CAPTION),
@@ -123,7 +123,7 @@ def _chart(outcomes: Sequence[Outcome], key: str, title: str, y_title: str, capt
             for word in ATTENTIONS
             for layers, shown in LAYERS.items()
         ],
-        **({"y_format": "percent"} if key == "keys" else {}),
+        y_format="percent" if key == "keys" else "",
     )
 
 
