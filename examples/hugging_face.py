@@ -3,6 +3,9 @@
 A tiny GPT-2 with random weights, so that nothing is downloaded; "gpt2" and others serve alike.
 
     python examples/hugging_face.py
+
+A GPT-2 that was trained with softmax is brought to other attention by
+`flashpoint adapt FOLDER --data passages:DIR --steps N`.
 """
 
 import tempfile

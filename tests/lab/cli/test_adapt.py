@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 import typer
+from lab.training.language_runs import language_config, require_gpt2
 from lab.training.runs import tiny_config, train_quietly
 from typer.testing import CliRunner
 
@@ -106,6 +107,34 @@ def test_runs_that_cannot_be_adapted_are_refused(run, teacher, tmp_path):
     assert "computes relu already, not softmax" in str(
         run(tmp_path / "relu", "--steps", 5).exception
     )
+
+
+@pytest.fixture(scope="module")
+def language_teacher(tmp_path_factory):
+    require_gpt2()
+    out = tmp_path_factory.mktemp("adapt") / "gpt2"
+    train_quietly(language_config(), out)
+    return out
+
+
+def test_language_models_are_adapted_with_the_perplexity_of_every_stage(run, language_teacher):
+    result = run(language_teacher, "--steps", 5, "--layers", "every_second", "--out", "adapted")
+    assert result.exit_code == 0, result.exception
+    found = re.findall(r"^(\w+) +[\d.]+ +[\d.]+", result.stdout, re.MULTILINE)
+    assert found == ["teacher", "converted", "calibrated", "matched", "adapted"]
+    assert "perplexity" in result.stdout
+
+
+def test_a_model_of_transformers_needs_data_and_steps(run, teacher, tmp_path):
+    folder = tmp_path / "hf"
+    folder.mkdir()
+    (folder / "config.json").write_text('{"model_type": "gpt2"}')
+    for words in ((), ("--data", "words:20"), ("--steps", 5), ("--share", 1)):
+        assert "pass --data passages:DIR and --steps N" in str(run(folder, *words).exception)
+    said = str(run(folder, "--data", "words:20", "--steps", 5).exception)
+    assert "n_embd is missing" in said
+    wrong = run(teacher, "--steps", 5, "--layers", "every_second")
+    assert "--layers every_second is for language models" in str(wrong.exception)
 
 
 @pytest.mark.slow

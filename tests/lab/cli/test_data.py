@@ -288,3 +288,15 @@ def test_show_counts_special_files_among_images(tmp_path):
     with limited():
         out = run("show", tmp_path / "set")
     assert "1 of 6 images of all that were tried cannot be read" in out
+
+
+def test_passages_are_counted_by_split(tmp_path):
+    (tmp_path / "train.txt").write_text("one two three\n\nfour")
+    (tmp_path / "test.jsonl").write_text('{"text": "a b"}\n{"text": "c d e"}\n')
+    result = CliRunner().invoke(data, ["show", f"passages:{tmp_path}"])
+    assert result.exit_code == 0, result.output
+    rows = [line.split("│")[1:4] for line in result.output.splitlines() if line.startswith("│")]
+    assert [[cell.strip() for cell in row] for row in rows] == [
+        ["train", "1", "4"],
+        ["test", "2", "5"],
+    ]

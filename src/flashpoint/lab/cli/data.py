@@ -75,7 +75,8 @@ def show(
         typer.Argument(
             help="Images: digits, cifar10:DIR, mnist:DIR, fashion-mnist:DIR, a folder of class "
             "folders, 'shards:PATTERN' or hf:DIR. Text: documents:DIR, text:DIR, "
-            "text:PREFIX, text:FILE,FILE, text:FILE.tsv, jsonl:FILE, hf:DIR or recall:PAIRS."
+            "text:PREFIX, text:FILE,FILE, text:FILE.tsv, jsonl:FILE, hf:DIR or recall:PAIRS. "
+            "Passages of one language: passages:DIR or words:COUNT."
         ),
     ],
     split: Annotated[
@@ -101,8 +102,11 @@ def show(
 ) -> None:
     """Count what a source holds; with --png or --pairs, look at some of it."""
     from flashpoint.lab.data.text.document_kinds import names_documents
+    from flashpoint.lab.data.text.passages import names_passages
 
-    if names_documents(where):
+    if names_passages(where):
+        _show_passages(where, split)
+    elif names_documents(where):
         _show_documents(where, split, pairs, languages)
     else:
         _show_images(where, split, labels, png)
@@ -153,6 +157,26 @@ def _show_documents(where: str, split: str | None, pairs: int, languages: str) -
         summaries, broken = summarize(where, split, (source, target))
     if summaries:
         _print_documents(where, summaries, pairs)
+    _end_broken(broken)
+
+
+def _show_passages(where: str, split: str | None) -> None:
+    """A row for each split: passages, words, and how long they are."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from flashpoint.lab.data.places import open_splits
+    from flashpoint.lab.data.text.passages import open_passages
+
+    splits = (split,) if split is not None else ("train", "validation", "test")
+    found, broken = open_splits(splits, lambda name: open_passages(where, name))
+    table = Table("split", "passages", "words", "words of the median passage", "of the longest")
+    for passages in {opened.name: opened for opened in found.values()}.values():
+        words = sorted(len(passage.text.split()) for passage in passages.passages)
+        numbers = (len(words), sum(words), words[len(words) // 2], words[-1])
+        table.add_row(passages.name.rpartition(":")[2], *(f"{n:,}" for n in numbers))
+    typer.echo(where)
+    Console().print(table)
     _end_broken(broken)
 
 
