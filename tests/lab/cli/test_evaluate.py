@@ -4,6 +4,8 @@ import json
 
 import pytest
 from lab.evaluation.trained import call, trained_run
+from lab.training.language_runs import language_config, require_gpt2
+from lab.training.runs import train_quietly
 
 from flashpoint.errors import InputError
 from flashpoint.lab.cli import run_arguments
@@ -66,3 +68,16 @@ def test_wrong_arguments_are_one_line(arguments, message):
 def test_what_is_no_run_is_refused(tmp_path):
     with pytest.raises(InputError, match="is not a run's folder"):
         call(evaluate, tmp_path)
+
+
+def test_language_models_have_a_perplexity(tmp_path):
+    require_gpt2()
+    train_quietly(language_config(), tmp_path / "run")
+    out, _ = call(evaluate, tmp_path / "run", "--checkpoint", "last", "--json", tmp_path / "a")
+    wanted = open_run(tmp_path / "run").record.validation
+    assert f"{wanted['perplexity']:.2f}" in out
+    content = json.loads((tmp_path / "a").read_text())
+    assert content["loss"] == pytest.approx(wanted["loss"])
+    assert content["data"] == "words:60"
+    with pytest.raises(InputError, match="is a language model: it takes --data"):
+        call(evaluate, tmp_path / "run", "--beam", "3")

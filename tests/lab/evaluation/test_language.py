@@ -155,5 +155,5 @@ def test_all_numbers_are_finite(text, model):
 def test_too_little_text_is_refused(text, tmp_path):
     for name in ("train", "val", "test"):
         (tmp_path / f"{name}.txt").write_text("the river.")
-    with pytest.raises(InputError, match=r"has \d+ tokens, less than two rows of data.length"):
+    with pytest.raises(InputError, match=r"has \d+ tokens to test on, less than two rows"):
         open_test_text(language_config(), text.pieces, str(tmp_path), "cpu")

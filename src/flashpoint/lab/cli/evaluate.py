@@ -1,4 +1,4 @@
-"""``flashpoint evaluate``: how good a run's model is: accuracy of images, BLEU of text."""
+"""``flashpoint evaluate``: how good a run's model is: accuracy, BLEU or perplexity."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -40,7 +40,7 @@ Data: TypeAlias = Annotated[
     typer.Option(
         metavar="WHERE",
         help="Images with classes, as in a config: a folder, shards:PATTERN, digits, ... Or "
-        "documents: documents:DIR:test, text:PREFIX, jsonl:FILE, ...",
+        "documents: documents:DIR:test, text:PREFIX, jsonl:FILE, ... Or passages:DIR:test.",
         show_default="the run's validation data",
     ),
 ]
@@ -96,13 +96,15 @@ def evaluate(
 ) -> None:
     """How good a run's model is, on its validation data or on others.
 
-    Of images: top-1, top-5 and loss. Of text: BLEU of segments and of documents, and chrF.
+    Of images: top-1, top-5 and loss. Of translations: BLEU of segments and of documents, and
+    chrF. Of language models: loss and perplexity.
 
     \b
     flashpoint evaluate runs/mine
     flashpoint evaluate runs/i21k --data /data/imagenet --labels matching
     flashpoint evaluate runs/i1k --data hf:DIR --classes wordnet_ids.txt
     flashpoint evaluate runs/en_de --data documents:DIR:test
+    flashpoint evaluate runs/linux_doc --data passages:DIR:test
     """
     from flashpoint.lab.cli import run_arguments
     from flashpoint.lab.training.run_folder import open_run
@@ -110,10 +112,12 @@ def evaluate(
     run_arguments.require_writable(json_file, "--json")
     task = open_run(run).config.task
     if task in LANGUAGE_TASKS:
-        raise InputError(
-            f"{run} is a language model: its perplexity is in record.json, and `flashpoint study "
-            "run adapt-language` measures more."
-        )
+        if any(x is not None for x in (classes, beam, length_penalty, batch_size)):
+            raise InputError(
+                f"{run} is a language model: it takes --data, --checkpoint, --device and --json."
+            )
+        _evaluate_language(run, data, checkpoint, device, json_file)
+        return
     if task == "text":
         if labels is not Labels.ALL or classes is not None:
             raise InputError(f"--labels and --classes are for images; {run} translates text.")
@@ -207,6 +211,34 @@ def _evaluate_text(
     if json_file is not None:
         context = {"run": str(run), "step": step, "data": where, **options}
         run_arguments.write_json({**context, **result.to_dict()}, json_file)
+
+
+def _evaluate_language(
+    run: Path, data: str | None, checkpoint: str, device: str, json_file: Path | None
+) -> None:
+    from rich.console import Console, Group
+    from rich.text import Text
+
+    from flashpoint.lab.cli import run_arguments
+    from flashpoint.lab.cli.terminal import plain_table
+    from flashpoint.lab.data.text.pieces import load_pieces
+    from flashpoint.lab.evaluation.language import measure_loss, open_text
+    from flashpoint.lab.runs.names import PIECES
+
+    found, model, step = run_arguments.open_with_model(run, checkpoint, device)
+    where = data or found.config.data.validation
+    place = next(model.parameters()).device
+    text = open_text(found.config, load_pieces(run / PIECES), where, "validation", place)
+    numbers = measure_loss(model, text)
+    table = plain_table("perplexity", "loss", "tokens", left=0)
+    table.add_row(
+        f"{numbers['perplexity']:.2f}", f"{numbers['loss']:.4f}", f"{len(text.ids) - 1:,}"
+    )
+    title = Text(f"{run}, step {step}, on {where}", style="bold")
+    Console(stderr=json_file == run_arguments.STDOUT).print(Group(title, table))
+    if json_file is not None:
+        context = {"run": str(run), "step": step, "data": where, "tokens": len(text.ids) - 1}
+        run_arguments.write_json({**context, **numbers}, json_file)
 
 
 def _draw_scores(result: "TranslationScores", title: str) -> "RenderableType":

@@ -54,18 +54,24 @@ class TestText:
     device: torch.device
 
 
-def open_test_text(config: Any, pieces: Pieces, data: str | None, device: Any) -> TestText:
-    """The test passages of a language run's data, or of another place."""
-    passages = open_passages(config.data.validation if data is None else data, "test")
-    ids = encode_passages(passages, pieces)
+def open_text(config: Any, pieces: Pieces, where: str, split: str, device: Any) -> TestText:
+    """A split of some passages, for the models of a language run."""
+    ids = encode_passages(open_passages(where, split), pieces)
     length = config.data.length
-    if len(ids) < 2 * length:
-        raise InputError(
-            f"{passages.name} has {len(ids)} tokens, less than two rows of data.length={length}. "
-            "Give more text to test on."
-        )
     rows = max(1, config.batch_size // length)
     return TestText(ids, pieces, length, rows, config.precision, torch.device(device))
+
+
+def open_test_text(config: Any, pieces: Pieces, data: str | None, device: Any) -> TestText:
+    """The test passages of a language run's data, or of another place."""
+    where = config.data.validation if data is None else data
+    text = open_text(config, pieces, where, "test", device)
+    if len(text.ids) < 2 * text.length:
+        raise InputError(
+            f"{where} has {len(text.ids)} tokens to test on, less than two rows of data.length="
+            f"{text.length}. Give more text."
+        )
+    return text
 
 
 @torch.no_grad()
