@@ -68,6 +68,37 @@ def test_a_call_without_a_cache_is_the_model_s_own():
         torch.testing.assert_close(logits_of(model, ids), model(input_ids=ids).logits)
 
 
+@pytest.mark.parametrize("settings", [{}, {"attention": "relu", "layers": "every_second"}])
+def test_no_mask_is_made_of_whole_rows_even_while_they_are_captured(settings, monkeypatch):
+    model, ids = model_of(**settings).eval(), ids_of()
+    expected, config = model(input_ids=ids).logits, model.transformer.config
+    masks = []
+    for block in model.transformer.h:
+        block.attn.register_forward_pre_hook(
+            lambda _, __, kwargs: masks.append(kwargs["attention_mask"]), with_kwargs=True
+        )
+    for module in ("masking_utils", "modeling_utils"):
+        monkeypatch.setattr(f"transformers.{module}.is_tracing", lambda *_: True, raising=False)
+    torch.testing.assert_close(logits_of(model, ids), expected)
+    assert masks == [None] * 4
+    assert model.transformer.config is config
+    with pytest.raises(IndexError):  # of positions; the config comes back then, too
+        logits_of(model, ids_of(length=25))
+    assert model.transformer.config is config
+
+
+def test_padding_and_caches_are_served_as_ever():
+    model, ids = model_of(attention="relu").eval(), ids_of()
+    hidden = torch.ones_like(ids)
+    hidden[:, :6] = 0
+    places = (hidden.cumsum(1) - 1).clamp(min=0)
+    padded = model(input_ids=ids, attention_mask=hidden, position_ids=places).logits
+    torch.testing.assert_close(padded[:, 6:], logits_of(model, ids[:, 6:]))
+    first = model(input_ids=ids[:, :10], use_cache=True)
+    rest = model(input_ids=ids[:, 10:], past_key_values=first.past_key_values).logits
+    torch.testing.assert_close(rest, logits_of(model, ids)[:, 10:])
+
+
 def test_later_tokens_change_nothing_before_them():
     model, ids = model_of(attention={"activation": "relu4", "normalize": "sum"}), ids_of()
     other = ids.clone()

@@ -1,5 +1,6 @@
 """Hugging Face's GPT-2 as a model of configs: its sizes as data, with any attention inside."""
 
+import copy
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Annotated, Any, Literal
@@ -21,6 +22,7 @@ NAME = "gpt2"
 ReplacedLayers = Literal["all", "every_second"]
 WHICH: dict[str, slice] = {"all": slice(None), "every_second": slice(1, None, 2)}
 """The second, the fourth, ... of the blocks: the first keeps softmax."""
+_OWN_CONFIG = "config_with_masks"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -110,6 +112,8 @@ def build_language_model(config: LanguageModelConfig) -> Any:
         **{"bos_token_id": BOS, "eos_token_id": EOS},
     )
     model = transformers.GPT2LMHeadModel(sizes)
+    model.transformer.register_forward_pre_hook(_ask_for_no_mask, with_kwargs=True)
+    model.transformer.register_forward_hook(_ask_again, always_call=True)
     if config.attention.activation != SOFTMAX:
         replace_attention(model, config.attention, layers=WHICH[config.layers])
         if config.scale != "fixed":
@@ -142,12 +146,28 @@ def logits_of(model: Any, ids: Int[Tensor, "B L"], **options: Any) -> Float[Tens
 
 
 def without_cache() -> dict[str, Any]:
-    """Arguments of a call that keeps no keys, and asks for no mask beside causality.
+    """Arguments of a call that keeps no keys, of whole rows: causality is all their mask.
 
-    Without a cache transformers looks for rows packed of several, by values on the device: it
-    waits for the GPU, and cannot be captured. With one, even one that keeps nothing, it does not.
+    By itself transformers looks for rows that are packed of several, by values on the device, so
+    that a call waits for the GPU; and while one is captured it makes a mask of L x L, which leaves
+    no kernel for causal rows. A cache that keeps nothing tells the model's hooks to ask for none.
     """
     return {"past_key_values": _cache_class()(), "use_cache": False}
+
+
+def _ask_for_no_mask(body: Any, args: Any, kwargs: dict[str, Any]) -> None:
+    """Give a model, for one call, a config whose implementation transformers has no masks for."""
+    if isinstance(kwargs.get("past_key_values"), _cache_class()):
+        setattr(body, _OWN_CONFIG, body.config)
+        body.config = copy.copy(body.config)
+        body.config._attn_implementation = {"": "causal_alone"}  # its layers ask their own
+
+
+def _ask_again(body: Any, args: Any, output: Any) -> None:
+    """Give the model its own config back."""
+    if hasattr(body, _OWN_CONFIG):
+        body.config = getattr(body, _OWN_CONFIG)
+        delattr(body, _OWN_CONFIG)
 
 
 @cache
