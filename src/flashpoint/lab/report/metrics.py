@@ -28,6 +28,7 @@ METRICS = (
     Metric("top5", "top-5", percent, True),
     Metric("token_accuracy", "token accuracy", percent, True),
     Metric("loss", "loss", decimal, False),
+    Metric("perplexity", "perplexity", decimal, False),
 )
 """All that pages show, in their order; the first that a run has says how good it is."""
 
