@@ -28,6 +28,10 @@ class UnsupportedError(FlashpointError, NotImplementedError):
     """The request is valid, but not served here: by this implementation, device or install."""
 
 
+class LostRankError(FlashpointError, RuntimeError):
+    """Another process of a distributed call died, hangs or makes another call."""
+
+
 def hint(name: object, known: Iterable[str]) -> str:
     """The nearest known names as a question, or nothing; with a space behind it.
 

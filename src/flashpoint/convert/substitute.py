@@ -12,11 +12,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from flashpoint.errors import UnsupportedError
+from flashpoint.layers.softmax import refuse_shards
 from flashpoint.layers.spec import SOFTMAX, AnySpec
 from flashpoint.layers.terms import PointwiseTerms, power
-from flashpoint.layers.visibility import Visibility
+from flashpoint.layers.visibility import Visibility, is_sharded, visibility_of
 from flashpoint.ops.check import known_layout
-from flashpoint.ops.sdpa import scaled_dot_product_attention
+from flashpoint.ops.sdpa import current_attend, scaled_dot_product_attention
 from flashpoint.shapes import Float
 
 HIDES_FROM = -5_000.0
@@ -89,6 +90,7 @@ class Substitute(PointwiseTerms):
             "enable_gqa": enable_gqa,
         }
         if self.spec.activation == SOFTMAX:
+            refuse_shards(current_attend())
             return F.scaled_dot_product_attention(query, key, value, **given)
         if dropout_p > 0:
             _refuse_dropout(dropout_p)
@@ -116,6 +118,12 @@ class Substitute(PointwiseTerms):
         mask = attn_mask
         if mask is not None and mask.dtype != torch.bool:
             mask = mask != -math.inf
+        attend = current_attend()
+        if is_sharded(attend):
+            n = self._length(
+                visibility_of(attend, q, k, mask, is_causal, None, from_first=is_causal)
+            )
+            return n.to(torch.promote_types(n.dtype, q.dtype)) if isinstance(n, Tensor) else n
         if is_causal and q.shape[-2] != k.shape[-2]:  # SDPA counts from the first tokens
             mask = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).tril()
             is_causal = False

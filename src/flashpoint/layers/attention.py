@@ -22,7 +22,7 @@ from flashpoint.layers.qk_norm import (
     make_norm,
 )
 from flashpoint.layers.spec import SOFTMAX, AnySpec, AttentionSpec
-from flashpoint.layers.visibility import Visibility, merge_masks
+from flashpoint.layers.visibility import Visibility, is_sharded, merge_masks
 from flashpoint.ops.api import attention, attention_qkvpacked
 from flashpoint.shapes import Float, Int
 
@@ -160,6 +160,10 @@ class Attention(HeadMixing):
         elif mask is not None:
             raise InputError(
                 "a mask and a cache cannot be combined. Pass key_lengths, or neither."
+            )
+        elif is_sharded(self.attend):
+            raise InputError(
+                "a cache holds whole sequences, and this layer attends over shards. Leave it out."
             )
         elif self.is_cross:
             q, k, v = self._project_to_context(x, context, cache)

@@ -11,10 +11,15 @@ import torch
 from torch import Tensor
 
 from flashpoint.errors import InputError, UnsupportedError
-from flashpoint.layers.softmax import attend_softmax, check_softmax_mask, softmax_weights
+from flashpoint.layers.softmax import (
+    attend_softmax,
+    check_softmax_mask,
+    refuse_shards,
+    softmax_weights,
+)
 from flashpoint.layers.spec import SOFTMAX, AnySpec
 from flashpoint.layers.terms import PointwiseTerms, power
-from flashpoint.layers.visibility import Visibility, merge_masks, rows_of
+from flashpoint.layers.visibility import Visibility, merge_masks, rows_of, visibility_of
 from flashpoint.ops.activation import find_activation
 from flashpoint.ops.api import attention
 from flashpoint.shapes import Float, Int
@@ -74,8 +79,10 @@ class HeadMixing(PointwiseTerms):
         added: Tensor | None = None,
     ) -> Float[Tensor, "B H Lq D"]:
         """``mix`` but for a gain that proj can take."""
-        visibility = Visibility.of(q, k, mask, causal, key_lengths)
+        asked = self.attend if self._needs_length else None
+        visibility = visibility_of(asked, q, k, mask, causal, key_lengths)
         if self.spec.activation == SOFTMAX:
+            refuse_shards(self.attend)
             check_softmax_mask(mask)
             return attend_softmax(q, k, v, visibility, added)
         attend = partial(self.attend, q, k, v, mask=mask)

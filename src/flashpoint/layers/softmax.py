@@ -1,12 +1,23 @@
 """Softmax attention for the layers: PyTorch's SDPA, with masks as Flashpoint has them."""
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from flashpoint.errors import InputError
-from flashpoint.layers.visibility import Visibility, check_key_lengths
+from flashpoint.errors import InputError, UnsupportedError
+from flashpoint.layers.visibility import Visibility, check_key_lengths, is_sharded
 from flashpoint.shapes import Bool, Float
+
+
+def refuse_shards(attend: Any) -> None:
+    """Refuse softmax where it would see this rank's tokens alone."""
+    if is_sharded(attend):
+        raise UnsupportedError(
+            "softmax is not served over shards of a sequence. Take another spec: 'relu4/sum', or "
+            "'exp/sum' with floor 0, which is softmax as long as no exp overflows."
+        )
 
 
 def check_softmax_mask(mask: Tensor | None) -> None:

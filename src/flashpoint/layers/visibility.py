@@ -1,7 +1,7 @@
 """Who sees whom in one call, and how many keys that are."""
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -83,6 +83,26 @@ class Visibility(NamedTuple):
         if self.key_lengths is not None:
             count = self.key_lengths.view(-1, 1, 1, 1).clamp(max=count)
         return count
+
+
+def visibility_of(
+    attend: Any,
+    q: Tensor,
+    k: Tensor,
+    mask: Tensor | None,
+    causal: bool,
+    key_lengths: Tensor | None,
+    **counted: bool,
+) -> Visibility:
+    """That of a call of ``attend``, which knows it better where q and k are shards."""
+    return getattr(attend, "visibility_of", Visibility.of)(
+        q, k, mask, causal, key_lengths, **counted
+    )
+
+
+def is_sharded(attend: Any) -> bool:
+    """Whether a function computes attention over tokens of other ranks, too."""
+    return hasattr(attend, "visibility_of")
 
 
 def rows_of(mask: Tensor, rows: slice) -> Tensor:

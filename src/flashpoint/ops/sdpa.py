@@ -6,7 +6,9 @@ and torch.compile sees one graph.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,6 +28,23 @@ from flashpoint.ops.check import (
 from flashpoint.ops.implementations import Impl
 from flashpoint.ops.options import BIAS_ADVICE, FLOOR, Normalize, Number, Window
 from flashpoint.shapes import Float
+
+_attend: Callable[..., Any] = attention
+
+
+def exchange_attend(attend: Callable[..., Any]) -> Callable[..., Any]:
+    """Let ``attend`` compute in ``attention``'s place from now on; gives what did so far.
+
+    It takes ``attention``'s arguments, and ``from_first`` for causality from the top left.
+    """
+    global _attend
+    before, _attend = _attend, attend
+    return before
+
+
+def current_attend() -> Callable[..., Any]:
+    """What computes: ``attention``, unless a context manager has exchanged it."""
+    return _attend
 
 
 def scaled_dot_product_attention(
@@ -100,10 +119,13 @@ def scaled_dot_product_attention(
     if attn_mask is not None or isinstance(bias, Tensor):
         shape = (*outer, q.shape[2], k.shape[2])
         bias, mask = _fold_scored(attn_mask, bias, shape, q, enable_gqa)
-    if from_top_left and q.shape[2] != k.shape[2]:
+    attend = _attend
+    if from_top_left and attend is not attention:
+        attend = partial(attend, from_first=True)
+    elif from_top_left and q.shape[2] != k.shape[2]:
         counted = _count_from_first(q, k, v, bias, window, length)
         k, v, bias, causal, window, length = counted
-    o = attention(
+    o = attend(
         q,
         k,
         v,

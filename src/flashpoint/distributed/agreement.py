@@ -1,0 +1,75 @@
+"""Whether all ranks make the same call: asked before anything is sent that could hang."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from flashpoint.distributed.transport import Transport
+from flashpoint.errors import FlashpointError, InputError, UnsupportedError
+
+
+class Signature(NamedTuple):
+    """What this rank is about to do.
+
+    Attributes:
+        fields: by name, what must be the same on all ranks, as plain data.
+        lengths: what may differ: how many queries and keys it holds.
+        problem: why it cannot; all ranks raise it.
+    """
+
+    fields: Mapping[str, Any]
+    lengths: tuple[int, int] = (0, 0)
+    problem: FlashpointError | None = None
+
+    def digest(self) -> int:
+        """A number that other fields do not have."""
+        text = json.dumps(self.fields, sort_keys=True, default=str)
+        return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "big")
+
+
+class Agreement:
+    """Compares calls over the ranks of a group.
+
+    Args:
+        check: "always"; or "first", once for each signature. The latter is for shards of which
+            none ever changes its shape unless all do: ranks that know a call do not ask again.
+    """
+
+    def __init__(self, check: str) -> None:
+        self.check = check
+        self._known: dict[tuple[int, tuple[int, int]], list[tuple[int, int]]] = {}
+
+    def lengths(self, transport: Transport, mine: Signature) -> list[tuple[int, int]]:
+        """How many queries and keys every rank holds, by rank; one error on all if they differ."""
+        digest = mine.digest()
+        key = (digest, mine.lengths)
+        if self.check == "first" and mine.problem is None and key in self._known:
+            return self._known[key]
+        failed = int(mine.problem is not None)
+        found = transport.exchange_numbers([digest, *mine.lengths, failed])
+        if any(row[0] != digest or row[3] for row in found):
+            _explain(transport, mine)
+        lengths = [(row[1], row[2]) for row in found]
+        self._known[key] = lengths
+        return lengths
+
+
+def _explain(transport: Transport, mine: Signature) -> None:
+    """Raise, on every rank, what the first rank in trouble says, or who differs in what."""
+    problem = mine.problem
+    said = None if problem is None else (isinstance(problem, UnsupportedError), str(problem))
+    found = transport.exchange_objects((said, json.dumps(mine.fields, default=str)))
+    for rank, (said, _) in enumerate(found):
+        if said is not None:
+            kind = UnsupportedError if said[0] else InputError
+            raise kind(f"rank {rank}: {said[1]}")
+    every = [json.loads(text) for _, text in found]
+    for rank, fields in enumerate(every):
+        for name, value in fields.items():
+            if value != every[0].get(name):
+                raise InputError(
+                    f"rank {rank} has {name} {value}, rank 0 has {every[0].get(name)}. All ranks "
+                    "of a sequence must make the same call."
+                )
+    raise InputError("ranks make different calls, and their values print alike.")

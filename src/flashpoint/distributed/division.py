@@ -1,0 +1,95 @@
+"""What divides sums over all keys, once, behind the last block; and its gradient.
+
+With n_i counted over the whole sequence, num_i and z_i summed over all blocks:
+
+    o_i = gain n_i^-alpha num_i                    g_i = gain n_i^-alpha do_i      e_i = dz_i
+    o_i = num_i / (z_i + floor n_i)   ("sum")      g_i = do_i / (z_i + floor n_i)  e_i = dz_i - g_i . o_i
+
+g and e are the gradients of num and z, so blocks need neither o nor any statistic of a row.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from flashpoint.distributed.blocks import RowGradients
+from flashpoint.distributed.call import ShardedCall
+from flashpoint.distributed.layout import Range
+from flashpoint.distributed.transport import widened
+from flashpoint.ops.normalizer import normalizer
+
+
+def divide(
+    call: ShardedCall, queries: Sequence[Range], numerators: Tensor, sums: Tensor | None
+) -> Tensor:
+    """The result, in the dtype of the sums over keys, of this rank's queries."""
+    if not call.divides:
+        return numerators * _factor(call, queries, numerators)
+    assert sums is not None
+    return numerators * _reciprocal(call, queries, sums)
+
+
+def undivide(
+    call: ShardedCall,
+    queries: Sequence[Range],
+    do: Tensor | None,
+    dsums: Tensor | None,
+    o: Tensor | None,
+    sums: Tensor | None,
+    dtype: torch.dtype,
+) -> RowGradients:
+    """The gradients of numerators, in ``dtype``, and of sums, from those of the results."""
+    shape = call.query_shape(call.rank, call.sizes.value_dim)
+    wide = widened(dtype)
+    if do is None:
+        assert dsums is not None
+        do = dsums.new_zeros(shape, dtype=wide)
+    do = do.to(wide)
+    if not call.divides:
+        return RowGradients((do * _factor(call, queries, do)).to(dtype), dsums)
+    assert o is not None
+    assert sums is not None
+    g = do * _reciprocal(call, queries, sums)
+    share = -(g * o.to(wide)).sum(-1)
+    if dsums is None:
+        of_sums = torch.stack((share, torch.zeros_like(share))) if call.terms.logs else share
+    elif call.terms.logs:
+        of_sums = torch.stack((dsums[0] + share, dsums[1]))
+    else:
+        of_sums = dsums + share
+    return RowGradients(g.to(dtype), of_sums)
+
+
+def count_seen(
+    call: ShardedCall, queries: Sequence[Range], device: torch.device
+) -> Tensor:
+    """How many keys of the whole sequence each query sees: [#B, 1, Lq of these, 1]."""
+    runs = [torch.arange(start, stop, device=device) for start, stop in queries]
+    position = torch.cat(runs).view(1, 1, -1, 1) + call.offset
+    end: int | Tensor = call.keys.total
+    if call.key_lengths is not None:
+        end = call.key_lengths.clamp(max=call.keys.total).view(-1, 1, 1, 1)
+    left, right = call.terms.left, call.terms.right
+    first = torch.zeros_like(position) if left is None else (position - left).clamp(min=0)
+    last = torch.full_like(position, call.keys.total) if right is None else position + right + 1
+    return (last.clamp(max=end) - first).clamp(min=0)
+
+
+def _power(call: ShardedCall, queries: Sequence[Range], like: Tensor) -> float | Tensor:
+    """n_i ** -alpha; 1 where a length given as a number is in gain or floor already."""
+    if call.terms.alpha == 0.0:
+        return 1.0
+    return normalizer(count_seen(call, queries, like.device), call.terms.alpha, like.dtype)
+
+
+def _factor(call: ShardedCall, queries: Sequence[Range], like: Tensor) -> float | Tensor:
+    return call.terms.gain * _power(call, queries, like)
+
+
+def _reciprocal(call: ShardedCall, queries: Sequence[Range], sums: Tensor) -> Tensor:
+    """1 over what divides rows; 0 for a row of zeros without a floor."""
+    z = (sums[0] if call.terms.logs else sums).unsqueeze(-1)
+    divisor = z + call.terms.floor * _power(call, queries, z)
+    nothing = divisor == 0
+    return divisor.masked_fill(nothing, 1).reciprocal().masked_fill(nothing, 0)

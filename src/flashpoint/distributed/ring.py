@@ -1,0 +1,157 @@
+"""Blocks of keys and values go round; the next one travels while one is computed.
+
+    forward: k, v pass P - 1 ranks                            2 f L Hk D elements a rank, f = (P - 1)/P
+    backward: the same, and dk, dv go straight to their owner 4 f L Hk D
+
+A block goes no further than the last rank that sees it, so with a window most are not sent. Its
+owner adds up dk and dv in fp32: sums that travel along would be rounded at each rank.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from flashpoint.distributed.blocks import blocks_of
+from flashpoint.distributed.call import ShardedCall, partial_dtype
+from flashpoint.distributed.division import divide, undivide
+from flashpoint.distributed.partial import Partial, PartialGradients
+from flashpoint.distributed.transport import Pending, Receive, Send, pack, widened
+
+_KEYS, _GRADIENTS = "keys and values", "gradients of keys and values"
+
+
+class Ring(torch.autograd.Function):
+    """(call, q, k, v) of this rank -> its o, and its sums or None."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, call: ShardedCall, q: Tensor, k: Tensor, v: Tensor
+    ) -> tuple[Tensor, Tensor | None]:
+        ctx.set_materialize_grads(False)
+        ctx.call = call
+        queries = call.queries.ranges[call.rank]
+        partial = Partial(call, q, queries)
+        blocks = Travel(call, k, v)
+        for step in range(call.transport.size):
+            pending = blocks.pass_on(step)
+            if blocks.is_seen_by(call.rank, blocks.origin):
+                partial.add(*blocks.held, call.keys.ranges[blocks.origin])
+            blocks.arrive(pending)
+        o = divide(call, queries, partial.numerators, partial.sums).to(q.dtype)
+        kept = (o, partial.sums) if call.divides else (None, None)
+        ctx.save_for_backward(q, k, v, *kept)
+        return o, partial.sums
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, do: Tensor | None, dsums: Tensor | None) -> Any:
+        call: ShardedCall = ctx.call
+        q, k, v, o, sums = ctx.saved_tensors
+        queries, dtype = call.queries.ranges[call.rank], partial_dtype(q.dtype)
+        grads = undivide(call, queries, do, dsums, o, sums, dtype)
+        partial = PartialGradients(call, q, queries, grads)
+        blocks, home = Travel(call, k, v), _Home(call, k, v, dtype)
+        for step in range(call.transport.size):
+            pending = blocks.pass_on(step)
+            found = None
+            if blocks.is_seen_by(call.rank, blocks.origin):
+                found = partial.add(*blocks.held, call.keys.ranges[blocks.origin])
+            home.deliver(step, found, blocks)
+            blocks.arrive(pending)
+        dk, dv = home.finish()
+        return None, partial.dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype)
+
+
+class Travel:
+    """The block of keys and values that this rank holds, and who holds which when.
+
+    In step s rank r holds the block of rank r - s.
+    """
+
+    def __init__(self, call: ShardedCall, k: Tensor, v: Tensor) -> None:
+        self.call, self.transport = call, call.transport
+        self.message = pack([k, v], k.dtype)
+        self.held: tuple[Tensor, ...] = (k, v)
+        self.origin = call.rank
+        ranks = range(self.transport.size)
+        self._seen = [[self._sees(rank, origin) for origin in ranks] for rank in ranks]
+
+    def _sees(self, rank: int, origin: int) -> bool:
+        pair = self.call.queries.ranges[rank], self.call.keys.ranges[origin]
+        return any(True for _ in blocks_of(*pair, self.call))
+
+    def is_seen_by(self, rank: int, origin: int) -> bool:
+        """Whether a rank's queries see any of the keys of ``origin``."""
+        return self._seen[rank][origin]
+
+    def goes_on(self, origin: int, step: int) -> bool:
+        """Whether somebody still waits for a block behind this step."""
+        size = self.transport.size
+        return any(self._seen[(origin + later) % size][origin] for later in range(step + 1, size))
+
+    def pass_on(self, step: int) -> "tuple[Pending, list[Receive]]":
+        """Begin to send the block held to the next rank, and to receive the one behind it."""
+        rank, size = self.transport.rank, self.transport.size
+        following, before = (rank + 1) % size, (rank - 1) % size
+        self.origin = (rank - step) % size
+        coming = (self.origin - 1) % size
+        sends, receives = [], []
+        if self.goes_on(self.origin, step):
+            sends = [Send(following, self.message, _KEYS)]
+        if self.goes_on(coming, step):
+            shapes = self.call.key_shapes(coming)
+            receives = [Receive(before, shapes, self.message, _KEYS)]
+        return self.transport.start(sends, receives), receives
+
+    def arrive(self, passing: "tuple[Pending, list[Receive]]") -> None:
+        """Hold the block that comes."""
+        pending, receives = passing
+        pending.wait()
+        for receive in receives:
+            self.message, self.held = receive.message, tuple(receive.tensors)
+
+
+class _Home:
+    """dk and dv of this rank's keys, added up from what all ranks send."""
+
+    def __init__(self, call: ShardedCall, k: Tensor, v: Tensor, dtype: torch.dtype) -> None:
+        self.call, self.dtype = call, dtype
+        self.like = k.new_empty(0, dtype=dtype)
+        self.total: list[Tensor] = []
+        self.shapes = call.key_shapes(call.rank)
+        self.passing: tuple[Pending, list[Receive]] | None = None
+
+    def deliver(self, step: int, found: tuple[Tensor, Tensor] | None, blocks: Travel) -> None:
+        """Send a block's gradients to its owner, and take in those of the step before."""
+        self._take_in()
+        transport = self.call.transport
+        if step == 0:
+            zeros = [self.like.new_zeros(x, dtype=widened(self.dtype)) for x in self.shapes]
+            self.total = zeros if found is None else list(found)
+            return
+        sends = []
+        if found is not None:
+            message = pack([x.to(self.dtype) for x in found], self.dtype)
+            sends = [Send(blocks.origin, message, _GRADIENTS)]
+        sender = (transport.rank + step) % transport.size
+        receives = []
+        if blocks.is_seen_by(sender, transport.rank):
+            receives = [Receive(sender, self.shapes, self.like, _GRADIENTS)]
+        self.passing = (transport.start(sends, receives), receives)
+
+    def finish(self) -> list[Tensor]:
+        """The sums, in fp32 (fp64 for fp64)."""
+        self._take_in()
+        return self.total
+
+    def _take_in(self) -> None:
+        if self.passing is None:
+            return
+        pending, receives = self.passing
+        pending.wait()
+        for receive in receives:
+            pairs = zip(self.total, receive.tensors, strict=True)
+            self.total = [total + part for total, part in pairs]
+        self.passing = None

@@ -1,0 +1,250 @@
+"""What ranks send one another: a few collectives that count elements and never wait in silence.
+
+Tensors that belong together travel as one message. Sums arrive in fp32 (fp64 for fp64): tensors of
+16 bits are sent as they are and added by the receiver, so each is rounded once, in any order.
+"""
+
+import math
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed import ProcessGroup
+
+from flashpoint.errors import LostRankError, reason
+
+Shape = tuple[int, ...]
+_HAS_SINGLE = hasattr(dist, "all_gather_single")  # their names since torch 2.13
+_all_gather: Any = getattr(dist, "all_gather_single" if _HAS_SINGLE else "all_gather_into_tensor")
+_reduce_scatter: Any = getattr(
+    dist, "reduce_scatter_single" if _HAS_SINGLE else "reduce_scatter_tensor"
+)
+_WIDE = (torch.float32, torch.float64)
+
+
+def widened(dtype: torch.dtype) -> torch.dtype:
+    """What numbers of a dtype are added up in."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+class Transport:
+    """Messages among the ranks of a group.
+
+    Args:
+        group: the ranks.
+        name: of what sends them, for errors.
+        timeout_s: how long to wait for a message on a CPU; None: as long as the group does. NCCL
+            always takes the group's own.
+
+    Attributes:
+        sent: elements that this rank has sent to others.
+    """
+
+    def __init__(self, group: ProcessGroup, name: str, timeout_s: float | None = None) -> None:
+        self.group, self.name, self.timeout_s = group, name, timeout_s
+        self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
+        self.sent = 0
+
+    def all_gather(
+        self, tensors: Sequence[Tensor], shapes: Sequence[Sequence[Shape]], what: str
+    ) -> list[list[Tensor]]:
+        """Every rank's tensors, by rank; ``shapes`` are theirs, by rank. Short ones are padded."""
+        dtype, dtypes = tensors[0].dtype, [x.dtype for x in tensors]
+        longest = max(_packed_numel(of_rank, dtypes, dtype) for of_rank in shapes)
+        message = _pad(pack(tensors, dtype), longest)
+        found = message.new_empty(self.size, longest)
+        self.sent += (self.size - 1) * longest
+        self._run(what, lambda: _all_gather(found.view(-1), message, self.group, async_op=True))
+        return [_unpack(row, of, dtypes) for row, of in zip(found, shapes, strict=True)]
+
+    def reduce_scatter(self, parts: Sequence[Sequence[Tensor]], what: str) -> list[Tensor]:
+        """Sums over ranks of what each has for this one; ``parts`` are for whom, by rank."""
+        mine = parts[self.rank]
+        if any(x.dtype not in _WIDE for x in mine):
+            shapes = [[tuple(x.shape) for x in mine]] * self.size
+            found = self.all_to_all(parts, shapes, what)
+            return [_sum([of_rank[i] for of_rank in found]) for i in range(len(mine))]
+        dtype = mine[0].dtype
+        packed = [pack(tensors, dtype) for tensors in parts]
+        longest = max(len(row) for row in packed)
+        message = torch.cat([_pad(row, longest) for row in packed])
+        total = message.new_empty(longest)
+        self.sent += (self.size - 1) * longest
+        self._run(what, lambda: _reduce_scatter(total, message, group=self.group, async_op=True))
+        return _unpack(total, [tuple(x.shape) for x in mine], [x.dtype for x in mine])
+
+    def all_to_all(
+        self, parts: Sequence[Sequence[Tensor]], shapes: Sequence[Sequence[Shape]], what: str
+    ) -> list[list[Tensor]]:
+        """What every rank has for this one, by rank; ``shapes`` are those of what arrives."""
+        dtype, dtypes = parts[0][0].dtype, [x.dtype for x in parts[0]]
+        packed = [pack(tensors, dtype) for tensors in parts]
+        message = torch.cat(packed)
+        splits = [len(row) for row in packed]
+        sizes = [_packed_numel(of_rank, dtypes, dtype) for of_rank in shapes]
+        found = message.new_empty(sum(sizes))
+        self.sent += sum(splits) - splits[self.rank]
+        self._run(
+            what,
+            lambda: dist.all_to_all_single(
+                found, message, sizes, splits, self.group, async_op=True
+            ),
+        )
+        rows = found.split(sizes)
+        return [_unpack(row, of, dtypes) for row, of in zip(rows, shapes, strict=True)]
+
+    def exchange_numbers(self, numbers: Sequence[int]) -> list[list[int]]:
+        """A few integers of every rank, by rank. They do not count as sent."""
+        mine = torch.tensor(numbers)
+        found = mine.new_empty(self.size, len(numbers))
+        group = control_group(self.group)
+        self._run("their shapes", lambda: _all_gather(found.view(-1), mine, group, async_op=True))
+        return found.tolist()
+
+    def exchange_objects(self, mine: Any) -> list[Any]:
+        """One plain object of every rank, by rank, for an error that all of them give."""
+        found: list[Any] = [None] * self.size
+        dist.all_gather_object(found, mine, group=control_group(self.group))
+        return found
+
+    def start(self, sends: "Sequence[Send]", receives: "Sequence[Receive]") -> "Pending":
+        """Begin to send and receive; what is computed meanwhile hides it."""
+        sends = [send for send in sends if len(send.message)]  # shards may be empty
+        receives = [receive for receive in receives if len(receive.message)]
+        self.sent += sum(len(send.message) for send in sends)
+        pairs = [(dist.isend, x) for x in sends] + [(dist.irecv, x) for x in receives]
+        operations = [self._point_to_point(way, x.message, x.peer) for way, x in pairs]
+        works: list[Any] = []
+
+        def begin() -> None:
+            works.extend(dist.batch_isend_irecv(operations) if operations else [])
+
+        peers = sorted({x.peer for x in (*sends, *receives)})
+        what = " and ".join(dict.fromkeys(x.what for x in (*receives, *sends)))
+        self._guard(what, peers, begin)
+        return Pending(self, works, peers, what)
+
+    def _point_to_point(self, operation: Any, message: Tensor, peer: int) -> Any:
+        return dist.P2POp(operation, message, dist.get_global_rank(self.group, peer), self.group)
+
+    def _run(self, what: str, begin: Any) -> None:
+        others = [rank for rank in range(self.size) if rank != self.rank]
+
+        def run() -> None:
+            self.wait_for(begin())
+
+        self._guard(what, others, run)
+
+    def wait_for(self, work: Any) -> None:
+        """Until a message is there; on a GPU until the stream knows that it will be."""
+        if self.timeout_s is None or dist.get_backend(self.group) == "nccl":
+            work.wait()
+        else:
+            work.wait(timedelta(seconds=self.timeout_s))
+
+    def _guard(self, what: str, peers: Sequence[int], action: Any) -> None:
+        try:
+            action()
+        except RuntimeError as error:
+            raise self._lost(what, peers, error) from error
+
+    def _lost(self, what: str, peers: Sequence[int], error: RuntimeError) -> LostRankError:
+        named = f"rank{'s' if len(peers) > 1 else ''} {', '.join(map(str, peers))}"
+        return LostRankError(
+            f"{self.name}: rank {self.rank} of {self.size} waited for {what} with {named}, in "
+            f"vain ({reason(error)}). A rank died, hangs or makes another call: look at its log."
+        )
+
+
+class Send(NamedTuple):
+    """A message on its way to a rank of the group; see ``pack``."""
+
+    peer: int
+    message: Tensor
+    what: str
+
+
+class Receive:
+    """Room for tensors of one dtype from a rank of the group."""
+
+    def __init__(self, peer: int, shapes: Sequence[Shape], like: Tensor, what: str) -> None:
+        self.peer, self.shapes, self.what = peer, shapes, what
+        self.message = like.new_empty(sum(map(math.prod, shapes)))
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """What has arrived."""
+        return _unpack(self.message, self.shapes, [self.message.dtype] * len(self.shapes))
+
+
+class Pending:
+    """Messages that are on their way."""
+
+    def __init__(
+        self, transport: Transport, works: list[Any], peers: list[int], what: str
+    ) -> None:
+        self.transport, self.works, self.peers, self.what = transport, works, peers, what
+
+    def wait(self) -> None:
+        """Until all are through."""
+        for work in self.works:
+            self.transport._guard(
+                self.what, self.peers, lambda work=work: self.transport.wait_for(work)
+            )
+
+
+_control_groups: dict[ProcessGroup, ProcessGroup] = {}
+
+
+def control_group(group: ProcessGroup) -> ProcessGroup:
+    """The same ranks, where numbers of the host can be exchanged without a word to a GPU."""
+    if "gloo" in str(dist.get_backend_config(group)):
+        return group
+    if group not in _control_groups:
+        ranks = dist.get_process_group_ranks(group)
+        made = dist.new_group(ranks, backend="gloo", use_local_synchronization=True)
+        assert isinstance(made, ProcessGroup)
+        _control_groups[group] = made
+    return _control_groups[group]
+
+
+def _packed_numel(
+    shapes: Sequence[Shape], dtypes: Sequence[torch.dtype], dtype: torch.dtype
+) -> int:
+    widths = [x.itemsize // dtype.itemsize for x in dtypes]
+    return sum(w * math.prod(shape) for w, shape in zip(widths, shapes, strict=True))
+
+
+def pack(tensors: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
+    """All elements in a row; those of a wider dtype as several."""
+    rows = [x.detach().reshape(-1).view(dtype) for x in tensors]
+    return rows[0].contiguous() if len(rows) == 1 else torch.cat(rows)
+
+
+def _unpack(
+    message: Tensor, shapes: Sequence[Shape], dtypes: Sequence[torch.dtype]
+) -> list[Tensor]:
+    found: list[Tensor] = []
+    start = 0
+    for shape, dtype in zip(shapes, dtypes, strict=True):
+        stop = start + _packed_numel([shape], [dtype], message.dtype)
+        row = message[start:stop]
+        if dtype != message.dtype:
+            row = row.clone().view(dtype)  # the wider ones may not lie where they can be read
+        found.append(row.view(shape))
+        start = stop
+    return found
+
+
+def _pad(row: Tensor, length: int) -> Tensor:
+    return torch.nn.functional.pad(row, (0, length - len(row))) if len(row) < length else row
+
+
+def _sum(parts: Sequence[Tensor]) -> Tensor:
+    total = parts[0].to(widened(parts[0].dtype))
+    for part in parts[1:]:
+        total = total + part
+    return total

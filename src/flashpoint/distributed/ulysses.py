@@ -1,0 +1,88 @@
+"""Heads in exchange for tokens: each rank gets all tokens of some heads, and gives them back.
+
+    forward: all-to-all of q, k, v, then of o           f (L/P) D (2 Hq + 2 Hk) elements a rank
+    backward: all-to-all of do, then of dq, dk, dv      the same
+
+Between the two stands an ordinary call, which keeps q, k and v of its heads for backward.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from flashpoint.distributed.blocks import RowGradients
+from flashpoint.distributed.call import ShardedCall
+from flashpoint.distributed.gather import attend_rows, differentiate_rows
+from flashpoint.distributed.layout import Shards
+
+
+class Ulysses(torch.autograd.Function):
+    """(call, q, k, v) of this rank -> its o, and its sums or None."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, call: ShardedCall, q: Tensor, k: Tensor, v: Tensor
+    ) -> tuple[Tensor, Tensor | None]:
+        ctx.set_materialize_grads(False)
+        ctx.call = call
+        named = [(q, call.queries), (k, call.keys), (v, call.keys)]
+        q, k, v = _to_heads(call, named, "queries, keys and values")
+        o, sums = attend_rows(call, q, k, v, [(0, call.queries.total)])
+        kept = (o, sums) if call.divides else (None, None)
+        ctx.save_for_backward(q, k, v, *kept)
+        results = [o] if sums is None else [o, _rows_first(call, sums)]
+        o, *rest = _to_tokens(call, [(x, call.queries) for x in results], "outputs")
+        return o, _planes_first(call, rest[0]) if rest else None
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, do: Tensor | None, dsums: Tensor | None) -> Any:
+        call: ShardedCall = ctx.call
+        q, k, v, o, sums = ctx.saved_tensors
+        named = [] if do is None else [(do.to(q.dtype), call.queries)]
+        if dsums is not None:
+            named.append((_rows_first(call, dsums), call.queries))
+        found = _to_heads(call, named, "gradients of outputs")
+        of_sums = _planes_first(call, found.pop()) if dsums is not None else None
+        of_o = found[0] if found else q.new_zeros(*q.shape[:3], v.shape[3])
+        grads = RowGradients(of_o, of_sums, (o, sums))
+        made = differentiate_rows(call, grads, q, k, v, [(0, call.queries.total)])
+        whose = (call.queries, call.keys, call.keys)
+        pairs = list(zip(made, whose, strict=True))
+        return None, *_to_tokens(call, pairs, "gradients of queries, keys and values")
+
+
+def _rows_first(call: ShardedCall, sums: Tensor) -> Tensor:
+    """[B, H, L, planes] from [B, H, L] or [2, B, H, L]."""
+    return sums.movedim(0, -1) if call.terms.logs else sums.unsqueeze(-1)
+
+
+def _planes_first(call: ShardedCall, sums: Tensor) -> Tensor:
+    return sums.movedim(-1, 0).contiguous() if call.terms.logs else sums.squeeze(-1)
+
+
+def _to_heads(call: ShardedCall, named: list[tuple[Tensor, Shards]], what: str) -> list[Tensor]:
+    """This rank's heads of all tokens, from all heads of its tokens."""
+    ranks = range(call.transport.size)
+    chunks = [x.chunk(len(ranks), dim=1) for x, _ in named]
+    parts = [[chunk[rank] for chunk in chunks] for rank in ranks]
+    shapes = [
+        [(*c[0].shape[:2], whose.lengths[rank], c[0].shape[3])
+         for c, (_, whose) in zip(chunks, named, strict=True)]
+        for rank in ranks
+    ]
+    found = call.transport.all_to_all(parts, shapes, what)
+    return [
+        whose.join([of_rank[i] for of_rank in found]) for i, (_, whose) in enumerate(named)
+    ]
+
+
+def _to_tokens(call: ShardedCall, named: list[tuple[Tensor, Shards]], what: str) -> list[Tensor]:
+    """All heads of this rank's tokens, from its heads of all tokens."""
+    ranks = range(call.transport.size)
+    parts = [[whose.take(x, rank) for x, whose in named] for rank in ranks]
+    shapes = [[tuple(x.shape) for x in parts[call.rank]]] * len(ranks)
+    found = call.transport.all_to_all(parts, shapes, what)
+    return [torch.cat([of_rank[i] for of_rank in found], dim=1) for i in range(len(named))]

@@ -1,0 +1,27 @@
+"""Who sees whom where a rank has some of the queries and keys."""
+
+from typing import Any
+
+from torch import Tensor
+
+from flashpoint.distributed.call import ShardedCall
+from flashpoint.distributed.division import count_seen
+from flashpoint.layers.visibility import Visibility
+
+
+class ShardVisibility(Visibility):
+    """That of this rank's queries; keys and their numbers are those of the whole sequence."""
+
+    seen: Tensor
+
+    @classmethod
+    def of_call(cls, call: ShardedCall, q: Tensor) -> "ShardVisibility":
+        """That of a call over all ranks."""
+        causal = call.terms.right == 0
+        made = cls(q.shape[2], call.keys.total, q.device, None, causal, call.key_lengths)
+        made.seen = count_seen(call, call.queries.ranges[call.rank], q.device)
+        return made
+
+    def counts(self, rows: slice | None = None) -> Any:
+        """How many keys of the whole sequence a query of these rows sees: [#B, 1, rows, 1]."""
+        return self.seen[:, :, rows or slice(None)]
