@@ -11,6 +11,7 @@ from flashpoint.ops.api import attention
 
 ACTIVATIONS = ("relu", "relu2", "relu3", "relu4", "relu6", "gelu", "silu", "softplus", "sigmoid", "exp", "identity")
 NONNEGATIVE = ("relu", "relu2", "relu4", "relu6", "softplus", "sigmoid", "exp")
+SMOOTH = ("softplus", "sigmoid", "exp")
 DTYPES = {"float64": 0.6, "float32": 0.25, "bfloat16": 0.15}
 
 
@@ -83,6 +84,8 @@ def _draw_division(rng):
         options |= {"normalize": "sum", "floor": rng.choice([1e-3, 0.5])}
         options["activation"] = rng.choice(NONNEGATIVE)
         options["return_sums"] = rng.choice([False, True, "logs"])
+        if options["return_sums"] == "logs":  # log w is steep where weights end at 0
+            options["activation"] = rng.choice(SMOOTH)
     else:
         options |= {"alpha": rng.choice([1.0, 0.5, 0.0, 1.7])}
         options["activation"] = rng.choice(ACTIVATIONS)
@@ -132,6 +135,24 @@ def run_whole(case, dtype, impl="reference"):
     leaves = {name: whole[name].to(dtype).requires_grad_() for name in "qkv"}
     found = attention(**leaves, **case.options, impl=impl)
     return differentiate(found, leaves, whole["do"], whole["dsums"], case.options.get("return_sums"))
+
+
+def run_parts(case, exact):
+    """What a division by sums takes off the gradients, of which little may be left.
+
+    As ``selfcheck.evaluate`` has it: the gradient of a weight is f_i (do_i . v_j - do_i . o_i).
+    """
+    if case.options.get("normalize") != "sum":
+        return {}
+    whole = case.inputs()
+    options = case.options | {"return_sums": True}
+    ones = torch.ones_like(whole["v"])
+    shares, sums = attention(whole["q"], whole["k"], ones, **options, impl="reference")
+    given = (whole["do"] * exact["o"]).sum(-1) * shares[..., 0] / sums.masked_fill(sums == 0, 1)
+    leaves = {name: whole[name].requires_grad_() for name in "qkv"}
+    found = attention(**leaves, **options, impl="reference")
+    parts = differentiate(found, leaves, torch.zeros_like(whole["do"]), given, True)
+    return {name: x for name, x in parts.items() if name in ("dq", "dk")}
 
 
 def join(case, results):

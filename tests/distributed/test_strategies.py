@@ -1,37 +1,71 @@
 """Every strategy equals one process: forward, gradients, and the elements that are sent."""
 
+from dataclasses import replace
+
 import pytest
 import torch
-from distributed.cases import draw_case, join, run_cases, run_whole, serves
-from numerics import assert_judged
+from distributed.cases import draw_case, join, run_cases, run_parts, run_whole, serves
 
 from flashpoint.distributed.strategy import STRATEGIES
-from flashpoint.lab.selfcheck.judge import Sums
+from flashpoint.lab.selfcheck.judge import Sample, Sums, share_of
 
 pytestmark = pytest.mark.distributed
 
+NUM_CASES = 60
+SMALLEST = 1e-25  # of w log w nothing is known beside weights that are 0
+FINER = torch.finfo(torch.float64).eps / torch.finfo(torch.float32).eps
+DRAWS = 16
 
-def compare(case, results):
-    got = join(case, results)
+
+def sample_of(case, results):
+    """All ranks' results together, beside the reference's; in fp64 its error is fp32's, scaled."""
     exact = run_whole(case, torch.float64)
-    plain = exact if case.dtype == torch.float64 else run_whole(case, case.dtype)
+    if case.dtype == torch.float64:
+        rounded = run_whole(case, torch.float32)
+        plain = {name: x + FINER * (rounded[name].double() - x) for name, x in exact.items()}
+    else:
+        plain = run_whole(case, case.dtype)
+    got = join(case, results)
+    assert all(x.dtype == plain[name].dtype for name, x in got.items())
+    return Sample(got, exact, plain, run_parts(case, exact))
+
+
+def judge(case, samples):
+    """What is over the project's budget, or None."""
     longest = 2 * max(sum(case.queries), sum(case.keys), 64)
-    if case.options["return_sums"] == "logs":  # log w of weights near 0: a tenth of its digits
-        longest *= 100
-    sums = Sums(case.sizes[1] / case.sizes[2], longest, {"sums": longest})
-    assert_judged(got, exact, plain, sums)
+    sums = Sums(case.sizes[1] / case.sizes[2], longest, {"sums": longest}, case.dtype)
+    shares = [share_of(name, samples, sums) for name in samples[0].got]
+    over = [share for share in shares if share.ratio > 1 and share.error > SMALLEST]
+    return str(over[0]) if over else None
+
+
+def misses(workers, cases, size):
+    """(strategy, case, what is over) of those that are; a miss is asked again of more draws."""
+    found = workers.run(run_cases, cases, size)
+    again = []
+    for i, (case, name) in enumerate(cases):
+        sample = sample_of(case, [of_rank[i][0] for of_rank in found[:size]])
+        if judge(case, [sample]):
+            again.append((case, name))
+    missed = []
+    for case, name in again:
+        drawn = [replace(case, seed=case.seed + 10_000 * i) for i in range(DRAWS)]
+        found = workers.run(run_cases, [(x, name) for x in drawn], size)
+        parts = [[of_rank[i][0] for of_rank in found[:size]] for i in range(DRAWS)]
+        samples = list(map(sample_of, drawn, parts))
+        over = judge(case, samples)
+        alone = [
+            x._replace(plain=run_whole(y, case.dtype, "cpu"))
+            for x, y in zip(samples, drawn, strict=True)
+        ]
+        if over and judge(case, alone):  # the operator alone may be over, where little is left
+            missed.append((name, case, over))
+    return missed
 
 
 @pytest.mark.parametrize("size", [2, 4])
-@pytest.mark.parametrize("part", range(3))
-def test_strategies_equal_one_process(workers, size, part):
-    drawn = [draw_case(1000 * size + 100 * part + i, size) for i in range(25)]
+def test_strategies_equal_one_process(workers, size):
+    drawn = [draw_case(1000 * size + i, size) for i in range(NUM_CASES)]
     cases = [(case, name) for case in drawn for name in STRATEGIES if serves(case, name, size)]
-    found = workers.run(run_cases, cases, size)
-    failed = []
-    for i, (case, name) in enumerate(cases):
-        try:
-            compare(case, [of_rank[i][0] for of_rank in found[:size]])
-        except AssertionError as error:
-            failed.append(f"{name} {case}: {str(error).splitlines()[0]}")
-    assert not failed, f"{len(failed)} of {len(cases)}:\n" + "\n".join(failed[:10])
+    missed = misses(workers, cases, size)
+    assert not missed, f"{len(missed)} of {len(cases)}:\n" + "\n".join(map(str, missed[:10]))

@@ -220,8 +220,14 @@ def _packed_numel(
 
 def pack(tensors: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
     """All elements in a row; those of a wider dtype as several."""
-    rows = [x.detach().reshape(-1).view(dtype) for x in tensors]
+    rows = [x.detach().reshape(-1) for x in tensors]
+    rows = [x if x.dtype == dtype else _dense(x).view(dtype) for x in rows]
     return rows[0].contiguous() if len(rows) == 1 else torch.cat(rows)
+
+
+def _dense(x: Tensor) -> Tensor:
+    """A copy without gaps, which one element may have by its stride."""
+    return torch.empty(x.shape, dtype=x.dtype, device=x.device).copy_(x)
 
 
 def _unpack(
@@ -233,7 +239,7 @@ def _unpack(
         stop = start + _packed_numel([shape], [dtype], message.dtype)
         row = message[start:stop]
         if dtype != message.dtype:
-            row = row.clone().view(dtype)  # the wider ones may not lie where they can be read
+            row = _dense(row).view(dtype)  # the wider ones may not lie where they can be read
         found.append(row.view(shape))
         start = stop
     return found
