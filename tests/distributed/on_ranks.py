@@ -1,0 +1,211 @@
+"""What tests let every rank do: functions that processes import by name."""
+
+import os
+import time
+from functools import partial
+
+import torch
+import torch.distributed as dist
+from distributed.cases import group_of_size
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+
+import flashpoint
+from flashpoint import layers
+from flashpoint.convert.substitute import Substitute
+from flashpoint.distributed import sequence_parallel, shard, unshard
+
+STRATEGIES = ("gather", "ring", "reduce", "ulysses")
+
+
+def message_of(function, *given, **options):
+    """The error of a call that must fail, with its type."""
+    try:
+        function(*given, **options)
+    except flashpoint.FlashpointError as error:
+        return f"{type(error).__name__}: {error}"
+    return "no error"
+
+
+def call_with(by_rank, make=None, shape=(1, 2, 4, 8)):
+    """The error that ranks get who pass different things; ``by_rank``: (dtype, shape, options)."""
+    group = group_of_size(2)
+    given = by_rank.get(dist.get_rank(group), {})
+    x = torch.ones(given.get("shape", shape), dtype=given.get("dtype", torch.float32))
+    attend = sequence_parallel(group, **(make or {}), **given.get("make", {}))
+    x.requires_grad_(given.get("requires_grad", False))
+    return message_of(attend, x, x, x, **given.get("options", {}))
+
+
+def changing_lengths(check):
+    """Lengths that change on one rank alone, call after call: errors of results."""
+    group = group_of_size(2)
+    attend = sequence_parallel(group, "ring", check=check)
+    errors = []
+    for lengths in [(3, 3), (3, 2), (3, 3), (4, 2)]:
+        generator = torch.Generator().manual_seed(sum(lengths))
+        q = torch.randn(1, 1, sum(lengths), 4, generator=generator)
+        mine = q.split(lengths, 2)[dist.get_rank(group)]
+        exact = flashpoint.attention(q, q, q, causal=True)
+        part = exact.split(lengths, 2)[dist.get_rank(group)]
+        errors.append((attend(mine, mine, mine, causal=True) - part).abs().max().item())
+    return errors
+
+
+def die_or_hang(how, strategy, timeout_s):
+    """What rank 0 says, and after how long, when the last rank dies or hangs in backward."""
+    attend = sequence_parallel(None, strategy, timeout_s=timeout_s)
+    q = torch.randn(1, 2, 8, 4, requires_grad=True)
+    o = attend(q, q, q)
+    if dist.get_rank() == dist.get_world_size() - 1:
+        if how == "dies":
+            os._exit(1)
+        time.sleep(4 * timeout_s)
+        os._exit(1)
+    start = time.perf_counter()
+    said = message_of(o.sum().backward)
+    return said, time.perf_counter() - start
+
+
+def layer_results(strategy, layout, spec, causal):
+    """Output and gradients of a layer on shards, and by one process."""
+    group = group_of_size(4)
+    torch.manual_seed(0)
+    attend = sequence_parallel(group, strategy, layout=layout)
+    options = {"num_kv_heads": 4, "qk_norm": "rms", "gate": "sigmoid"}
+    whole = layers.Attention(32, 8, spec, **options, dtype=torch.float64)
+    cut = layers.Attention(32, 8, spec, **options, dtype=torch.float64, attend=attend)
+    cut.load_state_dict(whole.state_dict())
+    x = torch.randn(2, 19, 32, dtype=torch.float64)
+    do = torch.randn(2, 19, 32, dtype=torch.float64)
+    whole(x, causal=causal).backward(do)
+    mine = partial(shard, mesh=group, layout=layout)
+    o = cut(mine(x), causal=causal)
+    o.backward(mine(do))
+    errors = [(unshard(o, group, layout=layout) - whole(x, causal=causal)).abs().max().item()]
+    for a, b in zip(cut.parameters(), whole.parameters(), strict=True):
+        dist.all_reduce(a.grad, group=group)  # each rank has what its own queries gave
+        errors.append((a.grad - b.grad).abs().max().item())
+    return max(errors)
+
+
+def take_heads(layer, rank, size):
+    """Leave a layer some of its heads: rows of qkv, columns of proj; its output is a part."""
+    heads, D = layer.num_heads // size, layer.head_dim
+    of_heads = slice(rank * heads * D, (rank + 1) * heads * D)
+    for name in ("weight", "bias"):
+        rows = getattr(layer.qkv, name).detach().unflatten(0, (3, -1))[:, of_heads]
+        setattr(layer.qkv, name, nn.Parameter(rows.flatten(0, 1).clone()))
+    layer.proj.weight = nn.Parameter(layer.proj.weight.detach()[:, of_heads].clone())
+    if rank:
+        layer.proj.bias = None
+    layer.num_heads = layer.num_kv_heads = heads
+    return of_heads
+
+
+def tensor_and_sequence(strategy):
+    """A layer with heads on two ranks and tokens on two: its error against one process."""
+    mesh = init_device_mesh("cpu", (1, 2, 2), mesh_dim_names=("data", "sequence", "tensor"))
+    sequence, tensor = mesh["sequence"], mesh["tensor"]
+    torch.manual_seed(0)
+    whole = layers.Attention(32, 4, "relu2", dtype=torch.float64)
+    attend = sequence_parallel(sequence, strategy)
+    cut = layers.Attention(32, 4, "relu2", dtype=torch.float64, attend=attend)
+    cut.load_state_dict(whole.state_dict())
+    of_heads = take_heads(cut, tensor.get_local_rank(), tensor.size())
+    x = torch.randn(2, 12, 32, dtype=torch.float64)
+    do = torch.randn(2, 12, 32, dtype=torch.float64)
+    o = cut(shard(x, sequence), causal=True)
+    o.backward(shard(do, sequence))
+    total = o.detach().clone()
+    dist.all_reduce(total, group=tensor.get_group())  # the projection's own reduction
+    expected = whole(x, causal=True)
+    expected.backward(do)
+    dist.all_reduce(cut.qkv.weight.grad, group=sequence.get_group())
+    exact = whole.qkv.weight.grad.unflatten(0, (3, -1))[:, of_heads].flatten(0, 1)
+    errors = (unshard(total, sequence) - expected, cut.qkv.weight.grad - exact)
+    return max(x.abs().max().item() for x in errors)
+
+
+def deferred_reduction():
+    """Partial outputs of key shards go through proj unadded; one reduction adds both: its error.
+
+    Sums over keys and over heads commute with a linear map, so one all-reduce serves both.
+    """
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("sequence", "tensor"))
+    rank, half = mesh["sequence"].get_local_rank(), mesh["tensor"].get_local_rank()
+    torch.manual_seed(0)
+    q, k, v = torch.randn(3, 1, 4, 6, 8, dtype=torch.float64)
+    proj = torch.randn(32, 32, dtype=torch.float64)
+    heads, keys = slice(2 * half, 2 * half + 2), slice(3 * rank, 3 * rank + 3)
+    o = flashpoint.attention(q[:, heads], k[:, heads, keys], v[:, heads, keys], length=6)
+    part = o.transpose(1, 2).flatten(2) @ proj[16 * half : 16 * half + 16]
+    dist.all_reduce(part)
+    whole = flashpoint.attention(q, k, v).transpose(1, 2).flatten(2) @ proj
+    return (part - whole).abs().max().item()
+
+
+def converted(spec, causal, cross):
+    """A converted model's call of SDPA under the context manager: its error."""
+    group = group_of_size(2)
+    torch.manual_seed(0)
+    substitute = Substitute(spec, num_heads=2).double()
+    q = torch.randn(1, 2, 9, 4, dtype=torch.float64)
+    k = torch.randn(1, 2, 5, 4, dtype=torch.float64) if cross else q
+    with torch.no_grad():
+        for parameter in substitute.parameters():
+            parameter.fill_(0.7)
+        exact = substitute(q, k, k, is_causal=causal)
+        mine = partial(shard, mesh=group, dim=2)
+        with sequence_parallel(group, "ring") as attend:
+            o = substitute(mine(q), mine(k), mine(k), is_causal=causal)
+            refusal = message_of(
+                Substitute("softmax", num_heads=2), mine(q), mine(k), mine(k)
+            )
+        assert attend.transport.sent > 0
+        after = flashpoint.scaled_dot_product_attention(q, k, k)
+        assert torch.equal(after, flashpoint.attention(q, k, k))
+        return (unshard(o, group, dim=2) - exact).abs().max().item(), refusal
+
+
+def explained():
+    """What auto says before a call, and what it chose."""
+    attend = sequence_parallel(group_of_size(4))
+    q, k = torch.randn(1, 4, 1, 8), torch.randn(1, 4, 50, 8)
+    before = attend.explain(q, k, k)
+    sent = attend.transport.sent
+    attend(q, k, k)
+    return before.strategy, str(before), sent, attend.chosen.strategy
+
+
+def refusals():
+    """One line each of what is not served."""
+    group = group_of_size(2)
+    attend = sequence_parallel(group, "ulysses")
+    q = torch.randn(1, 1, 4, 8)
+    layer = layers.Attention(16, 2, "softmax", attend=attend)
+    cached = layers.Attention(16, 2, "relu", attend=attend)
+    x = torch.randn(1, 4, 16)
+    return [
+        message_of(attend, q, q, q),
+        message_of(attend, q, q, q, mask=torch.ones(4, 4, dtype=torch.bool)),
+        message_of(attend, q, q, q, bias=torch.ones(4, 4)),
+        message_of(attend, q, q, q, key_lengths=torch.tensor([9])),
+        message_of(layer, x),
+        message_of(cached, x, cache=layers.KeyValueCache()),
+        message_of(sequence_parallel, group, "rings"),
+        message_of(sequence_parallel, "world"),
+        message_of(sequence_parallel, init_device_mesh("cpu", (2, 2), mesh_dim_names=("a", "b"))),
+    ]
+
+
+def second_derivative():
+    """What a gradient of a gradient says."""
+    attend = sequence_parallel(group_of_size(2), "ring")
+    q = torch.randn(1, 1, 4, 8, requires_grad=True)
+    (dq,) = torch.autograd.grad(attend(q, q, q).sum(), q, create_graph=True)
+    try:
+        dq.sum().backward()
+    except RuntimeError as error:
+        return str(error)
+    return "no error"

@@ -1,0 +1,114 @@
+"""Layers, meshes, converted models and errors, over processes."""
+
+import pytest
+import torch
+from distributed import on_ranks
+from distributed.workers import Workers
+
+pytestmark = pytest.mark.distributed
+LEARNED = {"activation": "relu", "alpha": "learned", "gain": "learned_per_head"}
+
+
+@pytest.mark.parametrize(
+    ("strategy", "layout", "spec"),
+    [
+        ("ring", "zigzag", "relu"),
+        ("gather", "zigzag", "relu4/sum"),
+        ("reduce", "contiguous", LEARNED),
+        ("ulysses", "contiguous", {"activation": "sigmoid", "length": "keys", "bias": "-log_length"}),
+    ],
+)
+@pytest.mark.parametrize("causal", [False, True])
+def test_layer_takes_it_for_attention(workers, strategy, layout, spec, causal):
+    assert max(workers.run(on_ranks.layer_results, strategy, layout, spec, causal)) < 1e-13
+
+
+@pytest.mark.parametrize("strategy", ["ring", "ulysses"])
+def test_layer_with_heads_and_tokens_on_a_mesh_is_one_process(workers, strategy):
+    assert max(workers.run(on_ranks.tensor_and_sequence, strategy)) < 1e-13
+
+
+def test_one_reduction_serves_key_shards_and_heads(workers):
+    assert max(workers.run(on_ranks.deferred_reduction)) < 1e-13
+
+
+@pytest.mark.parametrize("cross", [False, True])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("spec", ["relu", LEARNED])
+def test_converted_model_attends_over_shards(workers, spec, causal, cross):
+    found = workers.run(on_ranks.converted, spec, causal, cross)
+    assert max(error for error, _ in found) < 1e-13
+    assert all("UnsupportedError: softmax is not served over shards" in said for _, said in found)
+
+
+def test_auto_says_what_it_chose_and_sends_nothing_to_say_it(workers):
+    for before, text, sent, chosen in workers.run(on_ranks.explained):
+        assert before == chosen == "reduce"
+        assert "* reduce   sends 48 forward, 72 backward" in text
+        assert sent == 0
+
+
+@pytest.mark.parametrize(
+    ("by_rank", "said"),
+    [
+        ({1: {"dtype": torch.float64}}, "rank 1 has dtype float64, rank 0 has float32."),
+        ({1: {"shape": (1, 2, 4, 16)}}, "rank 1 has head_dim 16, rank 0 has 8."),
+        ({0: {"options": {"causal": True}}}, "rank 1 has right None, rank 0 has 0."),
+        ({1: {"options": {"alpha": 0.5}}}, "rank 1 has alpha 0.5, rank 0 has 1.0."),
+        ({1: {"requires_grad": True}}, "rank 1 has gradients q, k, v, rank 0 has none."),
+        ({1: {"make": {"strategy": "ring"}}}, "rank 1 has strategy ring, rank 0 has auto."),
+        ({1: {"options": {"alpha": "one"}}}, "rank 1: alpha must be a finite number"),
+        ({1: {"shape": (4, 8)}}, "rank 1: q has 2 dimensions"),
+    ],
+)
+def test_ranks_that_differ_all_hear_who_and_what(workers, by_rank, said):
+    found = workers.run(on_ranks.call_with, by_rank)
+    assert all(f"InputError: {said}" in message for message in found)
+    assert len(set(found)) == 1
+
+
+def test_shards_may_change_on_one_rank_alone(workers):
+    assert all(max(errors) < 1e-6 for errors in workers.run(on_ranks.changing_lengths, "always"))
+
+
+def test_calls_like_earlier_ones_may_go_unchecked(workers):
+    found = workers.run(on_ranks.call_with, {}, {"check": "first"})
+    assert set(found) == {"no error"}
+
+
+def test_what_is_not_served_is_refused_in_one_line(workers):
+    expected = [
+        "UnsupportedError: strategy='ulysses': 1 query heads and 1 key heads do not divide",
+        "UnsupportedError: rank 0: a tensor as mask is not served over shards",
+        "UnsupportedError: rank 0: a tensor as bias is not served over shards",
+        "InputError: key_lengths[0] is 9; it must lie between 0 and the 8 keys.",
+        "UnsupportedError: softmax is not served over shards of a sequence.",
+        "InputError: a cache holds whole sequences",
+        "InputError: strategy='rings' is unknown. Did you mean 'ring'?",
+        "InputError: expected a process group or a DeviceMesh of one dimension. Got 'world'.",
+        "InputError: the mesh has 2 dimensions, a, b; a sequence lies on one.",
+    ]
+    for messages in workers.run(on_ranks.refusals):
+        for message, begins in zip(messages, expected, strict=True):
+            assert message.startswith(begins), message
+            assert "\n" not in message
+
+
+def test_second_derivatives_are_refused(workers):
+    assert all("once_differentiable" in said for said in workers.run(on_ranks.second_derivative))
+
+
+@pytest.mark.parametrize(("how", "strategy"), [("dies", "ring"), ("hangs", "gather")])
+def test_lost_rank_ends_the_others_in_one_line(how, strategy):
+    workers = Workers(2)
+    try:
+        (ok, answer), (is_there, _) = workers.try_run(on_ranks.die_or_hang, how, strategy, 2.0)
+    finally:
+        workers.stop()
+    assert ok, answer
+    assert not is_there
+    message, seconds = answer
+    assert "\n" not in message
+    assert "LostRankError: sequence_parallel: rank 0 of 2 waited for keys and values" in message
+    assert "with rank 1, in vain" in message
+    assert seconds < 10

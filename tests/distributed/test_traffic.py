@@ -1,0 +1,56 @@
+"""What ranks send is what the formulas say, and nothing that nobody looks at."""
+
+import pytest
+import torch
+from distributed.cases import Case, run_cases
+
+pytestmark = pytest.mark.distributed
+B, HQ, HK, D, P = 2, 8, 4, 16, 4
+L, LQ = 64, 32
+F = (P - 1) / P
+FORMULAS = {
+    "gather": (2 * F * L * HK * D, 4 * F * L * HK * D),
+    "ring": (2 * F * L * HK * D, 4 * F * L * HK * D),
+    "reduce": (2 * F * LQ * HQ * D, 3 * F * LQ * HQ * D),
+    "ulysses": (
+        F / P * D * (2 * LQ * HQ + 2 * L * HK),
+        F / P * D * (2 * LQ * HQ + 2 * L * HK),
+    ),
+}
+
+
+def case_of(dtype=torch.float32, queries=LQ, **options):
+    lengths = ((queries // P,) * P, (L // P,) * P)
+    return Case(0, (B, HQ, HK, D, D), *lengths, "contiguous", dtype, options)
+
+
+def sent_by(workers, strategy, **given):
+    """By rank, elements sent forward and backward."""
+    found = workers.run(run_cases, [(case_of(**given), strategy)], P)
+    return [sent for ((_, sent),) in found]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("strategy", FORMULAS)
+def test_elements_sent_follow_the_formulas(workers, strategy, dtype):
+    expected = tuple(B * x for x in FORMULAS[strategy])
+    assert sent_by(workers, strategy, dtype=dtype) == [expected] * P
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_sums_travel_with_numerators(workers, dtype):
+    options = {"normalize": "sum", "dtype": dtype}
+    forward, backward = FORMULAS["reduce"]
+    rows = F * LQ * HQ * (2 if dtype == torch.bfloat16 else 1)  # in fp32: two elements of bf16
+    expected = (B * (forward + rows), B * (backward + rows))
+    assert sent_by(workers, "reduce", **options) == [expected] * P
+    assert sent_by(workers, "ring", **options) == [tuple(B * x for x in FORMULAS["ring"])] * P
+
+
+def test_ring_sends_no_block_that_nobody_sees(workers):
+    block = 2 * B * HK * D * L // P
+    near = sent_by(workers, "ring", queries=L, causal=True, window=(3, 0))
+    assert [forward for forward, _ in near] == [block, block, block, 0]
+    assert [backward for _, backward in near] == [block, 2 * block, 2 * block, block]
+    causal = sent_by(workers, "ring", queries=L, causal=True)
+    assert [forward for forward, _ in causal] == [block, 2 * block, 3 * block, 0]
