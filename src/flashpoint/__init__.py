@@ -70,7 +70,7 @@ else:  # torch loads when one of these is first used, so the command line answer
         """Import a public name from its home on first use."""
         from importlib import import_module
 
-        if name in ("layers", "models", "distributed"):  # so that flashpoint.layers.Attention is found
+        if name in ("layers", "models", "distributed"):  # as in flashpoint.layers.Attention
             return import_module(f"flashpoint.{name}")
         if name not in _HOMES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

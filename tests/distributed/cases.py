@@ -9,7 +9,19 @@ from flashpoint.distributed import sequence_parallel
 from flashpoint.distributed.layout import Shards
 from flashpoint.ops.api import attention
 
-ACTIVATIONS = ("relu", "relu2", "relu3", "relu4", "relu6", "gelu", "silu", "softplus", "sigmoid", "exp", "identity")
+ACTIVATIONS = (
+    "relu",
+    "relu2",
+    "relu3",
+    "relu4",
+    "relu6",
+    "gelu",
+    "silu",
+    "softplus",
+    "sigmoid",
+    "exp",
+    "identity",
+)
 NONNEGATIVE = ("relu", "relu2", "relu4", "relu6", "softplus", "sigmoid", "exp")
 SMOOTH = ("softplus", "sigmoid", "exp")
 DTYPES = {"float64": 0.5, "float32": 0.2, "bfloat16": 0.2, "float16": 0.1}
@@ -58,7 +70,13 @@ def draw_case(seed, num_ranks):
     rng = random.Random(seed)
     layout = rng.choice(["contiguous", "contiguous", "zigzag"])
     heads = rng.choice([1, 2, num_ranks])
-    sizes = (rng.choice([1, 2]), heads * rng.choice([1, 2]), heads, rng.choice([4, 8]), rng.choice([4, 6]))
+    sizes = (
+        rng.choice([1, 2]),
+        heads * rng.choice([1, 2]),
+        heads,
+        rng.choice([4, 8]),
+        rng.choice([4, 6]),
+    )
     keys = _draw_lengths(rng, num_ranks, layout)
     queries = keys if rng.random() < 0.5 else _draw_lengths(rng, num_ranks, layout)
     names = list(DTYPES)
@@ -97,7 +115,8 @@ def _draw_lengths(rng, num_ranks, layout):
     if layout == "zigzag" or rng.random() < 0.5:
         total = rng.choice([1, 5, 16, 24, 37])
         return tuple(Shards.split(total, num_ranks, layout).lengths)
-    return tuple(rng.choice([0, 1, 3, 7, 11]) for _ in range(num_ranks - 1)) + (rng.choice([1, 8]),)
+    drawn = [rng.choice([0, 1, 3, 7, 11]) for _ in range(num_ranks - 1)]
+    return (*drawn, rng.choice([1, 8]))
 
 
 def run_sharded(case, strategy, group, **made):
@@ -125,7 +144,9 @@ def differentiate(found, leaves, do, dsums, return_sums):
     if sums:
         z = torch.stack(sums) if return_sums == "logs" else sums[0]
         pairs.append((z, dsums.to(z.dtype)))
-    grads = torch.autograd.grad([y for y, _ in pairs], list(leaves.values()), [dy for _, dy in pairs])
+    grads = torch.autograd.grad(
+        [y for y, _ in pairs], list(leaves.values()), [dy for _, dy in pairs]
+    )
     named = {f"d{name}": grad for name, grad in zip(leaves, grads, strict=True)}
     return {"o": o.detach(), **({"sums": pairs[1][0].detach()} if sums else {}), **named}
 
@@ -135,7 +156,9 @@ def run_whole(case, dtype, impl="reference"):
     whole = case.inputs()
     leaves = {name: whole[name].to(dtype).requires_grad_() for name in "qkv"}
     found = attention(**leaves, **(case.options | {"impl": impl}))
-    return differentiate(found, leaves, whole["do"], whole["dsums"], case.options.get("return_sums"))
+    return differentiate(
+        found, leaves, whole["do"], whole["dsums"], case.options.get("return_sums")
+    )
 
 
 def run_parts(case, exact):

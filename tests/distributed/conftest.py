@@ -1,10 +1,16 @@
 import pytest
-from distributed.workers import Workers
+from distributed.workers import Worlds
 
 
 @pytest.fixture(scope="session")
-def workers():
-    """Four processes for all tests; groups of two are halves of them."""
-    found = Workers(4)
-    yield found
+def worlds():
+    """All processes: four for most tests, and two pairs of which one rank is lost."""
+    found = Worlds(4, 2, 2)
+    yield found.worlds
     found.stop()
+
+
+@pytest.fixture(scope="session")
+def workers(worlds):
+    """Four processes; groups of two are halves of them."""
+    return worlds[0]

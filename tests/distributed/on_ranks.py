@@ -159,13 +159,11 @@ def converted(spec, causal, cross):
         mine = partial(shard, mesh=group, dim=2)
         with sequence_parallel(group, "ring") as attend:
             o = substitute(mine(q), mine(k), mine(k), is_causal=causal)
-            refusal = message_of(
-                Substitute("softmax", num_heads=2), mine(q), mine(k), mine(k)
-            )
-        assert attend.transport.sent > 0
+            refusal = message_of(Substitute("softmax", num_heads=2), mine(q), mine(k), mine(k))
         after = flashpoint.scaled_dot_product_attention(q, k, k)
         assert torch.equal(after, flashpoint.attention(q, k, k))
-        return (unshard(o, group, dim=2) - exact).abs().max().item(), refusal
+        error = (unshard(o, group, dim=2) - exact).abs().max().item()
+        return error, refusal, attend.transport.sent
 
 
 def explained():
@@ -203,9 +201,4 @@ def second_derivative():
     """What a gradient of a gradient says."""
     attend = sequence_parallel(group_of_size(2), "ring")
     q = torch.randn(1, 1, 4, 8, requires_grad=True)
-    (dq,) = torch.autograd.grad(attend(q, q, q).sum(), q, create_graph=True)
-    try:
-        dq.sum().backward()
-    except RuntimeError as error:
-        return str(error)
-    return "no error"
+    return message_of(torch.autograd.grad, attend(q, q, q).sum(), q, create_graph=True)

@@ -3,7 +3,6 @@
 import pytest
 import torch
 from distributed import on_ranks
-from distributed.workers import Workers
 
 pytestmark = pytest.mark.distributed
 LEARNED = {"activation": "relu", "alpha": "learned", "gain": "learned_per_head"}
@@ -15,7 +14,11 @@ LEARNED = {"activation": "relu", "alpha": "learned", "gain": "learned_per_head"}
         ("ring", "zigzag", "relu"),
         ("gather", "zigzag", "relu4/sum"),
         ("reduce", "contiguous", LEARNED),
-        ("ulysses", "contiguous", {"activation": "sigmoid", "length": "keys", "bias": "-log_length"}),
+        (
+            "ulysses",
+            "contiguous",
+            {"activation": "sigmoid", "length": "keys", "bias": "-log_length"},
+        ),
     ],
 )
 @pytest.mark.parametrize("causal", [False, True])
@@ -37,14 +40,15 @@ def test_one_reduction_serves_key_shards_and_heads(workers):
 @pytest.mark.parametrize("spec", ["relu", LEARNED])
 def test_converted_model_attends_over_shards(workers, spec, causal, cross):
     found = workers.run(on_ranks.converted, spec, causal, cross)
-    assert max(error for error, _ in found) < 1e-13
-    assert all("UnsupportedError: softmax is not served over shards" in said for _, said in found)
+    assert max(error for error, *_ in found) < 1e-13
+    assert max(sent for *_, sent in found) > 0
+    assert all("UnsupportedError: softmax is not served over" in said for _, said, _ in found)
 
 
 def test_auto_says_what_it_chose_and_sends_nothing_to_say_it(workers):
     for before, text, sent, chosen in workers.run(on_ranks.explained):
         assert before == chosen == "reduce"
-        assert "* reduce   sends 48 forward, 72 backward" in text
+        assert "* reduce   sends 192 forward, 288 backward" in text
         assert sent == 0
 
 
@@ -57,7 +61,7 @@ def test_auto_says_what_it_chose_and_sends_nothing_to_say_it(workers):
         ({1: {"options": {"alpha": 0.5}}}, "rank 1 has alpha 0.5, rank 0 has 1.0."),
         ({1: {"requires_grad": True}}, "rank 1 has gradients q, k, v, rank 0 has none."),
         ({1: {"make": {"strategy": "ring"}}}, "rank 1 has strategy ring, rank 0 has auto."),
-        ({1: {"options": {"alpha": "one"}}}, "rank 1: alpha must be a finite number"),
+        ({1: {"options": {"alpha": "one"}}}, "rank 1: alpha must be a number. Got 'one'."),
         ({1: {"shape": (4, 8)}}, "rank 1: q has 2 dimensions"),
     ],
 )
@@ -95,20 +99,20 @@ def test_what_is_not_served_is_refused_in_one_line(workers):
 
 
 def test_second_derivatives_are_refused(workers):
-    assert all("once_differentiable" in said for said in workers.run(on_ranks.second_derivative))
+    assert all(
+        "has no second derivatives" in said for said in workers.run(on_ranks.second_derivative)
+    )
 
 
-@pytest.mark.parametrize(("how", "strategy"), [("dies", "ring"), ("hangs", "gather")])
-def test_lost_rank_ends_the_others_in_one_line(how, strategy):
-    workers = Workers(2)
-    try:
-        (ok, answer), (is_there, _) = workers.try_run(on_ranks.die_or_hang, how, strategy, 2.0)
-    finally:
-        workers.stop()
+@pytest.mark.parametrize(
+    ("world", "how", "strategy"), [(1, "dies", "ring"), (2, "hangs", "gather")]
+)
+def test_lost_rank_ends_the_others_in_one_line(worlds, world, how, strategy):
+    (ok, answer), (is_there, _) = worlds[world].try_run(on_ranks.die_or_hang, how, strategy, 1.0)
     assert ok, answer
     assert not is_there
     message, seconds = answer
     assert "\n" not in message
     assert "LostRankError: sequence_parallel: rank 0 of 2 waited for keys and values" in message
     assert "with rank 1, in vain" in message
-    assert seconds < 10
+    assert seconds < 3

@@ -1,4 +1,7 @@
-"""Processes that are started once and run many functions, each with its rank of a gloo group."""
+"""Processes that are started once and run many functions, each with its rank of a gloo group.
+
+One process imports torch and forks all others, so that a start costs one import.
+"""
 
 import os
 import pickle
@@ -10,31 +13,17 @@ from datetime import timedelta
 from pathlib import Path
 
 TESTS = Path(__file__).parents[1]
-TIMEOUT_S = 60
+TIMEOUT_S = 30
 
 
 class Workers:
-    """``size`` processes; ``run`` gives what a function returns on each of them.
+    """The processes of one group; ``run`` gives what a function returns on each of them.
 
     Functions are sent by name: they stand in modules that a process can import.
     """
 
-    def __init__(self, size, timeout_s=TIMEOUT_S):
-        self.folder = tempfile.TemporaryDirectory()
-        path = os.pathsep.join([str(TESTS), str(TESTS.parent / "src"), os.environ.get("PYTHONPATH", "")])
-        environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-        environment.pop("TRITON_INTERPRET", None)
-        store = f"{self.folder.name}/store"
-        command = [sys.executable, "-m", "distributed.workers", store, str(size), str(timeout_s)]
-        self.processes = [
-            subprocess.Popen(
-                [*command, str(rank)],
-                env=environment,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-            )
-            for rank in range(size)
-        ]
+    def __init__(self, pipes):
+        self.pipes = pipes  # of each rank, to write to and to read from
 
     def run(self, function, *given):
         """What ``function(*given)`` returns, by rank; an error of any is raised with its trace."""
@@ -44,55 +33,107 @@ class Workers:
         return [value for _, value in found]
 
     def try_run(self, function, *given):
-        """(True, result) or (False, last line of the error and its trace) of each rank."""
-        for process in self.processes:
-            pickle.dump((function, given), process.stdin)
-            process.stdin.flush()
-        return [_answer(process) for process in self.processes]
+        """(True, result) or (False, the error and its trace) of each rank."""
+        for there, _ in self.pipes:
+            pickle.dump((function, given), there)
+            there.flush()
+        return [_answer(back) for _, back in self.pipes]
 
     def stop(self):
-        for process in self.processes:
-            process.stdin.close()
-            process.stdout.close()
-            try:
-                process.wait(10)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-        self.folder.cleanup()
+        for pair in self.pipes:
+            for pipe in pair:
+                pipe.close()
 
 
-def _answer(process):
+def _answer(back):
     try:
-        return pickle.load(process.stdout)
+        return pickle.load(back)
     except EOFError:
         return False, "died"
 
 
-def main(store, size, timeout_s, rank):
-    """Serve until the pipe ends."""
+class Worlds:
+    """Several groups of workers, of so many processes each."""
+
+    def __init__(self, *sizes):
+        self.folder = tempfile.TemporaryDirectory()
+        path = [str(TESTS), str(TESTS.parent / "src"), os.environ.get("PYTHONPATH", "")]
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(path), "OMP_NUM_THREADS": "1"}
+        environment.pop("TRITON_INTERPRET", None)
+        given, self.worlds = [], []  # by world and rank, the ends of pipes there and here
+        for size in sizes:
+            pairs = [(os.pipe(), os.pipe()) for _ in range(size)]
+            given.append([(there[0], back[1]) for there, back in pairs])
+            ours = [(os.fdopen(a[1], "wb"), os.fdopen(b[0], "rb")) for a, b in pairs]
+            self.worlds.append(Workers(ours))
+        fds = [fd for world in given for pair in world for fd in pair]
+        command = [sys.executable, "-m", "distributed.workers", self.folder.name, repr(given)]
+        self.process = subprocess.Popen(command, env=environment, pass_fds=fds)
+        for fd in fds:
+            os.close(fd)
+
+    def stop(self):
+        for world in self.worlds:
+            world.stop()
+        try:
+            self.process.wait(10)
+        except subprocess.TimeoutExpired:
+            self.process.kill()  # and those that it forked end with their pipes
+            self.process.wait()
+        self.folder.cleanup()
+
+
+def main(folder, given):
+    """Fork a process for every rank and wait for all of them."""
     import torch
+    import torch.fx.experimental.symbolic_shapes  # a first backward does
+    from distributed import on_ranks  # noqa: F401  what all of them need
+
+    torch.set_num_threads(1)
+    worlds = [[tuple(pair) for pair in world] for world in eval(given)]
+    fds = {fd for world in worlds for pair in world for fd in pair}
+    children = []
+    for number, world in enumerate(worlds):
+        for rank, pair in enumerate(world):
+            child = os.fork()
+            if child == 0:
+                for fd in fds.difference(pair):
+                    os.close(fd)
+                serve(f"{folder}/{number}", rank, len(world), *pair)
+            children.append(child)
+    for fd in fds:
+        os.close(fd)
+    for child in children:
+        os.waitpid(child, 0)
+
+
+def serve(store, rank, size, there, back):
+    """Run what comes until the pipe ends; never returns."""
     import torch.distributed as dist
 
-    out = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what is printed must not be taken for an answer
-    torch.set_num_threads(1)
-    limit = timedelta(seconds=float(timeout_s))
-    dist.init_process_group(
-        "gloo", init_method=f"file://{store}", rank=int(rank), world_size=int(size), timeout=limit
-    )
+    source, out = os.fdopen(there, "rb"), os.fdopen(back, "wb")
+    joined = False
     while True:
         try:
-            function, given = pickle.load(sys.stdin.buffer)
+            function, given = pickle.load(source)
         except EOFError:
-            break
+            os._exit(0)  # without waiting for ranks that a test has killed
         try:
+            if not joined:
+                limit = timedelta(seconds=TIMEOUT_S)
+                dist.init_process_group(
+                    "gloo",
+                    init_method=f"file://{store}",
+                    rank=rank,
+                    world_size=size,
+                    timeout=limit,
+                )
+                joined = True
             answer = (True, function(*given))
         except Exception as error:  # noqa: BLE001  the test judges it
             answer = (False, f"{type(error).__name__}: {error}\n{traceback.format_exc()}")
         pickle.dump(answer, out)
         out.flush()
-    os._exit(0)  # without waiting for ranks that a test has killed
 
 
 if __name__ == "__main__":

@@ -81,7 +81,7 @@ class ShardedCall(NamedTuple):
 
 
 def settle_length(terms: Terms, num_keys: int) -> Terms:
-    """The same terms where n_i is the number of all keys: a number, so no shard is taken for it."""
+    """The same terms with a number for n_i where that is all keys, not a shard's."""
     if terms.length != "keys":
         return terms
     power = normalizer(max(num_keys, 1), terms.alpha)

@@ -2,8 +2,10 @@
 
 With n_i counted over the whole sequence, num_i and z_i summed over all blocks:
 
-    o_i = gain n_i^-alpha num_i                    g_i = gain n_i^-alpha do_i      e_i = dz_i
-    o_i = num_i / (z_i + floor n_i)   ("sum")      g_i = do_i / (z_i + floor n_i)  e_i = dz_i - g_i . o_i
+    normalize="length"                          normalize="sum"
+    o_i = gain n_i^-alpha num_i                 o_i = num_i / (z_i + floor n_i)
+    g_i = gain n_i^-alpha do_i                  g_i = do_i / (z_i + floor n_i)
+    e_i = dz_i                                  e_i = dz_i - g_i . o_i
 
 g and e are the gradients of num and z, so blocks need neither o nor any statistic of a row.
 """
@@ -61,9 +63,7 @@ def undivide(
     return RowGradients(g.to(dtype), of_sums)
 
 
-def count_seen(
-    call: ShardedCall, queries: Sequence[Range], device: torch.device
-) -> Tensor:
+def count_seen(call: ShardedCall, queries: Sequence[Range], device: torch.device) -> Tensor:
     """How many keys of the whole sequence each query sees: [#B, 1, Lq of these, 1]."""
     runs = [torch.arange(start, stop, device=device) for start, stop in queries]
     position = torch.cat(runs).view(1, 1, -1, 1) + call.offset

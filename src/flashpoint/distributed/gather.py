@@ -1,7 +1,7 @@
 """All keys and values come to every rank: two messages forward, four backward.
 
-    forward: all-gather k, v                                2 f L Hk D elements a rank, f = (P - 1)/P
-    backward: all-gather k, v again, reduce-scatter dk, dv  4 f L Hk D
+    forward: all-gather k, v                                2 f L Hk D elements a rank
+    backward: all-gather k, v again, reduce-scatter dk, dv  4 f L Hk D, where f = (P - 1)/P
 
 A rank's queries are ordinary calls over all keys, so nothing is added up but dk and dv.
 """
@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from flashpoint.distributed.blocks import (
     RowGradients,
@@ -20,12 +19,21 @@ from flashpoint.distributed.blocks import (
     differentiate_block,
 )
 from flashpoint.distributed.call import ShardedCall
+from flashpoint.distributed.first_order import first_order
 from flashpoint.distributed.layout import Range
 from flashpoint.distributed.transport import widened
 
 
-class Gather(torch.autograd.Function):
-    """(call, q, k, v) of this rank -> its o, and its sums or None."""
+def attend_by_gather(
+    call: ShardedCall, q: Tensor, k: Tensor, v: Tensor
+) -> tuple[Tensor, Tensor | None]:
+    """This rank's o, and its sums if the call has any, by gathering all keys and values."""
+    found: Any = _Gather.apply(call, q, k, v)
+    return found
+
+
+class _Gather(torch.autograd.Function):
+    """The same for autograd."""
 
     @staticmethod
     def forward(
@@ -39,13 +47,12 @@ class Gather(torch.autograd.Function):
         return o, sums
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: Any, do: Tensor | None, dsums: Tensor | None) -> Any:
         call: ShardedCall = ctx.call
         q, k, v, o, sums = ctx.saved_tensors
-        if do is None:
-            do = q.new_zeros(*q.shape[:3], v.shape[3])
-        grads = RowGradients(do, dsums, (o, sums))
+        given: Tensor = q.new_zeros(*q.shape[:3], v.shape[3]) if do is None else do
+        grads = RowGradients(given, dsums, (o, sums))
         k, v = _gather_keys(call, k, v)
         queries = call.queries.ranges[call.rank]
         dq, dk, dv = differentiate_rows(call, grads, q, k, v, queries)
@@ -71,7 +78,7 @@ def attend_rows(
     for block in blocks_of(queries, [(0, call.keys.total)], call):
         part, part_sums = attend_block(call, block, call.terms, q, k, v)
         o[:, :, block.rows] = part
-        if sums is not None:
+        if sums is not None and part_sums is not None:
             sums[..., block.rows] = part_sums
     return o, sums
 

@@ -41,7 +41,7 @@ class Partial:
         for block in blocks_of(self.queries, keys, self.call):
             o, sums = attend_block(self.call, block, terms, self.q, k, v)
             self.numerators[:, :, block.rows] += o
-            if self.sums is not None:
+            if self.sums is not None and sums is not None:
                 self.sums[..., block.rows] += sums
 
 

@@ -3,7 +3,7 @@
     forward: all-gather q, reduce-scatter partial outputs             2 f Lq Hq D elements a rank
     backward: all-gather q and g, reduce-scatter dq                   3 f Lq Hq D
 
-dk and dv are never sent: a rank's keys see all queries. Where rows' sums are wanted or divide, they
+dk and dv are never sent: a rank's keys see all queries. Rows' sums that are wanted or divide
 travel with the outputs, and their gradients with g.
 """
 
@@ -11,16 +11,24 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from flashpoint.distributed.blocks import RowGradients
 from flashpoint.distributed.call import ShardedCall, partial_dtype
 from flashpoint.distributed.division import divide, undivide
+from flashpoint.distributed.first_order import first_order
 from flashpoint.distributed.partial import Partial, PartialGradients
 
 
-class Reduce(torch.autograd.Function):
-    """(call, q, k, v) of this rank -> its o, and its sums or None."""
+def attend_by_reduce(
+    call: ShardedCall, q: Tensor, k: Tensor, v: Tensor
+) -> tuple[Tensor, Tensor | None]:
+    """This rank's o, and its sums if the call has any, from sums over all ranks."""
+    found: Any = _Reduce.apply(call, q, k, v)
+    return found
+
+
+class _Reduce(torch.autograd.Function):
+    """The same for autograd."""
 
     @staticmethod
     def forward(
@@ -41,7 +49,7 @@ class Reduce(torch.autograd.Function):
         return o, sums
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: Any, do: Tensor | None, dsums: Tensor | None) -> Any:
         call: ShardedCall = ctx.call
         q, k, v, o, sums = ctx.saved_tensors

@@ -1,7 +1,7 @@
 """Blocks of keys and values go round; the next one travels while one is computed.
 
-    forward: k, v pass P - 1 ranks                            2 f L Hk D elements a rank, f = (P - 1)/P
-    backward: the same, and dk, dv go straight to their owner 4 f L Hk D
+    forward: k, v pass P - 1 ranks                             2 f L Hk D elements a rank
+    backward: the same, and dk, dv go straight to their owner  4 f L Hk D, where f = (P - 1)/P
 
 A block goes no further than the last rank that sees it, so with a window most are not sent. Its
 owner adds up dk and dv in fp32: sums that travel along would be rounded at each rank.
@@ -11,19 +11,27 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from flashpoint.distributed.blocks import blocks_of
 from flashpoint.distributed.call import ShardedCall, partial_dtype
 from flashpoint.distributed.division import divide, undivide
+from flashpoint.distributed.first_order import first_order
 from flashpoint.distributed.partial import Partial, PartialGradients
 from flashpoint.distributed.transport import Pending, Receive, Send, pack, widened
 
 _KEYS, _GRADIENTS = "keys and values", "gradients of keys and values"
 
 
-class Ring(torch.autograd.Function):
-    """(call, q, k, v) of this rank -> its o, and its sums or None."""
+def attend_by_ring(
+    call: ShardedCall, q: Tensor, k: Tensor, v: Tensor
+) -> tuple[Tensor, Tensor | None]:
+    """This rank's o, and its sums if the call has any, from blocks that go round."""
+    found: Any = _Ring.apply(call, q, k, v)
+    return found
+
+
+class _Ring(torch.autograd.Function):
+    """The same for autograd."""
 
     @staticmethod
     def forward(
@@ -45,7 +53,7 @@ class Ring(torch.autograd.Function):
         return o, partial.sums
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: Any, do: Tensor | None, dsums: Tensor | None) -> Any:
         call: ShardedCall = ctx.call
         q, k, v, o, sums = ctx.saved_tensors
@@ -73,7 +81,7 @@ class Travel:
     def __init__(self, call: ShardedCall, k: Tensor, v: Tensor) -> None:
         self.call, self.transport = call, call.transport
         self.message = pack([k, v], k.dtype)
-        self.held: tuple[Tensor, ...] = (k, v)
+        self.held: tuple[Tensor, Tensor] = (k, v)
         self.origin = call.rank
         ranks = range(self.transport.size)
         self._seen = [[self._sees(rank, origin) for origin in ranks] for rank in ranks]
@@ -110,7 +118,8 @@ class Travel:
         pending, receives = passing
         pending.wait()
         for receive in receives:
-            self.message, self.held = receive.message, tuple(receive.tensors)
+            k, v = receive.tensors
+            self.message, self.held = receive.message, (k, v)
 
 
 class _Home:

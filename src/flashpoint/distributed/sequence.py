@@ -8,14 +8,14 @@ from torch import Tensor
 
 from flashpoint.distributed.agreement import Agreement, Signature
 from flashpoint.distributed.call import ShardedCall, Sizes, settle_length
-from flashpoint.distributed.gather import Gather
+from flashpoint.distributed.gather import attend_by_gather
 from flashpoint.distributed.group import Mesh, group_of
 from flashpoint.distributed.layout import LAYOUTS, Shards
-from flashpoint.distributed.reduce import Reduce
-from flashpoint.distributed.ring import Ring
+from flashpoint.distributed.reduce import attend_by_reduce
+from flashpoint.distributed.ring import attend_by_ring
 from flashpoint.distributed.strategy import STRATEGIES, Choice, Rates, check_serves, choose
 from flashpoint.distributed.transport import Transport
-from flashpoint.distributed.ulysses import Ulysses
+from flashpoint.distributed.ulysses import attend_by_ulysses
 from flashpoint.distributed.visibility import ShardVisibility
 from flashpoint.errors import FlashpointError, UnsupportedError, check_choice
 from flashpoint.ops import implementations, sdpa
@@ -35,10 +35,10 @@ from flashpoint.ops.spec import Terms
 
 CHECKS = ("always", "first")
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "gather": Gather.apply,
-    "ring": Ring.apply,
-    "reduce": Reduce.apply,
-    "ulysses": Ulysses.apply,
+    "gather": attend_by_gather,
+    "ring": attend_by_ring,
+    "reduce": attend_by_reduce,
+    "ulysses": attend_by_ulysses,
 }
 
 
@@ -133,7 +133,6 @@ class SequenceParallel:
         from_first: bool = False,
         **options: Unpack[DenseOptions],
     ) -> Any: ...
-    @torch.compiler.disable
     def __call__(
         self,
         q: Tensor,
@@ -300,7 +299,9 @@ def _read(
     division = (normalize, floor, alpha, length)
     terms = read_terms(activation, division, scale, bias, causal, window, return_sums, q.dtype)
     if from_first and window is not None:
-        raise UnsupportedError("is_causal counts from the first key, window from the last. Pass one.")
+        raise UnsupportedError(
+            "is_causal counts from the first key, window from the last. Pass one."
+        )
     if key_lengths is not None:
         check_index("key_lengths", key_lengths, q.shape[0], q.device)
     chosen = implementations.choose(impl, q, v, terms.activation)

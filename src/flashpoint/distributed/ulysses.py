@@ -10,16 +10,24 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from flashpoint.distributed.blocks import RowGradients
 from flashpoint.distributed.call import ShardedCall
+from flashpoint.distributed.first_order import first_order
 from flashpoint.distributed.gather import attend_rows, differentiate_rows
 from flashpoint.distributed.layout import Shards
 
 
-class Ulysses(torch.autograd.Function):
-    """(call, q, k, v) of this rank -> its o, and its sums or None."""
+def attend_by_ulysses(
+    call: ShardedCall, q: Tensor, k: Tensor, v: Tensor
+) -> tuple[Tensor, Tensor | None]:
+    """This rank's o, and its sums if the call has any, by exchanging heads for tokens."""
+    found: Any = _Ulysses.apply(call, q, k, v)
+    return found
+
+
+class _Ulysses(torch.autograd.Function):
+    """The same for autograd."""
 
     @staticmethod
     def forward(
@@ -37,7 +45,7 @@ class Ulysses(torch.autograd.Function):
         return o, _planes_first(call, rest[0]) if rest else None
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: Any, do: Tensor | None, dsums: Tensor | None) -> Any:
         call: ShardedCall = ctx.call
         q, k, v, o, sums = ctx.saved_tensors
@@ -69,14 +77,14 @@ def _to_heads(call: ShardedCall, named: list[tuple[Tensor, Shards]], what: str) 
     chunks = [x.chunk(len(ranks), dim=1) for x, _ in named]
     parts = [[chunk[rank] for chunk in chunks] for rank in ranks]
     shapes = [
-        [(*c[0].shape[:2], whose.lengths[rank], c[0].shape[3])
-         for c, (_, whose) in zip(chunks, named, strict=True)]
+        [
+            (*c[0].shape[:2], whose.lengths[rank], c[0].shape[3])
+            for c, (_, whose) in zip(chunks, named, strict=True)
+        ]
         for rank in ranks
     ]
     found = call.transport.all_to_all(parts, shapes, what)
-    return [
-        whose.join([of_rank[i] for of_rank in found]) for i, (_, whose) in enumerate(named)
-    ]
+    return [whose.join([of_rank[i] for of_rank in found]) for i, (_, whose) in enumerate(named)]
 
 
 def _to_tokens(call: ShardedCall, named: list[tuple[Tensor, Shards]], what: str) -> list[Tensor]:
