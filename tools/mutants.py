@@ -329,6 +329,13 @@ MUTANTS = (
         ("lab/training/test_step.py", "lab/training/test_loop.py"),
     ),
     Mutant(
+        "distributed-window",
+        "distributed/blocks.py",
+        "else right + moved",
+        "else right + moved + 1",
+        ("distributed/test_blocks.py",),
+    ),
+    Mutant(
         "optimizer-decay",
         "lab/training/optimizer.py",
         "and not isinstance(owner, nn.Embedding)",

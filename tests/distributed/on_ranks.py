@@ -14,6 +14,7 @@ import flashpoint
 from flashpoint import layers
 from flashpoint.convert.substitute import Substitute
 from flashpoint.distributed import sequence_parallel, shard, unshard
+from flashpoint.models.penalty import attend_and_measure
 
 STRATEGIES = ("gather", "ring", "reduce", "ulysses")
 
@@ -166,6 +167,28 @@ def converted(spec, causal, cross):
         return error, refusal, attend.transport.sent
 
 
+def autocast():
+    """Dtypes of a result and of a gradient where autocast has the say."""
+    attend = sequence_parallel(group_of_size(2), "reduce")
+    q = torch.randn(1, 2, 4, 8, requires_grad=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        o = attend(q, q, q)
+    o.float().sum().backward()
+    return o.dtype, q.grad.dtype
+
+
+def asked_again(check):
+    """How often a rank compares its call with others', of three calls."""
+    attend = sequence_parallel(group_of_size(2), "gather", check=check)
+    asked = []
+    ask = attend.transport.exchange_numbers
+    attend.transport.exchange_numbers = lambda numbers: asked.append(numbers) or ask(numbers)
+    q = torch.randn(1, 2, 4, 8)
+    for _ in range(3):
+        attend(q, q, q)
+    return len(asked)
+
+
 def explained():
     """What auto says before a call, and what it chose."""
     attend = sequence_parallel(group_of_size(4))
@@ -191,6 +214,7 @@ def refusals():
         message_of(attend, q, q, q, key_lengths=torch.tensor([9])),
         message_of(layer, x),
         message_of(cached, x, cache=layers.KeyValueCache()),
+        message_of(attend_and_measure, cached, x),
         message_of(sequence_parallel, group, "rings"),
         message_of(sequence_parallel, "world"),
         message_of(sequence_parallel, init_device_mesh("cpu", (2, 2), mesh_dim_names=("a", "b"))),

@@ -75,9 +75,13 @@ def test_shards_may_change_on_one_rank_alone(workers):
     assert all(max(errors) < 1e-6 for errors in workers.run(on_ranks.changing_lengths, "always"))
 
 
-def test_calls_like_earlier_ones_may_go_unchecked(workers):
-    found = workers.run(on_ranks.call_with, {}, {"check": "first"})
-    assert set(found) == {"no error"}
+@pytest.mark.parametrize(("check", "times"), [("always", 3), ("first", 1)])
+def test_calls_like_earlier_ones_may_go_unchecked(workers, check, times):
+    assert set(workers.run(on_ranks.asked_again, check)) == {times}
+
+
+def test_autocast_acts_before(workers):
+    assert set(workers.run(on_ranks.autocast)) == {(torch.bfloat16, torch.float32)}
 
 
 def test_what_is_not_served_is_refused_in_one_line(workers):
@@ -88,6 +92,7 @@ def test_what_is_not_served_is_refused_in_one_line(workers):
         "InputError: key_lengths[0] is 9; it must lie between 0 and the 8 keys.",
         "UnsupportedError: softmax is not served over shards of a sequence.",
         "InputError: a cache holds whole sequences",
+        "UnsupportedError: the penalty is not served over shards",
         "InputError: strategy='rings' is unknown. Did you mean 'ring'?",
         "InputError: expected a process group or a DeviceMesh of one dimension. Got 'world'.",
         "InputError: the mesh has 2 dimensions, a, b; a sequence lies on one.",

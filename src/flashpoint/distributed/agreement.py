@@ -51,7 +51,8 @@ class Agreement:
         if any(row[0] != digest or row[3] for row in found):
             _explain(transport, mine)
         lengths = [(row[1], row[2]) for row in found]
-        self._known[key] = lengths
+        if self.check == "first":
+            self._known[key] = lengths
         return lengths
 
 

@@ -161,8 +161,7 @@ class SequenceParallel:
         if request.key_lengths is not None and is_readable(request.key_lengths):
             read_key_lengths(request.key_lengths, call.keys.total)
         name = self._choose(call, request.q.element_size())
-        device_type = q.device.type
-        with torch.autocast(device_type, enabled=False):
+        with torch.autocast(q.device.type, enabled=False):
             o, sums = _FUNCTIONS[name](call, request.q, request.k, request.v)
         if not return_sums:
             return o
@@ -264,6 +263,7 @@ class _Request(NamedTuple):
             "from_first": self.from_first,
             "strategy": parallel.strategy,
             "layout": parallel.layout,
+            "rates": parallel.rates,
             "gradients": ", ".join(wants) if torch.is_grad_enabled() and wants else "none",
         }
 
