@@ -1,12 +1,14 @@
 """Memory of an update: what is estimated beforehand against what is taken."""
 
 import shutil
+from types import SimpleNamespace
 
 import pytest
 import torch
 from implementations import needs_gpu
 from lab.training.runs import tiny_config, train_quietly
 from lab.training.text_runs import text_config, write_corpus
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.profiler import ProfilerActivity, profile
 
 from flashpoint.errors import InputError
@@ -15,7 +17,7 @@ from flashpoint.lab.training.optimizer import make_optimizer
 from flashpoint.lab.training.ranks import Ranks
 from flashpoint.lab.training.sharing import Shared
 from flashpoint.lab.training.step import Step
-from flashpoint.lab.training.step_memory import estimate
+from flashpoint.lab.training.step_memory import _Storages, estimate
 from flashpoint.lab.training.task_registry import task_class
 
 TOLERANCE = 0.1
@@ -103,6 +105,19 @@ def test_activations_of_a_batch_in_parts_are_those_of_a_part():
 def test_estimate_is_the_peak_of_an_update_of_text(corpus, changes):
     task, real = peak_on_cpu(text_config(corpus, *changes))
     assert_estimated(task, Ranks(), real)
+
+
+def test_partial_sums_of_a_gpu_are_counted(monkeypatch):
+    """The H200's peak of this sum, by its allocator; narrow sums take nothing worth a word."""
+    properties = SimpleNamespace(multi_processor_count=132)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+    peaks = {}
+    for columns in (64, 256):
+        with FakeTensorMode(), _Storages() as storages:
+            gradient = torch.empty(65_536, columns, dtype=torch.bfloat16, device="cuda")
+            gradient.sum(0)
+        peaks[columns] = storages.peak - gradient.nbytes - 2 * columns
+    assert peaks == {64: 0, 256: 128 * 2**20}
 
 
 GPU_IMAGES = {
