@@ -6,7 +6,16 @@ from typing import Any
 import numpy as np
 
 from docs_numbers.stored import SEEDS, Stored
-from docs_numbers.tables import between, difference, interval, listed, numbers, spread, table
+from docs_numbers.tables import (
+    between,
+    by_seed,
+    difference,
+    interval,
+    listed,
+    numbers,
+    spread,
+    table,
+)
 from flashpoint.lab.study.reading import change
 
 FOLDER = "en_de_docs"
@@ -23,6 +32,11 @@ ABLATION = {
 }
 """Arms as the page names them: their trials, and the paper's BLEU."""
 PILOTS = ("penalty0.3", "penalty1.0", "penalty3.0")
+STARTS = {
+    **{"plain": "plain", "a LayerNorm of q and k": "qk-norm", "a larger start": "larger-start"},
+    **{"a smaller start": "smaller-start", "floor 1e-5": "floor-1e-5"},
+}
+"""Arms of that study as the page names them: their trials."""
 
 
 def _of_length(stored: Stored, twin: str, length: int, number: str) -> np.ndarray:
@@ -200,6 +214,40 @@ def _speed(stored: Stored) -> str:
         ratios = [f"{rate['median'] / rates[0]['median']:.2f}" for rate in rates]
         rows.append([length, texts[0], texts[1], ratios[1], texts[2], ratios[2]])
     head = ["tokens", "softmax", "relu, factor", "ratio", "relu, factor and penalty", "ratio"]
+    return table(head, rows)
+
+
+@numbers("documents-speed-512")
+def _speed_512(stored: Stored) -> str:
+    """Of all attentions at one length, measured in one run."""
+    lines = stored.read_json(f"benchmarks/results/{FOLDER}/speed_512.json")["rows"]
+    first = lines[0]["tokens_per_s"]["median"]
+    rows = []
+    for line in lines:
+        rate = {key: found / 1e6 for key, found in line["tokens_per_s"].items()}
+        text = f"{rate['median']:.2f} ({rate['low']:.2f} to {rate['high']:.2f})"
+        ratio = line["tokens_per_s"]["median"] / first
+        rows.append([line["attention"], text, f"{ratio:.2f}", f"{line['peak_gib']} GiB"])
+    return table(["512 tokens", "million tokens a second", "ratio", "peak memory"], rows)
+
+
+@numbers("starts")
+def _starts(stored: Stored) -> str:
+    rows = []
+    plain = stored.values("starts", "plain-", "loss")
+    for name, trial in STARTS.items():
+        loss = stored.values("starts", f"{trial}-", "loss")
+        less = difference(loss, plain) if name != "plain" else ("", "")
+        accuracy = 100 * stored.values("starts", f"{trial}-", "token_accuracy")
+        rows.append([name, by_seed(loss), spread(loss), *less, spread(accuracy, 1)])
+    head = [
+        "start",
+        "by seed",
+        "validation loss",
+        "less plain",
+        "interval",
+        "tokens right, percent",
+    ]
     return table(head, rows)
 
 

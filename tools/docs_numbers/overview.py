@@ -72,6 +72,13 @@ GLANCE: dict[str, tuple[str, Callable[[list[float], Stored], str]]] = {
             f"it is {-v[2]:.0f} to {-v[3]:.0f} points behind, relu4/sum {-v[5]:.1f}"
         ),
     ),
+    "starts": (
+        "how-relu4sum-starts",
+        lambda v, _: (
+            f"a LayerNorm of q and k takes {-v[0]:.2f} nats off relu4/sum in the mean, which "
+            "three seeds do not decide; no other start helps"
+        ),
+    ),
     "speed": (
         "does-the-gain-arrive",
         lambda _, stored: (
