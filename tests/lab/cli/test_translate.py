@@ -138,9 +138,9 @@ def test_output_that_cannot_be_written_is_one_line(run, tmp_path):
 
 
 def test_run_of_the_other_task_is_refused(run):
-    with pytest.raises(InputError, match=r"classifies no images\. For text there are"):
+    with pytest.raises(InputError, match=r"classifies no images\. For text there is"):
         call(inspect, run)
-    with pytest.raises(InputError, match=r"trained ViT, which translates nothing\. For im"):
+    with pytest.raises(InputError, match=r"trained ViT, which translates nothing\. There is"):
         call(translate, trained_run())
     with pytest.raises(InputError, match="--beam and --length-penalty are for text"):
         call(evaluate, trained_run(), "--beam", 2)

@@ -14,7 +14,6 @@ from flashpoint.lab.data.text.passages import open_passages
 from flashpoint.lab.data.text.pieces import train_pieces
 from flashpoint.lab.evaluation.language import (
     NUM_CANDIDATES,
-    PLANT,
     QUESTION,
     measure_all,
     measure_keys,
@@ -128,9 +127,12 @@ def test_keys_stand_at_their_distance_and_candidates_differ_in_nothing_else(text
         assert len({tuple(row[-size:].tolist()) for row in candidates}) == NUM_CANDIDATES
         said = text.pieces.decode(candidates[0].tolist())
         key = said.rpartition(" ")[2]
-        plant = PLANT.format(key=key).strip()
+        plant = f"{QUESTION} {key}".strip()
         assert plant in said
         assert said.endswith(f"{QUESTION} {key}")
+        asked = candidates[0][-size:].tolist()
+        before = candidates[0][:-size].tolist()
+        assert any(before[n : n + size] == asked for n in range(len(before)))  # token by token
         between = said[said.index(plant) + len(plant) : said.rindex(QUESTION)]
         assert len(text.pieces.encode([between])[0]) == pytest.approx(distance, abs=4)
 

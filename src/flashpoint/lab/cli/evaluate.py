@@ -9,6 +9,7 @@ import typer
 from flashpoint.errors import InputError
 from flashpoint.lab.cli.run_arguments import (
     IMAGES_AT_MOST,
+    LANGUAGE_TASKS,
     Checkpoint,
     ClassList,
     Device,
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
 IMAGES_AT_ONCE, PARTS_AT_ONCE = 256, 32
 BEAM, LENGTH_PENALTY = 5, 1.0
-LANGUAGE_TASKS = ("language", "adapt_language")
 
 
 class Labels(StrEnum):
@@ -112,7 +112,8 @@ def evaluate(
     run_arguments.require_writable(json_file, "--json")
     task = open_run(run).config.task
     if task in LANGUAGE_TASKS:
-        if any(x is not None for x in (classes, beam, length_penalty, batch_size)):
+        others = (classes, beam, length_penalty, batch_size)
+        if labels is not Labels.ALL or any(x is not None for x in others):
             raise InputError(
                 f"{run} is a language model: it takes --data, --checkpoint, --device and --json."
             )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 import typer
 
 from flashpoint.errors import InputError
-from flashpoint.lab.cli.run_arguments import Checkpoint, RunFolder, path_of
+from flashpoint.lab.cli.run_arguments import LANGUAGE_TASKS, Checkpoint, RunFolder, path_of
 
 if TYPE_CHECKING:
     from torch import nn
@@ -79,7 +79,13 @@ def export(
 
     if int8 and format_ is not Format.ONNX:
         raise InputError(f"--int8 is for --format onnx, and the format is {format_.value}.")
-    _, model, step = open_with_model(run, checkpoint, "cpu")
+    opened, model, step = open_with_model(run, checkpoint, "cpu")
+    if opened.config.task in LANGUAGE_TASKS:
+        raise InputError(
+            f"{run} trained a language model of transformers, which export does not write. In "
+            "Python: flashpoint.lab.training.run_folder.open_run(RUN).load_model(STEP) gives it, "
+            "for transformers' own tools."
+        )
     out = out or Path(f"{run.resolve().name}{_ENDINGS[format_]}")
     if format_ is Format.PRETRAINED:
         if out.resolve() == run.resolve():

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from flashpoint.lab.training.run_folder import Run
     from flashpoint.models.vit import ViT
 
+LANGUAGE_TASKS = ("language", "adapt_language")
 STDOUT = Path("-")
 MAX_DIGITS = 18
 """Of the number of a step."""
@@ -92,7 +93,7 @@ def open_classifier(folder: Path, checkpoint: str, device: str) -> "tuple[Run, V
     if not isinstance(model, ViT):
         raise InputError(
             f"{folder} trained {type(model).__name__}, which classifies no images. For text there "
-            "are `flashpoint evaluate` and `flashpoint translate`."
+            "is `flashpoint evaluate`, for translators `flashpoint translate` too."
         )
     return run, model, step
 

@@ -92,8 +92,8 @@ def open_translator(
     run, model, step = open_with_model(folder, checkpoint, device)
     if not isinstance(model, ReLUFormer):
         raise InputError(
-            f"{folder} trained {type(model).__name__}, which translates nothing. For images there "
-            "are `flashpoint evaluate` and `flashpoint inspect`."
+            f"{folder} trained {type(model).__name__}, which translates nothing. There is "
+            "`flashpoint evaluate`, of images `flashpoint inspect` too."
         )
     chosen = replace(chosen, is_bf16=run.config.precision == "bf16")
     pieces = load_pieces(folder / PIECES)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from flashpoint.errors import InputError
 from flashpoint.lab.data.text.blocks import BlockEvalBatches, encode_passages, take_blocks
-from flashpoint.lab.data.text.passages import open_passages
+from flashpoint.lab.data.text.passages import open_passages, split_off
 from flashpoint.lab.data.text.pieces import Pieces
 from flashpoint.lab.data.text.tokens import Ids
 from flashpoint.lab.training.language import LossSums, token_losses
@@ -26,7 +26,8 @@ from flashpoint.shapes import Int
 
 NUM_CANDIDATES = 8
 """Keys among which the planted one must have the highest likelihood: a guess finds an eighth."""
-PLANT, QUESTION = "\nThe access code is {key}.\n", "\nThe access code is"
+QUESTION, END = "\nThe access code is", "\n"
+"""What stands before a key, planted or asked for, and behind a planted one."""
 _KEYS_DRAWN = 400
 """Numbers of five digits, of which those with the usual number of tokens are keys."""
 
@@ -64,7 +65,7 @@ def open_text(config: Any, pieces: Pieces, where: str, split: str, device: Any) 
 
 def open_test_text(config: Any, pieces: Pieces, data: str | None, device: Any) -> TestText:
     """The test passages of a language run's data, or of another place."""
-    where = config.data.validation if data is None else data
+    where = split_off(config.data.validation) if data is None else data
     text = open_text(config, pieces, where, "test", device)
     if len(text.ids) < 2 * text.length:
         raise InputError(
@@ -152,11 +153,10 @@ def plant_keys(
     """Rows that end with a question and a key: the planted one first, then others; its tokens."""
     rng = np.random.default_rng((seed, distance))
     keys = _draw_keys(text.pieces, rng)
-    question = text.pieces.encode([QUESTION])[0]
-    size = len(keys[0][1])
+    question, end = text.pieces.encode([QUESTION, END])
+    size = len(keys[0])
     rows: list[list[int]] = []
-    room = text.length - len(text.pieces.encode([PLANT.format(key=keys[0][0])])[0])
-    room -= len(question) + size
+    room = text.length - 2 * (len(question) + size) - len(end)
     if not 0 <= distance <= room:
         raise InputError(
             f"distance={distance} must lie in [0, {room}]: a row has {text.length} tokens, and "
@@ -166,16 +166,15 @@ def plant_keys(
     for start in starts.tolist():
         filler = text.ids[start : start + room].tolist()
         chosen = rng.choice(len(keys), NUM_CANDIDATES, replace=False)
-        plant = text.pieces.encode([PLANT.format(key=keys[chosen[0]][0])])[0]
+        plant = [*question, *keys[chosen[0]], *end]  # the very tokens that are asked for
         before = [*filler[: room - distance], *plant, *filler[room - distance :], *question]
-        rows += [[*before, *keys[n][1]] for n in chosen]
-    width = min(map(len, rows))  # plants may differ by a token: the first ones go
-    tensor = torch.tensor([row[-width:] for row in rows], device=text.device)
-    return tensor.view(count, NUM_CANDIDATES, width), size
+        rows += [[*before, *keys[n]] for n in chosen]
+    tensor = torch.tensor(rows, device=text.device)
+    return tensor.view(count, NUM_CANDIDATES, -1), size
 
 
-def _draw_keys(pieces: Pieces, rng: np.random.Generator) -> list[tuple[str, list[int]]]:
-    """Numbers and their tokens behind the question, all with the same number of tokens."""
+def _draw_keys(pieces: Pieces, rng: np.random.Generator) -> list[list[int]]:
+    """Tokens of numbers behind the question, all with the same number of tokens."""
     drawn = rng.choice(90_000, _KEYS_DRAWN, replace=False) + 10_000
     words = [str(number) for number in drawn.tolist()]
     start = len(pieces.encode([QUESTION])[0])
@@ -183,8 +182,7 @@ def _draw_keys(pieces: Pieces, rng: np.random.Generator) -> list[tuple[str, list
     tokens = [ids[start:] for ids in found]
     sizes = [len(ids) for ids in tokens]
     usual = max(set(sizes), key=sizes.count)
-    pairs = zip(words, tokens, strict=True)
-    return [(word, ids) for word, ids in pairs if len(ids) == usual]
+    return [ids for ids in tokens if len(ids) == usual]
 
 
 def measure_all(

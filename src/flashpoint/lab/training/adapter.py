@@ -88,8 +88,8 @@ def require_change(whose: str, before: str, wanted: AttentionSpec) -> None:
     """
     if before != SOFTMAX:
         raise InputError(
-            f"{whose} computes {before} already, not softmax. Adapt a softmax model, or "
-            "fine-tune this one: flashpoint train --weights."
+            f"{whose} computes {before} already, not softmax. Adapt a softmax model; one of "
+            "images that computes anything else is fine-tuned by flashpoint train --weights."
         )
     if wanted.activation == SOFTMAX:
         raise InputError("model.attention is softmax, as the teacher's. Choose another one.")

@@ -157,7 +157,7 @@ class LanguageTask:
             **ranks.place,
         )
         self.steps_per_epoch = self._train.batches_per_epoch
-        self.flops_per_sample = TRAINING_PASSES * self.model_config.flops_per_token
+        self.flops_per_sample = TRAINING_PASSES * _flops_per_token(self.config)
 
     def begin(self, say: Callable[[str], None] = lambda line: None) -> Mapping[str, Any]:
         """Nothing: a language model starts from fresh weights."""
@@ -196,7 +196,7 @@ class LanguageTask:
         """Tokens by the letters of the passages, and operations for each."""
         train, _ = open_both(config.data)
         letters = sum(len(passage.text) for passage in train.passages)
-        operations = TRAINING_PASSES * config.complete_model().flops_per_token
+        operations = TRAINING_PASSES * _flops_per_token(config)
         return max(1, letters // LETTERS_PER_TOKEN), operations
 
     def describe_batch(self) -> str:
@@ -255,6 +255,12 @@ def check_rows(config: LanguageConfig, num_processes: int) -> None:
         )
 
 
+def _flops_per_token(config: LanguageConfig) -> float:
+    """Of rows as long as the data's; a model may have positions for more."""
+    rows = dataclasses.replace(config.complete_model(), length=config.data.length)
+    return rows.flops_per_token
+
+
 def _completed(config: LanguageConfig, pieces: Pieces, file: Path) -> LanguageConfig:
     """The config with the model's sizes and the file of the pieces."""
     kept = dataclasses.replace(config.data.pieces, file=str(file))
@@ -264,7 +270,8 @@ def _completed(config: LanguageConfig, pieces: Pieces, file: Path) -> LanguageCo
     if found.vocabulary_size < pieces.size:
         raise InputError(
             f"model.vocabulary_size={found.vocabulary_size} is less than the {pieces.size} "
-            "pieces. Leave it out; the model follows."
+            "pieces. Leave it out of a config, and a new model follows; a saved model wants the "
+            "tokenizer that belongs to it."
         )
     model = ModelConfig(name=config.model.name, settings=plain(found))
     return dataclasses.replace(config, model=model)

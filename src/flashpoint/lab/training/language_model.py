@@ -2,7 +2,7 @@
 
 import copy
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from typing import Annotated, Any, Literal
 
 import torch
@@ -112,7 +112,8 @@ def build_language_model(config: LanguageModelConfig) -> Any:
         **{"bos_token_id": BOS, "eos_token_id": EOS},
     )
     model = transformers.GPT2LMHeadModel(sizes)
-    model.transformer.register_forward_pre_hook(_ask_for_no_mask, with_kwargs=True)
+    ask = partial(_ask_for_no_mask, _cache_class())  # a cached function breaks compiled graphs
+    model.transformer.register_forward_pre_hook(ask, with_kwargs=True)
     model.transformer.register_forward_hook(_ask_again, always_call=True)
     if config.attention.activation != SOFTMAX:
         replace_attention(model, config.attention, layers=WHICH[config.layers])
@@ -155,9 +156,9 @@ def without_cache() -> dict[str, Any]:
     return {"past_key_values": _cache_class()(), "use_cache": False}
 
 
-def _ask_for_no_mask(body: Any, args: Any, kwargs: dict[str, Any]) -> None:
+def _ask_for_no_mask(keeps_nothing: Any, body: Any, args: Any, kwargs: dict[str, Any]) -> None:
     """Give a model, for one call, a config whose implementation transformers has no masks for."""
-    if isinstance(kwargs.get("past_key_values"), _cache_class()):
+    if isinstance(kwargs.get("past_key_values"), keeps_nothing):
         setattr(body, _OWN_CONFIG, body.config)
         body.config = copy.copy(body.config)
         body.config._attn_implementation = {"": "causal_alone"}  # its layers ask their own

@@ -91,6 +91,8 @@ def test_a_tokenizer_of_hugging_face_does_as_well(tmp_path):
         tokenizers.models.WordLevel({"a": 0, "b": 1, "?": 2, "<|endoftext|>": 3}, unk_token="?")
     )
     made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    made.enable_truncation(1)  # as callers of transformers leave it; texts are not to be cut
+    made.enable_padding(length=7)
     file = tmp_path / "tokenizer.json"
     made.save(str(file))
     pieces = load_pieces(file)

@@ -5,7 +5,13 @@ import json
 import pytest
 
 from flashpoint.errors import InputError
-from flashpoint.lab.data.text.passages import open_passages
+from flashpoint.lab.data.text.passages import (
+    LONGEST_LINE,
+    Passage,
+    Passages,
+    open_passages,
+    split_off,
+)
 
 
 def texts(where, split="train"):
@@ -59,6 +65,24 @@ def test_made_up_passages_are_the_same_every_time_and_differ_by_split():
     assert not set(texts("words:20")) & set(texts("words:20", "test"))
 
 
+def test_long_lines_are_cut_at_spaces_for_pieces():
+    """SentencePiece would leave them out."""
+    line = "word " * 20_000 + "x" * 10_000
+    passages = Passages("one", [Passage("a", f"short\n{line}")])
+    parts = list(passages.texts())
+    assert parts[0] == "short"
+    assert "".join(parts[1:]) == line
+    assert max(map(len, parts)) <= LONGEST_LINE
+    assert all(part.startswith(" word") for part in parts[2:20])
+    assert passages.num_texts == len(parts)
+
+
+def test_tests_are_of_the_same_folder_as_the_validation(tmp_path):
+    write(tmp_path, train_txt="a", validation_txt="b", test_txt="c")
+    assert texts(split_off(f"passages:{tmp_path}:validation"), "test") == ["c"]
+    assert texts(split_off(str(tmp_path)), "test") == ["c"]
+
+
 BROKEN = {
     "no folder": ({}, "nowhere", "is no folder of passages"),
     "typo": ({}, "passage:x", "Did you mean 'passages'"),
@@ -66,6 +90,7 @@ BROKEN = {
     "words": ({}, "words:many", r"must name how many passages.*1 to 100,000"),
     "none": ({"train_txt": "x", "val__a_md": "x"}, "", r"holds no .jsonl or .txt files.*a.md"),
     "few": ({"a_txt": "x", "b_txt": "y"}, "", "has 2 files of .* too few to split"),
+    "two": ({"train_txt": "x", "train_jsonl": "{}"}, "", "has train.jsonl and train.txt. Keep"),
     "split": ({"train_txt": "x"}, "", "has no split 'validation'. It has: train"),
     "empty": ({"train_txt": "x", "val_txt": "\n"}, "", "holds no passages with text"),
     "field": ({"train_txt": "x", "val_jsonl": '{"txt": "a"}'}, "", "line 1: text is None.*txt"),

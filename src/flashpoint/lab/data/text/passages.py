@@ -29,10 +29,13 @@ from flashpoint.lab.runs.stored import parse_json
 KINDS = {"passages": "passages:DIR", "words": "words:COUNT"}
 """Words before the colon, and how users write them; a folder without a word is one of passages."""
 SUFFIXES = (".jsonl", ".txt")
+LONGEST_LINE = 4096
+"""Letters of what subword pieces are found in: SentencePiece leaves out lines of 64 KiB."""
 FOLD = 20
 """Of so many files without splits, one is for validation and one for tests."""
 MAX_MADE_UP = 100_000
 
+_ALL_SPLITS = frozenset(name for names in SPLIT_NAMES.values() for name in names)
 _TOPICS = ("river", "engine", "market", "garden", "signal", "window", "letter", "bridge")
 _VERBS = ("holds", "moves", "reads", "follows", "opens", "keeps", "finds", "writes")
 _PLAIN = ("the", "a", "old", "new", "small", "long", "first", "last", "other", "same")
@@ -70,13 +73,19 @@ class Passages:
 
     @property
     def num_texts(self) -> int:
-        """Lines of all passages."""
-        return sum(passage.text.count("\n") + 1 for passage in self.passages)
+        """Lines of all passages, long ones in parts."""
+        return sum(1 for _ in self.texts())
 
     def texts(self) -> Iterator[str]:
-        """All lines: what subword pieces are found in."""
+        """All lines: what subword pieces are found in. Long ones are cut, at spaces if any."""
         for passage in self.passages:
-            yield from passage.text.split("\n")
+            for line in passage.text.split("\n"):
+                while len(line) > LONGEST_LINE:
+                    end = line.rfind(" ", 1, LONGEST_LINE)
+                    end = end if end > 0 else LONGEST_LINE
+                    yield line[:end]
+                    line = line[end:]
+                yield line
 
 
 def open_passages(where: str, split: str) -> Passages:
@@ -116,6 +125,21 @@ as ``{"text": ...}`` |
     )
 
 
+def split_off(where: str) -> str:
+    """The same place without a split behind it.
+
+    Example:
+        >>> split_off("passages:texts:validation"), split_off("words:200")
+        ('passages:texts', 'words:200')
+    """
+    word, colon, place = where.partition(":")
+    if word == "words":
+        return where
+    named = word == "passages" and bool(colon)
+    folder = folder_and_split(place if named else where, "")[0]
+    return f"passages:{folder}"
+
+
 def names_passages(where: str) -> bool:
     """Whether a text names passages by its first word."""
     return where.partition(":")[0] in KINDS
@@ -124,7 +148,11 @@ def names_passages(where: str) -> bool:
 def _files(folder: Path, split: str) -> tuple[str, list[Path]]:
     """A split's name in a folder, and its files."""
     entries = list_folder(folder)
-    stems = {Path(name).stem: name for name in entries.files if name.endswith(SUFFIXES)}
+    stems: dict[str, str] = {}
+    for name in (name for name in entries.files if name.endswith(SUFFIXES)):
+        other = stems.setdefault(Path(name).stem, name)
+        if other != name and Path(name).stem in _ALL_SPLITS:
+            raise InputError(f"{folder} has {other} and {name}. Keep one file of a split.")
     named = {**stems, **{name: name for name in entries.folders}}
     if not any(name in named for name in SPLIT_NAMES["train"]):
         return split, _fold(folder, split)

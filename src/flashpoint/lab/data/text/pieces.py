@@ -135,6 +135,8 @@ class TokenizerPieces(Pieces):
             self._tokenizer: Any = library.Tokenizer.from_str(model.decode())
         except Exception as error:
             raise InputError(f"{name} is no tokenizer.json: {reason(error)}.") from error
+        self._tokenizer.no_truncation()  # a saved one may do both: text would be cut silently
+        self._tokenizer.no_padding()
         ends = [self._tokenizer.token_to_id(word) for word in _ENDS]
         found = [number for number in ends if number is not None]
         if not found:
