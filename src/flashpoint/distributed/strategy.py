@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from flashpoint.distributed.blocks import blocks_of
-from flashpoint.distributed.call import ShardedCall
+from flashpoint.distributed.call import ShardedCall, Sizes
 from flashpoint.errors import UnsupportedError
 
 STRATEGIES = ("ring", "gather", "reduce", "ulysses")  # equals go to the earlier
@@ -90,22 +90,46 @@ def check_serves(call: ShardedCall, name: str) -> None:
 
 def elements(call: ShardedCall, name: str) -> tuple[int, int]:
     """That each rank sends forward and backward, on average over ranks."""
-    B, q_heads, kv_heads, D, Dv = call.sizes
-    size = call.transport.size
-    share = B * (size - 1) / size
-    queries, keys = call.queries.total * q_heads, call.keys.total * kv_heads
+    lengths = call.queries.total, call.keys.total
+    shares = _ring_shares(call) if name == "ring" else (1.0, 1.0)
+    return elements_sent(name, call.sizes, lengths, call.transport.size, shares)
+
+
+def elements_sent(
+    name: str,
+    sizes: Sizes,
+    lengths: tuple[int, int],
+    num_ranks: int,
+    ring_shares: tuple[float, float] = (1.0, 1.0),
+) -> tuple[int, int]:
+    """The same from sizes alone, without ranks to ask.
+
+    Args:
+        name: of the strategy.
+        sizes: of the tensors.
+        lengths: Lq and Lk of the whole sequence.
+        num_ranks: that share it.
+        ring_shares: of a ring's hops that are made, and of pairs of ranks where keys are seen.
+
+    Example:
+        >>> elements_sent("gather", Sizes(1, 8, 8, 64, 64), (1024, 1024), 4)
+        (786432, 1572864)
+    """
+    B, q_heads, kv_heads, D, Dv = sizes
+    share = B * (num_ranks - 1) / num_ranks
+    queries, keys = lengths[0] * q_heads, lengths[1] * kv_heads
     if name == "gather":
         forward = share * keys * (D + Dv)
         backward = 2 * forward
     elif name == "ring":
-        passed, seen = _ring_shares(call)
+        passed, seen = ring_shares
         forward = share * keys * (D + Dv) * passed
         backward = share * keys * (D + Dv) * (passed + seen)
     elif name == "reduce":
         forward = share * queries * (D + Dv)
         backward = share * queries * (2 * D + Dv)
     else:
-        forward = backward = share / size * (queries + keys) * (D + Dv)
+        forward = backward = share / num_ranks * (queries + keys) * (D + Dv)
     return round(forward), round(backward)
 
 
