@@ -9,15 +9,17 @@ import typer.testing
 import flashpoint
 from flashpoint.errors import UnsupportedError
 from flashpoint.lab.cli.data import data
+from flashpoint.lab.scaling.rates import STORED
 
 ROOT = Path(__file__).parents[2]
 
 
 def test_wheel_has_neither_tools_nor_a_reader_of_packages():
     build = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]
+    carried = {name: f"flashpoint/{name}" for name in ("configs", *STORED)}
     assert build["targets"]["wheel"] == {
         "packages": ["src/flashpoint"],
-        "force-include": {"configs": "flashpoint/configs"},
+        "force-include": carried,
     }
     for file in (ROOT / "src").rglob("*.py"):
         assert "!<arch>" not in file.read_text(), f"{file} reads Debian packages"

@@ -73,7 +73,7 @@ def require_drawable(file: Path) -> None:
     if find_spec("matplotlib") is None:
         raise UnsupportedError(
             "--plot needs matplotlib, which is not installed. Run `pip install matplotlib`, "
-            "or leave out --plot and draw the --json file later with --from."
+            "or leave out --plot."
         )
 
 

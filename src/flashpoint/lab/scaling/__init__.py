@@ -1,0 +1,1 @@
+"""What a training step on many GPUs would take: estimates from stored measurements."""
