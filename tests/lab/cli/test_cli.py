@@ -41,6 +41,11 @@ SURFACE = {
         *("--samples", "run"),
     ],
     "models": ["--attention", "--image-size", "--tokens", "pattern"],
+    "plan": [
+        *("--batch", "--gpus", "--gpus-per-node", "--json", "--keep", "--link", "--memory"),
+        *("--model", "--network", "--plot", "--rates", "--recompute", "--sequence", "--strategy"),
+        "--tokens",
+    ],
     "probe": [
         *("--batch-size", "--checkpoint", "--classes", "--data", "--device", "--json"),
         *("--seeds", "--shots", "run"),

@@ -15,6 +15,7 @@ from flashpoint.lab.cli.doctor import doctor
 from flashpoint.lab.cli.evaluate import evaluate
 from flashpoint.lab.cli.inspect import inspect
 from flashpoint.lab.cli.models import models
+from flashpoint.lab.cli.plan import plan
 from flashpoint.lab.cli.probe import probe
 from flashpoint.lab.cli.report import report
 from flashpoint.lab.cli.train import train
@@ -22,7 +23,7 @@ from flashpoint.lab.cli.translate import translate
 from flashpoint.lab.cli.tune import tune
 
 VERBS = (train, evaluate, translate, probe, inspect, models, bench, tune, demo, report)
-VERBS += (prepare, show, doctor)
+VERBS += (prepare, show, doctor, plan)
 WORDS = {"prepare": ("data", "prepare"), "show": ("data", "show")}
 ABSURD = ("0x10", "nan", "inf", "-inf", "1e400", "9" * 30, "9" * 5000, "-" + "9" * 30, "", "x")
 
@@ -70,7 +71,7 @@ def test_every_number_has_limits_and_absurd_ones_are_refused(
     assert math.isfinite(info.min)
     assert math.isfinite(info.max)
     option = option_of(name, info)
-    placeless = ("models", "bench", "tune", "demo", "report", "doctor")
+    placeless = ("models", "bench", "tune", "demo", "report", "doctor", "plan")
     places = ["somewhere"] * (verb not in placeless)
     for text in (*ABSURD, str(info.max + 1), str(info.min - 1)):
         said = refusal(monkeypatch, capsys, *WORDS.get(verb, (verb,)), *places, option, text)
@@ -80,7 +81,7 @@ def test_every_number_has_limits_and_absurd_ones_are_refused(
 @pytest.mark.parametrize(("verb", "name", "info"), PATHS)
 def test_empty_path_is_refused(verb, name, info, monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(tmp_path)
-    has_place = verb not in ("bench", "demo") and name not in ("run", "runs")
+    has_place = verb not in ("bench", "demo", "plan") and name not in ("run", "runs")
     places = ["somewhere"] * has_place
     options = [option_of(name, info)] if isinstance(info, OptionInfo) else []
     said = refusal(monkeypatch, capsys, *WORDS.get(verb, (verb,)), *places, *options, "")

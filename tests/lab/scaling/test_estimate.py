@@ -1,22 +1,27 @@
 """Numbers of small cases by hand, and of one GPU beside what was measured."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from lab.scaling.simple import LINKS, LOAD, make_rates, make_setting
+from lab.scaling.simple import LINKS, LOAD, make_rates, make_result, make_row, make_setting
 
 from flashpoint.distributed.call import Sizes
 from flashpoint.distributed.strategy import elements_sent
 from flashpoint.lab.bench.result_file import read
 from flashpoint.lab.scaling.estimate import Choice, Setting, attention_seconds, estimate
 from flashpoint.lab.scaling.load import load_of
-from flashpoint.lab.scaling.rates import stored_rates
+from flashpoint.lab.scaling.rates import rates_of, stored_rates
 from flashpoint.lab.scaling.traffic import HABITS
 from flashpoint.models.cost import attention_flops, forward_flops
 from flashpoint.models.registry import image_model_config
 
 RESULTS = Path(__file__).parents[3] / "benchmarks" / "results"
 L, E, P = 1024, 64, 4
+RATES_OF_4 = rates_of(
+    [make_result(*(make_row(mode, 1024, 1e14, dim=4) for mode in ("forward", "backward")))],
+    ["toy.json"],
+)
 OPTIMIST = (0.7, 1.0)
 """An estimate over the measured time of a step on one GPU: real steps take up to 1.4 times it."""
 
@@ -64,6 +69,24 @@ def test_only_a_ring_hides_attentions_messages():
         attention = one.seconds.hidden - min(reduction, products)
         assert (attention > 0) == (strategy == "ring")
         assert attention <= messages
+
+
+@pytest.mark.parametrize(
+    ("strategy", "gathered", "exchanged"),
+    [("gather", 4, 2), ("reduce", 3, 2), ("ulysses", 0, 8 / 16), ("ring", 0, 0)],
+)
+def test_messages_between_nodes_by_hand(strategy, gathered, exchanged):
+    """16 ranks on two nodes; parts of f L E elements of two bytes."""
+    setting = make_setting(
+        load=replace(LOAD, num_heads=16), rates=RATES_OF_4, num_gpus=16, batch=1
+    )
+    found = estimate(setting, choice(strategy, data=1, sequence=16))
+    part = 2 * 15 / 16 * L * E
+    seconds = gathered * part / 80e9 + exchanged * part * 8 / 15 / 10e9
+    if strategy == "ring":
+        seconds = 6 * part / 10e9
+    reduction = found.gradient_bytes / 80e9
+    assert found.seconds.sending == pytest.approx(2 * seconds + reduction)
 
 
 def test_memory_by_hand():

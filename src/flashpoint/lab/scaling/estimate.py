@@ -17,6 +17,7 @@ from flashpoint.lab.scaling.traffic import (
     bytes_copied,
     bytes_of_room,
     bytes_sent,
+    seconds_sending,
 )
 from flashpoint.lab.training.memory_check import ADVISED_SHARE
 
@@ -205,8 +206,8 @@ def _message_seconds(
     if choice.sequence == 1:
         return (0.0, 0.0), (0.0, 0.0)
     ranks, habits = choice.sequence, HABITS[choice.strategy]
-    sent = _sent(setting, choice)
-    forward, backward = (setting.links.seconds(habits.message, x, ranks) for x in sent)
+    size = (setting.load, setting.tokens, ranks)
+    forward, backward = seconds_sending(choice.strategy, *size, setting.links)
     if not habits.overlaps:
         return (forward, backward), (0.0, 0.0)
     beside = (ranks - 1) / ranks

@@ -33,8 +33,8 @@ class Links:
 
         Args:
             how: "ring": to the next rank, where one slow hop holds up all. "all_to_all": the same
-                to everybody, inside and outside at once. "collective": an all-gather, a
-                reduce-scatter or an all-reduce, which uses the network of all GPUs of a node.
+                to everybody, inside and outside at once. "collective": an all-gather or an
+                all-reduce, which uses the network of all GPUs of a node.
             sent: bytes of one rank.
             num_ranks: of the group.
         """

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from flashpoint.distributed.call import Sizes
 from flashpoint.distributed.strategy import elements_sent
+from flashpoint.lab.scaling.links import Links
 from flashpoint.lab.scaling.load import Load
 
 ITEM_BYTES = 2
@@ -21,7 +22,8 @@ class Habits(NamedTuple):
     """Of a strategy; bytes are for an element of [tokens, E].
 
     Attributes:
-        message: how it sends; see ``Links.seconds``.
+        exchanged: shares of what is sent forward and backward that go by all-to-all: so do sums in
+            bf16, which their receiver adds up in fp32. The rest is gathered, or goes round.
         copied: read and written besides the kernels, forward and backward: packing, unpacking, and
             sums of parts in fp32.
         room: at its peak in one layer, beyond what is kept: what arrives, and gradients before
@@ -31,7 +33,7 @@ class Habits(NamedTuple):
         overlaps: whether it computes while it sends.
     """
 
-    message: str
+    exchanged: tuple[float, float]
     copied: tuple[int, int]
     room: int
     of_all: bool
@@ -40,10 +42,10 @@ class Habits(NamedTuple):
 
 
 HABITS: Mapping[str, Habits] = {
-    "gather": Habits("collective", (8, 52), 20, of_all=True),
-    "ring": Habits("ring", (10, 70), 36, of_all=False, overlaps=True),
-    "reduce": Habits("collective", (38, 42), 18, of_all=True),
-    "ulysses": Habits("all_to_all", (32, 32), 24, of_all=False, shortens=False),
+    "gather": Habits((0, 1 / 2), (8, 52), 20, of_all=True),
+    "ring": Habits((0, 0), (10, 70), 36, of_all=False, overlaps=True),
+    "reduce": Habits((1 / 2, 1 / 3), (38, 42), 18, of_all=True),
+    "ulysses": Habits((1, 1), (32, 32), 24, of_all=False, shortens=False),
 }
 """A ring copies for all tokens, block by block, but has room for two blocks only."""
 
@@ -63,6 +65,21 @@ def bytes_sent(name: str, load: Load, tokens: int, num_ranks: int) -> tuple[int,
     sizes = Sizes(1, heads, heads, dim, dim)
     forward, backward = elements_sent(name, sizes, (tokens, tokens), num_ranks)
     return ITEM_BYTES * forward, ITEM_BYTES * backward
+
+
+def seconds_sending(
+    name: str, load: Load, tokens: int, num_ranks: int, links: Links
+) -> tuple[float, float]:
+    """For one sample and layer, forward and backward, as if nothing else happened."""
+    habits = HABITS[name]
+    way = "ring" if habits.overlaps else "collective"
+    sent = bytes_sent(name, load, tokens, num_ranks)
+    forward, backward = (
+        links.seconds("all_to_all", share * count, num_ranks)
+        + links.seconds(way, (1 - share) * count, num_ranks)
+        for share, count in zip(habits.exchanged, sent, strict=True)
+    )
+    return forward, backward
 
 
 def bytes_copied(name: str, load: Load, tokens: int, num_ranks: int) -> tuple[int, int]:

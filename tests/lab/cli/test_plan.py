@@ -1,0 +1,117 @@
+"""``flashpoint plan`` from the command line."""
+
+import json
+from pathlib import Path
+
+import pytest
+from lab.evaluation.trained import call
+
+from flashpoint.errors import InputError
+from flashpoint.lab.cli.plan import plan
+
+ROOT = Path(__file__).parents[3]
+MILLION = ("--model", "vit_l16", "--tokens", 2**20, "--gpus", 256)
+
+
+def run(*arguments, columns=80):
+    """What the verb prints."""
+    return call(plan, *arguments, columns=columns)[0]
+
+
+def lines_of(out, word):
+    return [line.split() for line in out.splitlines() if word in line]
+
+
+def test_every_split_is_listed_and_the_best_is_marked():
+    out = run(*MILLION)
+    assert len(lines_of(out, " ring ")) == 8
+    assert [line[0] for line in lines_of(out, "  ulysses")] == [*["ulysses"] * 3, "ulysses*"]
+    assert out.count("ulysses*") == 1
+    assert "Best (*): data 16 x sequence 16 by ulysses" in out
+    assert "16 heads of vit_l16 do not divide among 32, 64, 128 or 256 ranks." in " ".join(
+        out.split()
+    )
+
+
+def test_output_says_what_it_is_and_what_it_rests_on():
+    out = " ".join(run(*MILLION).split())
+    for part in (
+        *("An estimate, not a measurement", "304 M parameters", "h200_long.json"),
+        *("beyond 16,384 tokens taken as there", "Given, not measured: 8 GPUs a node, 450 GB/s"),
+        "Real steps take longer",
+    ):
+        assert part in out
+
+
+def test_tables_fit_a_usual_terminal():
+    out = run(*MILLION)
+    assert "…" not in out
+    assert max(len(line.rstrip()) for line in out.splitlines()) <= 80
+    assert len(lines_of(out, "256 x 1 ")) == 1
+
+
+def test_what_does_not_fit_is_marked_and_nothing_is_best():
+    out = run("--model", "vit_l16", "--tokens", 2**20, "--gpus", 2, "--memory", 16)
+    assert "Nothing fits into 16.0 GB a GPU: the least is" in " ".join(out.split())
+    assert all(line[-1].endswith("+!") for line in lines_of(out, "gather"))
+    assert "*" not in out
+
+
+def test_links_memory_and_batch_are_the_users():
+    slow = run(*MILLION, "--sequence", 16, "--network", 1, "--link", 10, "--batch", 16)
+    assert "10 GB/s inside it, 1 GB/s between nodes" in " ".join(slow.split())
+    assert "16 x 1,048,576 tokens" in " ".join(slow.split())
+
+
+def test_json_holds_all_estimates_and_plot_is_written(tmp_path):
+    out = tmp_path / "plan.json"
+    figure = tmp_path / "plan.svg"
+    run(*MILLION, "--sequence", 16, "--json", out, "--plot", figure)
+    data = json.loads(out.read_text())
+    assert [one["choice"]["strategy"] for one in data["estimates"]] == [
+        *("gather", "ring", "reduce", "ulysses")
+    ]
+    assert data["estimate"] is True
+    assert "best: " in figure.read_text()
+
+
+def test_json_on_stdout_leaves_the_table_to_stderr():
+    out, err = call(plan, *MILLION, "--sequence", 16, "--json", "-", columns=80)
+    assert json.loads(out)["model"] == "vit_l16"
+    assert "An estimate, not a measurement" in err
+
+
+def test_rates_of_a_user_take_the_place_of_the_stored_ones():
+    file = ROOT / "benchmarks" / "results" / "h200_long.json"
+    out = " ".join(run(*MILLION, "--sequence", 16, "--rates", file).split())
+    assert "Measured on one NVIDIA H200 (h200_long.json), bf16" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--model", "vit_x16"), "model 'vit_x16' is unknown. Did you mean"),
+        (("--model", "reluformer_base"), "'reluformer_base' is not a model of images"),
+        (
+            ("--sequence", 32, "--strategy", "ulysses"),
+            "16 heads of vit_l16 do not divide among 32",
+        ),
+        (("--tokens", 1000, "--sequence", 16), "1000 tokens do not divide among 16 ranks"),
+        (("--sequence", 24), "256 GPUs do not divide into groups of 24"),
+        (("--batch", 3, "--sequence", 16), "3 samples do not divide among 16 groups"),
+        (("--strategy", "rign"), "Did you mean 'ring'"),
+        (("--rates", "missing.json"), "missing.json"),
+        (("--plot", "figure.gif"), "--plot figure.gif must end in .png, .svg or .pdf"),
+    ],
+)
+def test_what_cannot_be_is_one_line(arguments, said):
+    with pytest.raises(InputError) as error:
+        run(*MILLION, *arguments)
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_help_says_what_to_type():
+    out = run("--help", columns=100)
+    assert "flashpoint plan --model vit_l16 --tokens 1048576 --gpus 256" in out
+    assert "nothing runs" in " ".join(out.split())
