@@ -8,6 +8,8 @@ import typer
 from flashpoint.lab.cli.run_arguments import STDOUT, JsonFile, path_of, require_writable
 
 if TYPE_CHECKING:
+    from flashpoint.lab.scaling.estimate import Setting
+    from flashpoint.lab.scaling.links import Links
     from flashpoint.lab.scaling.rates import Rates
     from flashpoint.lab.scaling.survey import Survey
 
@@ -113,32 +115,43 @@ def plan(
     flashpoint plan --model vit_b16 --tokens 16384 --gpus 8 --strategy ulysses --keep
     flashpoint plan --model vit_l16 --tokens 65536 --gpus 8 --rates mine.json --memory 80
 
-    GPUs are split into groups. A group shares each of its samples, and groups have samples of
-    their own. Rates of one GPU are measured, link speeds are given, and the rest is arithmetic:
-    nothing runs. Give speeds that your machines reach, such as bus bandwidths of nccl-tests.
-    docs/scaling.md says what is counted.
+    GPUs are split into groups, and each group shares its samples. Rates of one GPU are measured,
+    link speeds are yours to give, such as bus bandwidths of nccl-tests, and the rest is
+    arithmetic: nothing runs. docs/scaling.md says what is counted.
     """
-    from flashpoint.lab.scaling.estimate import Setting
     from flashpoint.lab.scaling.links import Links
-    from flashpoint.lab.scaling.load import load_of
     from flashpoint.lab.scaling.survey import survey
 
     _refuse_files(json_file, plot_file)
-    setting = Setting(
-        load=load_of(model),
-        tokens=tokens,
-        batch=batch or gpus,
-        num_gpus=gpus,
-        memory_bytes=GIGA * memory,
-        rates=_read_rates(rates),
-        links=Links(
-            node_bytes_per_s=GIGA * link,
-            network_bytes_per_s=GIGA * network,
-            gpus_per_node=gpus_per_node,
-        ),
-    )
+    speeds = {"node_bytes_per_s": GIGA * link, "network_bytes_per_s": GIGA * network}
+    links = Links(**speeds, gpus_per_node=gpus_per_node)
+    setting = _make_setting(model, tokens, gpus, batch or gpus, GIGA * memory, rates, links)
     found = survey(setting, sequence=sequence, strategy=strategy, recomputes=recompute)
     _publish(found, json_file, plot_file)
+
+
+def _make_setting(
+    model: str,
+    tokens: int,
+    gpus: int,
+    batch: int,
+    memory_bytes: float,
+    rates: Path | None,
+    links: "Links",
+) -> "Setting":
+    """What the words of the command line mean."""
+    from flashpoint.lab.scaling.estimate import Setting
+    from flashpoint.lab.scaling.load import load_of
+
+    return Setting(
+        load=load_of(model),
+        tokens=tokens,
+        batch=batch,
+        num_gpus=gpus,
+        memory_bytes=memory_bytes,
+        rates=_read_rates(rates),
+        links=links,
+    )
 
 
 def _read_rates(file: Path | None) -> "Rates":
