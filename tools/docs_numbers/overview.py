@@ -162,13 +162,34 @@ def _losses_at(group: Sequence[RunFiles], step: int) -> list[float]:
 
 @numbers("quality")
 def _quality(stored: Stored) -> str:
-    rows = []
-    for patch, tokens in TOKENS.items():
-        softmax, relu = (f"{cifar_top1(stored, patch, twin).mean():.1f}%" for twin in TWINS)
-        rows.append([f"CIFAR-10, ViT, {tokens} tokens, 60 epochs: top-1", relu, softmax])
-    softmax, relu = (f"{pair_scores(stored, twin)['all']['bleu']:.1f}" for twin in TWINS)
-    rows.append(["English to German documents, 8,000 updates: BLEU", relu, softmax])
-    return table(["trained by one recipe", "relu", "softmax"], rows)
+    """The costs of leaving softmax, in the order of the columns."""
+    tokens = " and ".join(map(str, TOKENS.values()))
+    top1 = {
+        twin: ", ".join(f"{cifar_top1(stored, patch, twin).mean():.1f}%" for patch in TOKENS)
+        for twin in TWINS
+    }
+    bleu = {twin: f"{pair_scores(stored, twin)['all']['bleu']:.1f}" for twin in TWINS}
+    losses = [
+        stored.values(study, f"{trial}-", "loss").mean()
+        for study, trial in (
+            ("relu-attention", "relu-factor-and-penalty"),
+            *(("starts", "qk-norm"), ("relu-attention", "softmax")),
+        )
+    ]
+    recalled = [
+        100 * stored.values("retrieval", f"{trial}-trained_pairs32-", "pairs128.exact").mean()
+        for trial in ("relu-alpha-1", "relu4-sum", "softmax")
+    ]
+    rows = [
+        [f"CIFAR-10, {tokens} tokens: top-1", top1["relu"], "", top1["softmax"]],
+        ["English to German documents, 8,000 updates: BLEU", bleu["relu"], "", bleu["softmax"]],
+        [
+            "the same, 2,000 updates: loss (relu4/sum with qk-norm)",
+            *(f"{loss:.2f}" for loss in losses),
+        ],
+        ["a key among 128, trained on 32: found", *(f"{share:.0f}%" for share in recalled)],
+    ]
+    return table(["trained by one recipe", "relu", "relu4/sum", "softmax"], rows)
 
 
 def _claims_of(study: str) -> Generator:
