@@ -13,6 +13,7 @@ from torch.distributed.device_mesh import init_device_mesh
 import flashpoint
 from flashpoint import layers
 from flashpoint.convert.substitute import Substitute
+from flashpoint.convert.transformers import calls
 from flashpoint.distributed import sequence_parallel, shard, unshard
 from flashpoint.models.penalty import attend_and_measure
 
@@ -165,6 +166,42 @@ def converted(spec, causal, cross):
         assert torch.equal(after, flashpoint.attention(q, k, k))
         error = (unshard(o, group, dim=2) - exact).abs().max().item()
         return error, refusal, attend.transport.sent
+
+
+def hugging_face(num_tokens, num_cached):
+    """A causal call as transformers makes it, few tokens a rank: its error, or what it says."""
+    group = group_of_size(2)
+    torch.manual_seed(0)
+    module, substitute = nn.Module(), Substitute("relu", num_heads=2)
+    q = torch.randn(1, 2, num_tokens, 4, dtype=torch.float64)
+    mine = shard(q, group, dim=2)
+    keys = torch.cat([torch.ones(1, 2, num_cached, 4, dtype=torch.float64), mine], 2)
+    with sequence_parallel(group, "ring", timeout_s=5.0):
+        call = partial(calls.attend, substitute, module, mine, keys, keys, None)
+        if num_cached:
+            return message_of(call)
+        o, _ = call()
+    exact, _ = calls.attend(substitute, module, q, q, q, None)
+    return (o - shard(exact, group)).abs().max().item()
+
+
+def wrapped(spec):
+    """A layer whose ``attend`` binds arguments, twice: its error, or what it says."""
+    group = group_of_size(2)
+    torch.manual_seed(0)
+    attend = partial(partial(sequence_parallel(group, "ring"), impl="reference"), scale=0.5)
+    cut = layers.Attention(16, 2, spec, dtype=torch.float64, attend=attend)
+    if spec == "softmax":
+        return message_of(cut, torch.randn(1, 4, 16, dtype=torch.float64))
+    whole = layers.Attention(
+        16, 2, spec, dtype=torch.float64, attend=partial(flashpoint.attention, scale=0.5)
+    )
+    with torch.no_grad():
+        for parameter in [x for x in cut.parameters() if x.dim() < 2]:
+            parameter.fill_(0.7)
+        whole.load_state_dict(cut.state_dict())
+        x = torch.randn(1, 9, 16, dtype=torch.float64)
+        return (cut(shard(x, group)) - shard(whole(x), group)).abs().max().item()
 
 
 def autocast():

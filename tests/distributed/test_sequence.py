@@ -45,6 +45,24 @@ def test_converted_model_attends_over_shards(workers, spec, causal, cross):
     assert all("UnsupportedError: softmax is not served over" in said for _, said, _ in found)
 
 
+@pytest.mark.parametrize("num_tokens", [2, 3, 7])
+def test_transformers_call_is_causal_with_one_token_a_rank(workers, num_tokens):
+    assert max(workers.run(on_ranks.hugging_face, num_tokens, 0)) < 1e-13
+
+
+def test_transformers_cache_is_refused(workers):
+    for said in workers.run(on_ranks.hugging_face, 2, 3):
+        assert said.startswith("UnsupportedError: Module has 1 queries and 4 keys on this rank")
+        assert "\n" not in said
+
+
+def test_partial_of_it_is_still_sharded(workers):
+    by_keys = {"activation": "sigmoid", "length": "keys", "bias": "-log_length"}
+    for spec in (LEARNED, by_keys):
+        assert max(workers.run(on_ranks.wrapped, spec)) < 1e-13
+    assert all("softmax is not served" in said for said in workers.run(on_ranks.wrapped, "softmax"))
+
+
 def test_auto_says_what_it_chose_and_sends_nothing_to_say_it(workers):
     for before, text, sent, chosen in workers.run(on_ranks.explained):
         assert before == chosen == "reduce"

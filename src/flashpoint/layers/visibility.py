@@ -1,6 +1,7 @@
 """Who sees whom in one call, and how many keys that are."""
 
 import math
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -95,14 +96,21 @@ def visibility_of(
     **counted: bool,
 ) -> Visibility:
     """That of a call of ``attend``, which knows it better where q and k are shards."""
-    return getattr(attend, "visibility_of", Visibility.of)(
+    return getattr(_unwrapped(attend), "visibility_of", Visibility.of)(
         q, k, mask, causal, key_lengths, **counted
     )
 
 
 def is_sharded(attend: Any) -> bool:
     """Whether a function computes attention over tokens of other ranks, too."""
-    return hasattr(attend, "visibility_of")
+    return hasattr(_unwrapped(attend), "visibility_of")
+
+
+def _unwrapped(attend: Any) -> Any:
+    """The function that ``functools.partial`` binds arguments of, however often."""
+    while isinstance(attend, partial):
+        attend = attend.func
+    return attend
 
 
 def rows_of(mask: Tensor, rows: slice) -> Tensor:

@@ -14,6 +14,8 @@ from flashpoint.convert.substitute import Substitute
 from flashpoint.convert.transformers.masks import can_read_masks, merge
 from flashpoint.errors import UnsupportedError
 from flashpoint.layers.spec import SOFTMAX
+from flashpoint.layers.visibility import is_sharded
+from flashpoint.ops.sdpa import current_attend
 
 OWN_CONFIG = "config_before_substitute"
 """Where a module keeps the config that it shares with its model, while it has one of its own."""
@@ -79,7 +81,8 @@ def attend(
         dropout: of weights; 0, unless the substitute is softmax.
         scaling: factor on the scores; None means D ** -0.5.
         is_causal: only looked at where no mask is given. One query then sees all keys; several
-            see keys from the first on, as in a static cache that was empty.
+            see keys from the first on, as in a static cache that was empty. Over shards one query
+            is causal too, and a cache is refused.
         position_bias: added to the scores.
         options: anything else; refused unless known to change nothing.
 
@@ -92,8 +95,11 @@ def attend(
     num_queries = query.shape[2]
     if is_causal is None:
         is_causal = bool(getattr(module, "is_causal", True))
-    if attention_mask is not None or num_queries <= 1:
+    sharded = is_sharded(current_attend())
+    if attention_mask is not None or (num_queries <= 1 and not sharded):
         is_causal = False
+    if sharded and is_causal and key.shape[2] != num_queries:
+        _refuse_cache(module, num_queries, key.shape[2])
     if is_causal and key.shape[2] > num_queries:  # nobody sees what a static cache has behind
         key, value = key[:, :, :num_queries], value[:, :, :num_queries]
         position_bias = None if position_bias is None else position_bias[..., :num_queries]
@@ -153,6 +159,13 @@ def _say_no_weights() -> None:
 
     logging.get_logger(__name__).warning_once(
         "pointwise attention returns None in place of weights for output_attentions=True."
+    )
+
+
+def _refuse_cache(module: nn.Module, num_queries: int, num_keys: int) -> None:
+    raise UnsupportedError(
+        f"{type(module).__name__} has {num_queries} queries and {num_keys} keys on this rank, as "
+        "with a cache, and caches are not served over shards of a sequence. Pass use_cache=False."
     )
 
 
