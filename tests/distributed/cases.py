@@ -38,6 +38,7 @@ class Case:
     layout: str
     dtype: torch.dtype
     options: dict = field(default_factory=dict)
+    shift: float = 0.0  # of values: up in the first half of the keys, down in the second
 
     @property
     def shards(self):
@@ -59,10 +60,11 @@ class Case:
             "dsums": (*planes, B, Hq, Lq),
         }
         generator = torch.Generator().manual_seed(self.seed)
-        return {
-            name: torch.randn(size, generator=generator).bfloat16().double()
-            for name, size in sizes.items()
-        }
+        made = {name: torch.randn(size, generator=generator) for name, size in sizes.items()}
+        if self.shift:
+            half = torch.where(torch.arange(Lk) < Lk // 2, self.shift, -self.shift)
+            made["v"] = 0.05 * made["v"] + half.unsqueeze(-1)
+        return {name: x.bfloat16().double() for name, x in made.items()}
 
 
 def draw_case(seed, num_ranks):

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from distributed.cases import draw_case, join, run_cases, run_parts, run_whole, serves
+from distributed.cases import Case, draw_case, join, run_cases, run_parts, run_whole, serves
 
 from flashpoint.distributed.strategy import STRATEGIES
 from flashpoint.lab.selfcheck.judge import Sample, Sums, share_of
@@ -72,3 +72,21 @@ def test_strategies_equal_one_process(workers, size):
     cases = [(case, name) for case in drawn for name in STRATEGIES if serves(case, name, size)]
     missed = misses(workers, cases, size)
     assert not missed, f"{len(missed)} of {len(cases)}:\n" + "\n".join(map(str, missed[:10]))
+
+
+def sample_by(workers, case, strategy):
+    """A case's results over two ranks, beside the reference's."""
+    found = workers.run(run_cases, [(case, strategy)], 2)
+    return sample_of(case, [of_rank[0][0] for of_rank in found[:2]])
+
+
+@pytest.mark.parametrize("strategy", ["ring", "gather", "ulysses"])
+def test_shards_that_cancel_stay_within_the_budget(workers, strategy):
+    lengths = (512, 512)
+    sizes = (1, 2, 2, 32, 32)
+    case = Case(0, sizes, lengths, lengths, "contiguous", torch.bfloat16, shift=2.0)
+    sample = sample_by(workers, case, strategy)
+    for name in ("o", "dq"):
+        got, exact, plain = (x[name].double() for x in (sample.got, sample.exact, sample.plain))
+        budget = 2 * (plain - exact).abs().max() + 2**-7 * exact.abs().max()
+        assert (got - exact).abs().max() <= budget, name

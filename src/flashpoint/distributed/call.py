@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from flashpoint.distributed.layout import Shards
-from flashpoint.distributed.transport import Shape, Transport
+from flashpoint.distributed.transport import Shape, Transport, widened
 from flashpoint.ops.normalizer import normalizer
 from flashpoint.ops.spec import Terms
 
@@ -96,8 +96,16 @@ def plain_sums(terms: Terms) -> Terms:
 
 
 def partial_dtype(dtype: torch.dtype) -> torch.dtype:
-    """What sums over a block of keys are made in before anything divides them.
+    """What sums over a block of keys travel in before anything divides them.
 
     fp16 holds neither the sums of many keys nor gradients divided by their number.
     """
     return torch.float32 if dtype == torch.float16 else dtype
+
+
+def block_dtype(call: ShardedCall, dtype: torch.dtype) -> torch.dtype:
+    """What they are made in: fp32 where that is as fast, since sums of shards may cancel.
+
+    Triton's kernels multiply bf16 many times faster than fp32, so there they round each block.
+    """
+    return partial_dtype(dtype) if call.impl == "triton" else widened(dtype)

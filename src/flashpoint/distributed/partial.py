@@ -10,7 +10,7 @@ from flashpoint.distributed.blocks import (
     blocks_of,
     differentiate_block,
 )
-from flashpoint.distributed.call import ShardedCall, partial_dtype, plain_sums
+from flashpoint.distributed.call import ShardedCall, block_dtype, plain_sums
 from flashpoint.distributed.layout import Range
 from flashpoint.distributed.transport import widened
 
@@ -18,7 +18,7 @@ from flashpoint.distributed.transport import widened
 class Partial:
     """Numerators and sums of some queries over the keys so far, in fp32 (fp64 for fp64).
 
-    The operator rounds the numerators of a block once, to the inputs' dtype.
+    Blocks are made in ``block_dtype``, to which the operator rounds their numerators once.
 
     Args:
         call: the whole call.
@@ -28,7 +28,7 @@ class Partial:
 
     def __init__(self, call: ShardedCall, q: Tensor, queries: Sequence[Range]) -> None:
         self.call, self.queries = call, queries
-        self.q = q.to(partial_dtype(q.dtype))
+        self.q = q.to(block_dtype(call, q.dtype))
         dtype = widened(q.dtype)
         self.numerators = q.new_zeros((*q.shape[:3], call.sizes.value_dim), dtype=dtype)
         shape = call.sums_shape(q.shape[2])
@@ -58,8 +58,9 @@ class PartialGradients:
     def __init__(
         self, call: ShardedCall, q: Tensor, queries: Sequence[Range], grads: RowGradients
     ) -> None:
-        self.call, self.queries, self.grads = call, queries, grads
-        self.q = q.to(partial_dtype(q.dtype))
+        self.call, self.queries = call, queries
+        self.q = q.to(block_dtype(call, q.dtype))
+        self.grads = grads._replace(o=grads.o.to(self.q.dtype))
         self.dq = q.new_zeros(q.shape, dtype=widened(q.dtype))
 
     def add(self, k: Tensor, v: Tensor, keys: Sequence[Range]) -> tuple[Tensor, Tensor]:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from flashpoint.distributed.blocks import blocks_of
-from flashpoint.distributed.call import ShardedCall, partial_dtype
+from flashpoint.distributed.call import ShardedCall, block_dtype, partial_dtype
 from flashpoint.distributed.division import divide, undivide
 from flashpoint.distributed.first_order import first_order
 from flashpoint.distributed.partial import Partial, PartialGradients
@@ -57,10 +57,10 @@ class _Ring(torch.autograd.Function):
     def backward(ctx: Any, do: Tensor | None, dsums: Tensor | None) -> Any:
         call: ShardedCall = ctx.call
         q, k, v, o, sums = ctx.saved_tensors
-        queries, dtype = call.queries.ranges[call.rank], partial_dtype(q.dtype)
-        grads = undivide(call, queries, do, dsums, o, sums, dtype)
+        queries = call.queries.ranges[call.rank]
+        grads = undivide(call, queries, do, dsums, o, sums, block_dtype(call, q.dtype))
         partial = PartialGradients(call, q, queries, grads)
-        blocks, home = Travel(call, k, v), _Home(call, k, v, dtype)
+        blocks, home = Travel(call, k, v), _Home(call, k, v, partial_dtype(k.dtype))
         for step in range(call.transport.size):
             pending = blocks.pass_on(step)
             found = None
