@@ -258,6 +258,13 @@ def refusals():
     ]
 
 
+def unshard_with(by_rank):
+    """What ranks hear that unshard other things."""
+    group = group_of_size(2)
+    shape, dtype, dim, layout = by_rank[dist.get_rank(group)]
+    return message_of(unshard, torch.ones(shape, dtype=dtype), group, dim=dim, layout=layout)
+
+
 def second_derivative():
     """What a gradient of a gradient says."""
     attend = sequence_parallel(group_of_size(2), "ring")

@@ -121,6 +121,26 @@ def test_what_is_not_served_is_refused_in_one_line(workers):
             assert "\n" not in message
 
 
+TOKENS = ((1, 2, 3), torch.float32, 1, "contiguous")
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        (((1, 2, 4), *TOKENS[1:]), "rank 1 has shape [1, 'L', 4], rank 0 has [1, 'L', 3]."),
+        (((1, 2, 3), torch.float64, *TOKENS[2:]), "rank 1 has dtype float64, rank 0 has float32."),
+        (((2, 3), *TOKENS[1:]), "rank 1 has shape [2, 'L'], rank 0 has [1, 'L', 3]."),
+        ((*TOKENS[:2], 3, "contiguous"), "rank 1: dim=3 is no axis of x, which has 3 dimensions"),
+        ((*TOKENS[:3], "zigzag"), "rank 1 has layout zigzag, rank 0 has contiguous."),
+        ((*TOKENS[:3], "zigzags"), "rank 1: layout='zigzags' is unknown."),
+    ],
+)
+def test_unshard_compares_before_it_sends(workers, other, said):
+    found = workers.run(on_ranks.unshard_with, (TOKENS, other))
+    assert all(message.startswith(f"InputError: {said}") for message in found)
+    assert len(set(found)) == 1
+
+
 def test_second_derivatives_are_refused(workers):
     assert all(
         "has no second derivatives" in said for said in workers.run(on_ranks.second_derivative)

@@ -8,9 +8,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from flashpoint.distributed.agreement import Agreement, Signature
 from flashpoint.distributed.group import Mesh, group_of
 from flashpoint.distributed.transport import Transport
-from flashpoint.errors import InputError, check_choice
+from flashpoint.errors import InputError, check_choice, describe
+from flashpoint.ops.check import check_tensor
 
 LAYOUTS = ("contiguous", "zigzag")
 Range = tuple[int, int]
@@ -91,6 +93,7 @@ def shard(x: Tensor, mesh: Mesh = None, *, dim: int = 1, layout: str = "contiguo
             end, so that ranks have the same work in causal attention.
     """
     group = group_of(mesh)
+    dim = _axis(x, dim)
     shards = Shards.split(x.shape[dim], dist.get_world_size(group), layout)
     return shards.take(x, dist.get_rank(group), dim)
 
@@ -102,9 +105,28 @@ def unshard(x: Tensor, mesh: Mesh = None, *, dim: int = 1, layout: str = "contig
     It has no gradient: losses are taken of shards, and their gradients added up.
     """
     transport = Transport(group_of(mesh), "unshard")
-    dim %= x.dim()
-    lengths = [length for (length,) in transport.exchange_numbers([x.shape[dim]])]
+    try:
+        check_choice("layout", layout, LAYOUTS)
+        dim = _axis(x, dim)
+        shape = [*x.shape[:dim], "L", *x.shape[dim + 1 :]]
+        dtype = str(x.dtype).removeprefix("torch.")
+        fields = {"call": "unshard", "layout": layout, "dtype": dtype, "shape": shape}
+        signature = Signature(fields, (x.shape[dim], 0))
+    except InputError as problem:
+        signature = Signature({}, problem=problem)
+    lengths = [length for length, _ in Agreement("always").lengths(transport, signature)]
     shards = Shards.of(lengths, layout, "tokens")
     shapes = [[(*x.shape[:dim], length, *x.shape[dim + 1 :])] for length in lengths]
     parts = transport.all_gather([x], shapes, "tokens")
     return shards.join([part for (part,) in parts], dim)
+
+
+def _axis(x: Tensor, dim: int) -> int:
+    """An axis of x, counted from its first."""
+    check_tensor("x", x)
+    if not isinstance(dim, int) or not -x.dim() <= dim < x.dim():
+        raise InputError(
+            f"dim={describe(dim)} is no axis of x, which has {x.dim()} dimensions, shape "
+            f"{list(x.shape)}."
+        )
+    return dim % x.dim()
