@@ -204,6 +204,36 @@ def wrapped(spec):
         return (cut(shard(x, group)) - shard(whole(x), group)).abs().max().item()
 
 
+def mixed_losses(strategy, options):
+    """Rank 0 differentiates o, rank 1 sums, rank 2 both, rank 3 o: the largest error."""
+    group = group_of_size(4)
+    torch.manual_seed(0)
+    rank, attend = dist.get_rank(group), sequence_parallel(group, strategy, timeout_s=5.0)
+    whole = [x.requires_grad_() for x in torch.randn(3, 1, 4, 10, 8, dtype=torch.float64)]
+    mine = [shard(x.detach(), group, dim=2).clone().requires_grad_() for x in whole]
+    o, *sums = attend(*mine, **options)
+    uses = [(1, 0), (0, 1), (1, 1), (1, 0)]  # of o and of sums, by rank
+    terms = [x.sum() for x, used in zip((o, sums[-1]), uses[rank], strict=True) if used]
+    sum(terms).backward()
+    o, *sums = flashpoint.attention(*whole, **options)
+    rows = torch.tensor(uses).repeat_interleave(torch.tensor([3, 3, 2, 2]), 0)
+    ((o * rows[:, :1]).sum() + (sums[-1] * rows[:, 1]).sum()).backward()
+    pairs = zip(mine, whole, strict=True)
+    return max((a.grad - shard(b.grad, group, dim=2)).abs().max().item() for a, b in pairs)
+
+
+def backward_under_autocast(strategy, impl):
+    """How far gradients are off where only backward is under autocast."""
+    attend = sequence_parallel(group_of_size(2), strategy)
+    torch.manual_seed(0)
+    q = torch.randn(1, 2, 32, 8, requires_grad=True)
+    (exact,) = torch.autograd.grad(attend(q, q, q, impl=impl).sum(), q)
+    o = attend(q, q, q, impl=impl).sum()
+    with torch.autocast("cpu", torch.bfloat16):
+        (found,) = torch.autograd.grad(o, q)
+    return (found - exact).abs().max().item()
+
+
 def autocast():
     """Dtypes of a result and of a gradient where autocast has the say."""
     attend = sequence_parallel(group_of_size(2), "reduce")

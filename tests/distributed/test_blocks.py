@@ -19,8 +19,9 @@ def call_of(queries, keys, *, sizes=(1, 8, 8, 64, 64), offset=None, **terms):
     """A call by a rank that exists in name alone."""
     offset = keys.total - queries.total if offset is None else offset
     transport = SimpleNamespace(rank=0, size=len(keys.ranges))
+    sums = (False, False)
     return ShardedCall(
-        queries, keys, offset, Sizes(*sizes), Terms(**terms), None, "cpu", False, transport
+        queries, keys, offset, Sizes(*sizes), Terms(**terms), None, "cpu", *sums, transport
     )
 
 

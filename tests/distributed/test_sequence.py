@@ -98,6 +98,26 @@ def test_calls_like_earlier_ones_may_go_unchecked(workers, check, times):
     assert set(workers.run(on_ranks.asked_again, check)) == {times}
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"return_sums": True},
+        {"return_sums": True, "normalize": "sum"},
+        {"return_sums": "logs", "normalize": "sum", "activation": "softplus"},
+    ],
+    ids=["length", "sum", "logs"],
+)
+@pytest.mark.parametrize("strategy", on_ranks.STRATEGIES)
+def test_ranks_may_differentiate_different_results(workers, strategy, options):
+    assert max(workers.run(on_ranks.mixed_losses, strategy, options)) < 1e-12
+
+
+@pytest.mark.parametrize("strategy", on_ranks.STRATEGIES)
+def test_autocast_does_not_reach_backward(workers, strategy):
+    for impl in ("reference", "cpu"):
+        assert max(workers.run(on_ranks.backward_under_autocast, strategy, impl)) == 0
+
+
 def test_autocast_acts_before(workers):
     assert set(workers.run(on_ranks.autocast)) == {(torch.bfloat16, torch.float32)}
 

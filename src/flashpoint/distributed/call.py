@@ -36,6 +36,7 @@ class ShardedCall(NamedTuple):
         key_lengths: [B], how many keys of the whole sequence exist, or None.
         impl: who computes blocks.
         has_sums: whether rows' sums of weights are wanted or divide the result.
+        returns_sums: whether they are wanted, and so may have a gradient.
         transport: the messages.
     """
 
@@ -47,6 +48,7 @@ class ShardedCall(NamedTuple):
     key_lengths: Tensor | None
     impl: str
     has_sums: bool
+    returns_sums: bool
     transport: Transport
 
     @property
@@ -78,6 +80,13 @@ class ShardedCall(NamedTuple):
     def sums_dim(self) -> int:
         """The axis of queries in sums."""
         return 3 if self.terms.logs else 2
+
+    def sums_gradient(self, given: Tensor | None, q: Tensor) -> Tensor | None:
+        """That of this rank's sums; zeros where only others use theirs, so that all send it."""
+        if given is not None or not self.returns_sums:
+            return given
+        shape = self.sums_shape(self.queries.lengths[self.rank])
+        return q.new_zeros(shape, dtype=widened(q.dtype))
 
 
 def settle_length(terms: Terms, num_keys: int) -> Terms:

@@ -10,15 +10,20 @@ from flashpoint.errors import UnsupportedError
 
 
 def first_order(backward: Callable[..., Any]) -> Callable[..., Any]:
-    """A backward that refuses where autograd would record it, on all ranks alike."""
+    """A backward that refuses where autograd would record it, on all ranks alike.
+
+    Autocast has no say in it, as in forward.
+    """
 
     @functools.wraps(backward)
-    def run(*given: Any) -> Any:
+    def run(ctx: Any, *grads: Any) -> Any:
         if torch.is_grad_enabled():
             raise UnsupportedError(
                 "attention over shards has no second derivatives. Leave create_graph=True out, or "
                 "attend on one rank by impl='reference'."
             )
-        return backward(*given)
+        device = next(x.device.type for x in grads if x is not None)
+        with torch.autocast(device, enabled=False):
+            return backward(ctx, *grads)
 
     return run

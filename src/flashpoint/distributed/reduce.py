@@ -54,6 +54,7 @@ class _Reduce(torch.autograd.Function):
         call: ShardedCall = ctx.call
         q, k, v, o, sums = ctx.saved_tensors
         dtype = partial_dtype(q.dtype)
+        dsums = call.sums_gradient(dsums, q)
         grads = undivide(call, call.queries.ranges[call.rank], do, dsums, o, sums, dtype)
         rows = [q.to(dtype), grads.o] + ([] if grads.sums is None else [grads.sums])
         whole, g, *rest = _gather_rows(call, rows, "queries and gradients of outputs")

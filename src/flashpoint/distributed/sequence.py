@@ -214,6 +214,7 @@ class SequenceParallel:
             request.key_lengths,
             request.impl,
             bool(request.return_sums) or request.terms.normalize == "sum",
+            bool(request.return_sums),
             self.transport,
         )
 

@@ -49,12 +49,12 @@ class _Ulysses(torch.autograd.Function):
     def backward(ctx: Any, do: Tensor | None, dsums: Tensor | None) -> Any:
         call: ShardedCall = ctx.call
         q, k, v, o, sums = ctx.saved_tensors
-        named = [] if do is None else [(do.to(q.dtype), call.queries)]
-        if dsums is not None:
-            named.append((_rows_first(call, dsums), call.queries))
-        found = _to_heads(call, named, "gradients of outputs")
-        of_sums = _planes_first(call, found.pop()) if dsums is not None else None
-        of_o = found[0] if found else q.new_zeros(*q.shape[:3], v.shape[3])
+        shape = call.query_shape(call.rank, call.sizes.value_dim)
+        do = q.new_zeros(shape) if do is None else do.to(q.dtype)
+        dsums = call.sums_gradient(dsums, q)
+        given = [do] if dsums is None else [do, _rows_first(call, dsums)]
+        of_o, *rest = _to_heads(call, [(x, call.queries) for x in given], "gradients of outputs")
+        of_sums = _planes_first(call, rest[0]) if rest else None
         grads = RowGradients(of_o, of_sums, (o, sums))
         made = differentiate_rows(call, grads, q, k, v, [(0, call.queries.total)])
         whose = (call.queries, call.keys, call.keys)
