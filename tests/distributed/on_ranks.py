@@ -1,21 +1,25 @@
 """What tests let every rank do: functions that processes import by name."""
 
+import copy
 import os
+import pickle
 import time
 from functools import partial
+from unittest import mock
 
 import torch
 import torch.distributed as dist
 from distributed.cases import group_of_size
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 import flashpoint
 from flashpoint import layers
 from flashpoint.convert.substitute import Substitute
 from flashpoint.convert.transformers import calls
-from flashpoint.distributed import sequence_parallel, shard, unshard
+from flashpoint.distributed import Rates, agreement, sequence_parallel, shard, unshard
 from flashpoint.models.penalty import attend_and_measure
+from flashpoint.ops.sdpa import current_attend
 
 STRATEGIES = ("gather", "ring", "reduce", "ulysses")
 
@@ -58,14 +62,26 @@ def die_or_hang(how, strategy, timeout_s):
     """What rank 0 says, and after how long, when the last rank dies or hangs in backward."""
     attend = sequence_parallel(None, strategy, timeout_s=timeout_s)
     q = torch.randn(1, 2, 8, 4, requires_grad=True)
+    if how == "differs":  # and hangs where ranks tell one another in what
+        return differ_and_hang(attend, q, timeout_s)
     o = attend(q, q, q)
     if dist.get_rank() == dist.get_world_size() - 1:
         if how == "dies":
             os._exit(1)
-        time.sleep(4 * timeout_s)
+        time.sleep(2 * timeout_s)
         os._exit(1)
     start = time.perf_counter()
     said = message_of(o.sum().backward)
+    return said, time.perf_counter() - start
+
+
+def differ_and_hang(attend, q, timeout_s):
+    """What rank 0 says, and after how long, if rank 1 stops behind the first comparison."""
+    if dist.get_rank() == 1:
+        attend.transport.exchange_texts = lambda *_: time.sleep(2 * timeout_s) or os._exit(1)
+        q = q.double()
+    start = time.perf_counter()
+    said = message_of(attend, q, q, q)
     return said, time.perf_counter() - start
 
 
@@ -282,6 +298,7 @@ def refusals():
         message_of(layer, x),
         message_of(cached, x, cache=layers.KeyValueCache()),
         message_of(attend_and_measure, cached, x),
+        message_of(cached.weights, q, q),
         message_of(sequence_parallel, group, "rings"),
         message_of(sequence_parallel, "world"),
         message_of(sequence_parallel, init_device_mesh("cpu", (2, 2), mesh_dim_names=("a", "b"))),
@@ -293,6 +310,52 @@ def unshard_with(by_rank):
     group = group_of_size(2)
     shape, dtype, dim, layout = by_rank[dist.get_rank(group)]
     return message_of(unshard, torch.ones(shape, dtype=dtype), group, dim=dim, layout=layout)
+
+
+def constructors():
+    """One line each of what cannot be made, and what copies and pickles give."""
+    group = group_of_size(2)
+    half = DeviceMesh("cpu", [0, 1])
+    attend = sequence_parallel(group)
+    layer = layers.Attention(16, 2, "relu", attend=attend)
+    assert copy.deepcopy(layer).attend is copy.copy(attend) is attend
+    said = [message_of(sequence_parallel, group, rates=rates) for rates in WRONG_RATES]
+    said += [message_of(sequence_parallel, group, timeout_s=x) for x in WRONG_TIMEOUTS]
+    outside = message_of(sequence_parallel, half)
+    return [*said, message_of(pickle.dumps, layer)], outside
+
+
+WRONG_RATES = (Rates(0, 0), Rates(1.0, float("nan")), Rates("fast", 1), (1, 1))
+WRONG_TIMEOUTS = (0, -1.0, float("nan"), "1")
+
+
+def overlapping_contexts():
+    """What the context manager says that ends before one that began later."""
+    a, b = (sequence_parallel(group_of_size(2), name) for name in ("ring", "gather"))
+    a.__enter__()
+    b.__enter__()
+    said = message_of(a.__exit__)
+    b.__exit__()
+    a.__exit__()
+    assert current_attend() is flashpoint.attention
+    return said
+
+
+def counts_with(by_rank):
+    """What ranks hear whose layer learns from n_i and gets a mask on some."""
+    group = group_of_size(2)
+    attend = sequence_parallel(group, timeout_s=5.0)
+    layer = layers.Attention(16, 2, {"activation": "relu", "alpha": "learned"}, attend=attend)
+    return message_of(layer, torch.ones(1, 4, 16), **by_rank.get(dist.get_rank(group), {}))
+
+
+def remembered(num_calls):
+    """How many calls ``check="first"`` remembers of so many."""
+    attend = sequence_parallel(group_of_size(2), "gather", check="first")
+    with mock.patch.object(agreement, "MOST_KNOWN", 8):
+        for i in range(num_calls):
+            attend._agreement.lengths(attend.transport, agreement.Signature({"call": i}))
+    return len(attend._agreement._known)
 
 
 def second_derivative():

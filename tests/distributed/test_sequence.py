@@ -1,5 +1,7 @@
 """Layers, meshes, converted models and errors, over processes."""
 
+import re
+
 import pytest
 import torch
 from distributed import on_ranks
@@ -60,7 +62,9 @@ def test_partial_of_it_is_still_sharded(workers):
     by_keys = {"activation": "sigmoid", "length": "keys", "bias": "-log_length"}
     for spec in (LEARNED, by_keys):
         assert max(workers.run(on_ranks.wrapped, spec)) < 1e-13
-    assert all("softmax is not served" in said for said in workers.run(on_ranks.wrapped, "softmax"))
+    assert all(
+        "softmax is not served" in said for said in workers.run(on_ranks.wrapped, "softmax")
+    )
 
 
 def test_auto_says_what_it_chose_and_sends_nothing_to_say_it(workers):
@@ -75,7 +79,18 @@ def test_auto_says_what_it_chose_and_sends_nothing_to_say_it(workers):
     [
         ({1: {"dtype": torch.float64}}, "rank 1 has dtype float64, rank 0 has float32."),
         ({1: {"shape": (1, 2, 4, 16)}}, "rank 1 has head_dim 16, rank 0 has 8."),
-        ({0: {"options": {"causal": True}}}, "rank 1 has right None, rank 0 has 0."),
+        ({0: {"options": {"causal": True}}}, "rank 1 has causal False, rank 0 has True."),
+        ({1: {"options": {"length": 7}}}, "rank 1 has length 7.0, rank 0 has visible."),
+        ({1: {"options": {"normalize": "sum"}}}, "rank 1 has normalize sum, rank 0 has length."),
+        ({1: {"options": {"window": (3, None)}}}, "rank 1 has window [3, None], rank 0 has None."),
+        (
+            {
+                0: {"options": {"key_lengths": torch.tensor([3])}},
+                1: {"options": {"key_lengths": torch.tensor([4])}},
+            },
+            "rank 1 has key_lengths [4], rank 0 has [3].",
+        ),
+        ({1: {"options": {"casual": True}}}, "rank 1: attention has no argument 'casual'. Did"),
         ({1: {"options": {"alpha": 0.5}}}, "rank 1 has alpha 0.5, rank 0 has 1.0."),
         ({1: {"requires_grad": True}}, "rank 1 has gradients q, k, v, rank 0 has none."),
         ({1: {"make": {"strategy": "ring"}}}, "rank 1 has strategy ring, rank 0 has auto."),
@@ -87,6 +102,45 @@ def test_ranks_that_differ_all_hear_who_and_what(workers, by_rank, said):
     found = workers.run(on_ranks.call_with, by_rank)
     assert all(f"InputError: {said}" in message for message in found)
     assert len(set(found)) == 1
+
+
+def test_errors_of_counting_are_everybodys(workers):
+    mask = torch.ones(4, 4, dtype=torch.bool)
+    for by_rank, said in [
+        ({1: {"mask": mask}}, "UnsupportedError: rank 1: a tensor as mask is not served"),
+        ({1: {"key_lengths": torch.tensor([3])}}, "InputError: rank 1 has key_lengths [3]"),
+    ]:
+        found = workers.run(on_ranks.counts_with, by_rank)
+        assert all(message.startswith(said) for message in found), found
+
+
+def test_what_cannot_be_made_is_refused_in_one_line(workers):
+    expected = [
+        "InputError: link_bytes_per_s must be positive. Got 0.",
+        "InputError: flops_per_s must be finite. Got nan.",
+        "InputError: link_bytes_per_s must be a number. Got 'fast'.",
+        "InputError: rates must be a flashpoint.distributed.Rates. Got (1, 1).",
+        "InputError: timeout_s must be positive, or None. Got 0.",
+        "InputError: timeout_s must be positive, or None. Got -1.0.",
+        "InputError: timeout_s must be finite. Got nan.",
+        "InputError: timeout_s must be a number. Got '1'.",
+        "UnsupportedError: sequence_parallel holds a process group, which cannot be pickled.",
+    ]
+    for rank, (messages, outside) in enumerate(workers.run(on_ranks.constructors)):
+        for message, begins in zip(messages, expected, strict=True):
+            assert message.startswith(begins), message
+            assert "\n" not in message
+        said = f"InputError: rank {rank} is not in the mesh, which has ranks [0, 1]."
+        assert outside.startswith("no error" if rank < 2 else said)
+
+
+def test_contexts_end_in_order(workers):
+    said = "InputError: another `with` of sequence_parallel that began later is still open"
+    assert all(x.startswith(said) for x in workers.run(on_ranks.overlapping_contexts))
+
+
+def test_first_check_remembers_a_bounded_number_of_calls(workers):
+    assert set(workers.run(on_ranks.remembered, 19)) == {3}
 
 
 def test_shards_may_change_on_one_rank_alone(workers):
@@ -131,6 +185,7 @@ def test_what_is_not_served_is_refused_in_one_line(workers):
         "UnsupportedError: softmax is not served over shards of a sequence.",
         "InputError: a cache holds whole sequences",
         "UnsupportedError: the penalty is not served over shards",
+        "UnsupportedError: weights are not served over shards",
         "InputError: strategy='rings' is unknown. Did you mean 'ring'?",
         "InputError: expected a process group or a DeviceMesh of one dimension. Got 'world'.",
         "InputError: the mesh has 2 dimensions, a, b; a sequence lies on one.",
@@ -168,7 +223,8 @@ def test_second_derivatives_are_refused(workers):
 
 
 @pytest.mark.parametrize(
-    ("world", "how", "strategy"), [(1, "dies", "ring"), (2, "hangs", "gather")]
+    ("world", "how", "strategy"),
+    [(1, "dies", "ring"), (2, "hangs", "gather"), (3, "differs", "ring")],
 )
 def test_lost_rank_ends_the_others_in_one_line(worlds, world, how, strategy):
     (ok, answer), (is_there, _) = worlds[world].try_run(on_ranks.die_or_hang, how, strategy, 1.0)
@@ -176,6 +232,7 @@ def test_lost_rank_ends_the_others_in_one_line(worlds, world, how, strategy):
     assert not is_there
     message, seconds = answer
     assert "\n" not in message
-    assert "LostRankError: sequence_parallel: rank 0 of 2 waited for keys and values" in message
-    assert "with rank 1, in vain" in message
+    what = "calls" if how == "differs" else "(gradients of )?keys and values"
+    begins = rf"LostRankError: sequence_parallel: rank 0 of 2 could not exchange {what}.* with"
+    assert re.match(rf"{begins} rank 1 \([^.,:;\[]+\)\. A rank died, hangs", message), message
     assert seconds < 3

@@ -8,6 +8,9 @@ from typing import Any, NamedTuple
 from flashpoint.distributed.transport import Transport
 from flashpoint.errors import FlashpointError, InputError, UnsupportedError
 
+MOST_KNOWN = 1024
+"""Calls that ``check="first"`` remembers."""
+
 
 class Signature(NamedTuple):
     """What this rank is about to do.
@@ -23,7 +26,7 @@ class Signature(NamedTuple):
     problem: FlashpointError | None = None
 
     def digest(self) -> int:
-        """A number that other fields do not have."""
+        """A number that differs, almost surely, where any field does."""
         text = json.dumps(self.fields, sort_keys=True, default=str)
         return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "big")
 
@@ -52,6 +55,8 @@ class Agreement:
             _explain(transport, mine)
         lengths = [(row[1], row[2]) for row in found]
         if self.check == "first":
+            if len(self._known) >= MOST_KNOWN:  # at the same call on all ranks
+                self._known.clear()
             self._known[key] = lengths
         return lengths
 
@@ -60,12 +65,13 @@ def _explain(transport: Transport, mine: Signature) -> None:
     """Raise, on every rank, what the first rank in trouble says, or who differs in what."""
     problem = mine.problem
     said = None if problem is None else (isinstance(problem, UnsupportedError), str(problem))
-    found = transport.exchange_objects((said, json.dumps(mine.fields, default=str)))
+    text = json.dumps((said, mine.fields), default=str)
+    found = [json.loads(each) for each in transport.exchange_texts(text, "calls")]
     for rank, (said, _) in enumerate(found):
         if said is not None:
             kind = UnsupportedError if said[0] else InputError
             raise kind(f"rank {rank}: {said[1]}")
-    every = [json.loads(text) for _, text in found]
+    every = [fields for _, fields in found]
     for rank, fields in enumerate(every):
         for name, value in fields.items():
             if value != every[0].get(name):

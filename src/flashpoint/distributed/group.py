@@ -23,6 +23,11 @@ def group_of(mesh: Mesh) -> ProcessGroup:
                 f"the mesh has {mesh.ndim} dimensions, {', '.join(names)}; a sequence lies on "
                 "one. Pass that one: mesh['sequence']."
             )
+        if mesh.get_coordinate() is None:
+            raise InputError(
+                f"rank {dist.get_rank()} is not in the mesh, which has ranks "
+                f"{mesh.mesh.tolist()}. It has no part of that sequence."
+            )
         return mesh.get_group()
     if mesh is None:
         world = dist.group.WORLD

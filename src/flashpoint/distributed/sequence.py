@@ -1,6 +1,7 @@
 """``flashpoint.attention`` for q, k and v that lie on several ranks, cut along the length."""
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple, Unpack, overload
 
 import torch
@@ -13,11 +14,18 @@ from flashpoint.distributed.group import Mesh, group_of
 from flashpoint.distributed.layout import LAYOUTS, Shards
 from flashpoint.distributed.reduce import attend_by_reduce
 from flashpoint.distributed.ring import attend_by_ring
-from flashpoint.distributed.strategy import STRATEGIES, Choice, Rates, check_serves, choose
+from flashpoint.distributed.strategy import (
+    STRATEGIES,
+    Choice,
+    Rates,
+    check_rates,
+    check_serves,
+    choose,
+)
 from flashpoint.distributed.transport import Transport
 from flashpoint.distributed.ulysses import attend_by_ulysses
 from flashpoint.distributed.visibility import ShardVisibility
-from flashpoint.errors import FlashpointError, UnsupportedError, check_choice
+from flashpoint.errors import FlashpointError, InputError, UnsupportedError, check_choice, hint
 from flashpoint.ops import implementations, sdpa
 from flashpoint.ops.activation import registered
 from flashpoint.ops.check import DENSE, check_index, check_inputs, is_readable, read_key_lengths
@@ -54,7 +62,8 @@ def sequence_parallel(
     """Attention over a sequence whose tokens lie on several ranks.
 
     The result takes the arguments of ``flashpoint.attention``, so any layer takes it as
-    ``attend=``. As a context manager it serves calls of ``scaled_dot_product_attention``.
+    ``attend=``. As a context manager it serves calls of ``scaled_dot_product_attention``, of all
+    threads of the process.
 
     Args:
         mesh: a process group, a DeviceMesh of one dimension (``mesh["sequence"]``), or None for
@@ -86,7 +95,8 @@ class SequenceParallel:
 
     Attributes:
         transport: counts the elements that this rank has ``sent``.
-        chosen: the ``Choice`` of the last call; None before the first, or if none was to make.
+        chosen: the ``Choice`` of the last call; None before the first, and always for a strategy
+            by name.
     """
 
     def __init__(
@@ -101,6 +111,8 @@ class SequenceParallel:
         check_choice("strategy", strategy, ("auto", *STRATEGIES))
         check_choice("layout", layout, LAYOUTS)
         check_choice("check", check, CHECKS)
+        if rates is not None:
+            check_rates(rates)
         self.strategy, self.layout, self.rates = strategy, layout, rates
         self.transport = Transport(group_of(mesh), "sequence_parallel", timeout_s)
         self.chosen: Choice | None = None
@@ -149,14 +161,8 @@ class SequenceParallel:
         key_lengths are of the whole sequence. ``from_first``: the first query stands at the first
         key, as in PyTorch's SDPA, not the last at the last.
         """
-        request = None
-        try:
-            request = _read(q, k, v, return_sums=return_sums, from_first=from_first, **options)
-            signature = Signature(request.fields(self), (q.shape[2], k.shape[2]))
-        except FlashpointError as problem:
-            signature = Signature({}, problem=problem)
-        lengths = self._agreement.lengths(self.transport, signature)
-        assert request is not None  # else all ranks have raised
+        given = {"return_sums": return_sums, "from_first": from_first, **options}
+        request, lengths = self._agree((q, k, v), given, lambda made: made.fields(self))
         call = self._call(request, lengths)
         if request.key_lengths is not None and is_readable(request.key_lengths):
             read_key_lengths(request.key_lengths, call.keys.total)
@@ -172,7 +178,7 @@ class SequenceParallel:
 
         Nothing is sent.
         """
-        request = _read(q, k, v, **options)
+        request = _read_named((q, k, v), options)
         lengths = [(q.shape[2], k.shape[2])] * self.transport.size
         return choose(self._call(request, lengths), q.element_size(), self.rates)
 
@@ -186,20 +192,58 @@ class SequenceParallel:
         from_first: bool = False,
     ) -> ShardVisibility:
         """How many keys this rank's queries see, for layers that learn from it; all ranks ask."""
-        fields = {"call": "lengths", "causal": causal}
-        found = self._agreement.lengths(
-            self.transport, Signature(fields, (q.shape[2], k.shape[2]))
+        given = {"mask": mask, "causal": causal, "key_lengths": key_lengths}
+        found = self._agree(
+            (q, k, k),
+            given | {"from_first": from_first},
+            lambda made: {"call": "lengths", **made.positions()},
         )
-        options: Any = {"mask": mask, "causal": causal, "key_lengths": key_lengths}
-        call = self._call(_read(q, k, k, from_first=from_first, **options), found)
-        return ShardVisibility.of_call(call, q)
+        return ShardVisibility.of_call(self._call(*found), q)
 
     def __enter__(self) -> "SequenceParallel":
         self._before.append(sdpa.exchange_attend(self))
         return self
 
     def __exit__(self, *_: object) -> None:
+        if sdpa.current_attend() is not self:
+            raise InputError(
+                "another `with` of sequence_parallel that began later is still open. End that "
+                "one first."
+            )
         sdpa.exchange_attend(self._before.pop())
+
+    def __copy__(self) -> "SequenceParallel":
+        return self
+
+    def __deepcopy__(self, _: object) -> "SequenceParallel":
+        return self  # a copied layer attends over the same ranks
+
+    def __reduce__(self) -> Any:
+        raise UnsupportedError(
+            "sequence_parallel holds a process group, which cannot be pickled. Save a layer's "
+            "state_dict, and call sequence_parallel again where it is loaded."
+        )
+
+    def _agree(
+        self,
+        inputs: tuple[Any, Any, Any],
+        given: dict[str, Any],
+        fields_of: "Callable[[_Request], dict[str, Any]]",
+    ) -> "tuple[_Request, list[tuple[int, int]]]":
+        """A call that all ranks make, and how many queries and keys each holds.
+
+        What is wrong with the arguments of one rank is raised on all.
+        """
+        request = None
+        try:
+            request = _read_named(inputs, given)
+            held = (request.q.shape[2], request.k.shape[2])
+            signature = Signature(fields_of(request), held)
+        except FlashpointError as problem:
+            signature = Signature({}, problem=problem)
+        lengths = self._agreement.lengths(self.transport, signature)
+        assert request is not None  # else all ranks have raised
+        return request, lengths
 
     def _call(self, request: "_Request", lengths: list[tuple[int, int]]) -> ShardedCall:
         queries = Shards.of([pair[0] for pair in lengths], self.layout, "queries")
@@ -237,6 +281,7 @@ class _Request(NamedTuple):
     impl: str
     return_sums: ReturnSums
     from_first: bool
+    written: dict[str, Any]  # what terms were made of, for errors
 
     @property
     def sizes(self) -> Sizes:
@@ -246,27 +291,44 @@ class _Request(NamedTuple):
 
     def fields(self, parallel: SequenceParallel) -> dict[str, Any]:
         """What must be the same on all ranks."""
-        terms = self.terms._asdict()
-        terms["activation"] = registered(self.terms.activation).name
-        lengths = self.key_lengths
-        if lengths is not None and is_readable(lengths):
-            terms["key_lengths"] = lengths.tolist()
-        else:
-            terms["key_lengths"] = None if lengths is None else "given"
         inputs = (self.q, self.k, self.v)
         wants = [name for name, x in zip("qkv", inputs, strict=True) if x.requires_grad]
         return {
             "dtype": str(self.q.dtype).removeprefix("torch."),
             **self.sizes._asdict(),
-            **terms,
+            **self.written,
+            **self.positions(),
             "impl": self.impl,
             "return_sums": self.return_sums,
-            "from_first": self.from_first,
             "strategy": parallel.strategy,
             "layout": parallel.layout,
             "rates": parallel.rates,
             "gradients": ", ".join(wants) if torch.is_grad_enabled() and wants else "none",
         }
+
+    def positions(self) -> dict[str, Any]:
+        """What says who sees whom; key_lengths on a GPU are not read."""
+        lengths = self.key_lengths
+        said = None if lengths is None else "given"
+        if lengths is not None and is_readable(lengths):
+            said = lengths.tolist()
+        return {
+            "causal": self.written["causal"],
+            "window": self.written["window"],
+            "key_lengths": said,
+            "from_first": self.from_first,
+        }
+
+
+def _read_named(inputs: tuple[Any, Any, Any], given: Mapping[str, Any]) -> _Request:
+    """A rank's arguments, checked, their names as well."""
+    for name in given:
+        if name not in _NAMES:
+            raise InputError(
+                f"attention has no argument {name!r}. {hint(name, _NAMES)}Over shards it takes: "
+                f"{', '.join(_NAMES)}."
+            )
+    return _read(*inputs, **given)
 
 
 def _read(
@@ -306,4 +368,18 @@ def _read(
     if key_lengths is not None:
         check_index("key_lengths", key_lengths, q.shape[0], q.device)
     chosen = implementations.choose(impl, q, v, terms.activation)
-    return _Request(q, k, v, terms, key_lengths, chosen, return_sums, from_first)
+    written = {
+        "activation": registered(terms.activation).name,
+        "normalize": normalize,
+        "floor": float(floor),
+        "alpha": float(alpha),
+        "length": length if isinstance(length, str) else float(length),
+        "scale": scale if scale is None else float(scale),
+        "bias": 0.0 if bias is None else float(bias),
+        "causal": causal,
+        "window": window,
+    }
+    return _Request(q, k, v, terms, key_lengths, chosen, return_sums, from_first, written)
+
+
+_NAMES = tuple(inspect.signature(_read).parameters)[3:]

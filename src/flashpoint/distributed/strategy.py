@@ -8,13 +8,14 @@ f = (P - 1)/P; elements that each rank sends, for one sample:
 """
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from flashpoint.distributed.blocks import blocks_of
 from flashpoint.distributed.call import ShardedCall, Sizes
-from flashpoint.errors import UnsupportedError
+from flashpoint.errors import InputError, UnsupportedError, describe
+from flashpoint.ops.check import check_number
 
-STRATEGIES = ("ring", "gather", "reduce", "ulysses")  # equals go to the earlier
+STRATEGIES = ("ring", "gather", "reduce", "ulysses")  # ties go to the earlier
 
 
 class Rates(NamedTuple):
@@ -27,6 +28,15 @@ class Rates(NamedTuple):
 
     link_bytes_per_s: float
     flops_per_s: float
+
+
+def check_rates(rates: Any) -> None:
+    """Both finite and positive."""
+    if not isinstance(rates, Rates):
+        raise InputError(f"rates must be a flashpoint.distributed.Rates. Got {describe(rates)}.")
+    for name, value in rates._asdict().items():
+        if check_number(name, value) <= 0:
+            raise InputError(f"{name} must be positive. Got {describe(value)}.")
 
 
 class Choice(NamedTuple):
@@ -83,9 +93,7 @@ def check_serves(call: ShardedCall, name: str) -> None:
     """Refuse a strategy by name that cannot serve."""
     reason = why_not(call, name)
     if reason is not None:
-        raise UnsupportedError(
-            f"strategy='{name}': {reason}. Pass strategy='ring', or 'auto', which knows."
-        )
+        raise UnsupportedError(f"strategy='{name}': {reason}. Pass strategy='ring', or 'auto'.")
 
 
 def elements(call: ShardedCall, name: str) -> tuple[int, int]:

@@ -5,6 +5,7 @@ Tensors that belong together travel as one message. Sums arrive in fp32 (fp64 fo
 """
 
 import math
+import re
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple
@@ -14,7 +15,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from flashpoint.errors import LostRankError, reason
+from flashpoint.errors import InputError, LostRankError, describe, reason
+from flashpoint.ops.check import check_number
 
 Shape = tuple[int, ...]
 _HAS_SINGLE = hasattr(dist, "all_gather_single")  # their names since torch 2.13
@@ -44,6 +46,8 @@ class Transport:
     """
 
     def __init__(self, group: ProcessGroup, name: str, timeout_s: float | None = None) -> None:
+        if timeout_s is not None and check_number("timeout_s", timeout_s) <= 0:
+            raise InputError(f"timeout_s must be positive, or None. Got {describe(timeout_s)}.")
         self.group, self.name, self.timeout_s = group, name, timeout_s
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
         self.sent = 0
@@ -96,18 +100,25 @@ class Transport:
         rows = found.split(sizes)
         return [_unpack(row, of, dtypes) for row, of in zip(rows, shapes, strict=True)]
 
-    def exchange_numbers(self, numbers: Sequence[int]) -> list[list[int]]:
+    def exchange_numbers(self, numbers: Sequence[int], what: str = "shapes") -> list[list[int]]:
         """A few integers of every rank, by rank. They do not count as sent."""
-        mine = torch.tensor(numbers)
-        found = mine.new_empty(self.size, len(numbers))
-        group = control_group(self.group)
-        self._run("their shapes", lambda: _all_gather(found.view(-1), mine, group, async_op=True))
-        return found.tolist()
+        return self._exchange(torch.tensor(numbers), what).tolist()
 
-    def exchange_objects(self, mine: Any) -> list[Any]:
-        """One plain object of every rank, by rank, for an error that all of them give."""
-        found: list[Any] = [None] * self.size
-        dist.all_gather_object(found, mine, group=control_group(self.group))
+    def exchange_texts(self, mine: str, what: str) -> list[str]:
+        """A text of every rank, by rank, for an error that all of them give."""
+        row = torch.frombuffer(bytearray(mine.encode()), dtype=torch.uint8)
+        sizes = [size for (size,) in self.exchange_numbers([len(row)], what)]
+        rows = self._exchange(_pad(row, max(sizes)), what)
+        pairs = zip(rows, sizes, strict=True)
+        return [bytes(row[:size].tolist()).decode() for row, size in pairs]
+
+    def _exchange(self, mine: Tensor, what: str) -> Tensor:
+        """A row of every rank, of one length, on the host."""
+        found = mine.new_empty(self.size, len(mine))
+        group = control_group(self.group)
+        self._run(
+            what, lambda: _all_gather(found.view(-1), mine, group, async_op=True), on_host=True
+        )
         return found
 
     def start(self, sends: "Sequence[Send]", receives: "Sequence[Receive]") -> "Pending":
@@ -130,17 +141,18 @@ class Transport:
     def _point_to_point(self, operation: Any, message: Tensor, peer: int) -> Any:
         return dist.P2POp(operation, message, dist.get_global_rank(self.group, peer), self.group)
 
-    def _run(self, what: str, begin: Any) -> None:
+    def _run(self, what: str, begin: Any, *, on_host: bool = False) -> None:
         others = [rank for rank in range(self.size) if rank != self.rank]
 
         def run() -> None:
-            self.wait_for(begin())
+            self.wait_for(begin(), on_host)
 
         self._guard(what, others, run)
 
-    def wait_for(self, work: Any) -> None:
+    def wait_for(self, work: Any, on_host: bool = False) -> None:
         """Until a message is there; on a GPU until the stream knows that it will be."""
-        if self.timeout_s is None or dist.get_backend(self.group) == "nccl":
+        by_nccl = not on_host and dist.get_backend(self.group) == "nccl"
+        if self.timeout_s is None or by_nccl:
             work.wait()
         else:
             work.wait(timedelta(seconds=self.timeout_s))
@@ -154,8 +166,8 @@ class Transport:
     def _lost(self, what: str, peers: Sequence[int], error: RuntimeError) -> LostRankError:
         named = f"rank{'s' if len(peers) > 1 else ''} {', '.join(map(str, peers))}"
         return LostRankError(
-            f"{self.name}: rank {self.rank} of {self.size} waited for {what} with {named}, in "
-            f"vain ({reason(error)}). A rank died, hangs or makes another call: look at its log."
+            f"{self.name}: rank {self.rank} of {self.size} could not exchange {what} with "
+            f"{named} ({_clause(error)}). A rank died, hangs or makes another call: look at its log."
         )
 
 
@@ -196,11 +208,17 @@ class Pending:
             )
 
 
+def _clause(error: RuntimeError) -> str:
+    """The first clause of what gloo or NCCL says, without the place in its source."""
+    said = re.sub(r"^\[[^\]]*\]\s*", "", reason(error))
+    return re.split(r"[.,:;]\s|\s\[", said)[0]
+
+
 _control_groups: dict[ProcessGroup, ProcessGroup] = {}
 
 
 def control_group(group: ProcessGroup) -> ProcessGroup:
-    """The same ranks, where numbers of the host can be exchanged without a word to a GPU."""
+    """The same ranks, where numbers of the host can be exchanged without waiting for a GPU."""
     if "gloo" in str(dist.get_backend_config(group)):
         return group
     if group not in _control_groups:

@@ -19,7 +19,13 @@ from flashpoint.layers.softmax import (
 )
 from flashpoint.layers.spec import SOFTMAX, AnySpec
 from flashpoint.layers.terms import PointwiseTerms, power
-from flashpoint.layers.visibility import Visibility, merge_masks, rows_of, visibility_of
+from flashpoint.layers.visibility import (
+    Visibility,
+    is_sharded,
+    merge_masks,
+    rows_of,
+    visibility_of,
+)
 from flashpoint.ops.activation import find_activation
 from flashpoint.ops.api import attention
 from flashpoint.shapes import Float, Int
@@ -131,6 +137,10 @@ class HeadMixing(PointwiseTerms):
             >>> mixing.weights(q, k, slice(0, 3)).sum(-1).allclose(torch.ones(2, 4, 3))
             True
         """
+        if is_sharded(self.attend):
+            raise UnsupportedError(
+                "weights are not served over shards of a sequence. Ask a layer that has them whole."
+            )
         added, mask = merge_masks(mask, attn_mask)
         visibility = Visibility.of(q, k, mask, causal or is_causal, key_lengths)
         seen = visibility.matrix(rows)
