@@ -101,22 +101,28 @@ def test_elements_are_the_formulas():
     queries = Shards.split(64, 4, "contiguous")
     L, Lq, Hq, Hk, D, P = 1024, 64, 8, 2, 64, 4
     call = call_of(queries, shards, sizes=(1, Hq, Hk, D, D))
-    assert elements(call, "gather") == elements(call, "ring")
-    assert elements(call, "gather") == (2 * 3 * L * Hk * D // P, 4 * 3 * L * Hk * D // P)
-    assert elements(call, "reduce") == (2 * 3 * Lq * Hq * D // P, 3 * 3 * Lq * Hq * D // P)
+    assert elements(call, "gather", torch.bfloat16) == elements(call, "ring", torch.bfloat16)
+    assert elements(call, "gather", torch.bfloat16) == (
+        2 * 3 * L * Hk * D // P,
+        4 * 3 * L * Hk * D // P,
+    )
+    assert elements(call, "reduce", torch.bfloat16) == (
+        2 * 3 * Lq * Hq * D // P,
+        3 * 3 * Lq * Hq * D // P,
+    )
     call = call_of(shards, shards, sizes=(1, Hq, 4, D, D))
     each_way = 3 * (L // P) * D * (2 * Hq + 2 * 4) // P
-    assert elements(call, "ulysses") == (each_way, each_way)
+    assert elements(call, "ulysses", torch.bfloat16) == (each_way, each_way)
 
 
 def test_auto_takes_what_sends_least():
     long, short = Shards.split(4096, 4, "contiguous"), Shards.split(16, 4, "contiguous")
-    assert choose(call_of(short, long), 2, None).strategy == "reduce"
-    assert choose(call_of(long, long), 2, None).strategy == "ulysses"
-    grouped = choose(call_of(long, long, sizes=(1, 8, 1, 64, 64)), 2, None)
+    assert choose(call_of(short, long), torch.bfloat16, None).strategy == "reduce"
+    assert choose(call_of(long, long), torch.bfloat16, None).strategy == "ulysses"
+    grouped = choose(call_of(long, long, sizes=(1, 8, 1, 64, 64)), torch.bfloat16, None)
     assert grouped.strategy == "ring"  # heads do not divide
     assert "8 query heads and 1 key heads do not divide among 4 ranks" in str(grouped)
-    near = choose(call_of(long, long, left=8, right=0), 2, None)
+    near = choose(call_of(long, long, left=8, right=0), torch.bfloat16, None)
     assert near.strategy == "ring"
     assert near.forward["ring"] * 4 == near.forward["gather"]  # one hop of three, from three ranks
 
@@ -124,8 +130,28 @@ def test_auto_takes_what_sends_least():
 def test_auto_knows_that_a_ring_hides_what_it_sends():
     shards = Shards.split(65536, 4, "contiguous")
     call = call_of(shards, shards)
-    slow_kernels = choose(call, 2, Rates(link_bytes_per_s=50e9, flops_per_s=1e12))
-    fast_kernels = choose(call, 2, Rates(link_bytes_per_s=1e9, flops_per_s=1e15))
+    slow_kernels = choose(call, torch.bfloat16, Rates(link_bytes_per_s=50e9, flops_per_s=1e12))
+    fast_kernels = choose(call, torch.bfloat16, Rates(link_bytes_per_s=1e9, flops_per_s=1e15))
     assert (slow_kernels.strategy, fast_kernels.strategy) == ("ring", "ulysses")
     assert all(set(choice.seconds) == set(STRATEGIES) for choice in (slow_kernels, fast_kernels))
     assert "takes least time" in str(slow_kernels)
+
+
+def test_auto_counts_bytes_as_they_are_sent():
+    shards = Shards.split(64, 4, "contiguous")
+    call = call_of(shards, shards)
+    rates = Rates(link_bytes_per_s=1.0, flops_per_s=1e300)
+    bf16, fp16 = (choose(call, x, rates).seconds for x in (torch.bfloat16, torch.float16))
+    part = 3 * 16 * 8 * 64  # elements of a rank's q, k, v or o that it sends to three others
+    assert bf16["reduce"] == 2 * 5 * part
+    assert fp16["reduce"] == 2 * part + 4 * 4 * part
+    assert bf16["ring"] == bf16["gather"] == fp16["gather"] == 2 * 6 * part
+    assert fp16["ring"] == 2 * 4 * part + 4 * 2 * part
+    assert bf16["ulysses"] == fp16["ulysses"]
+
+
+def test_auto_knows_that_gathers_pad_uneven_shards():
+    uneven = Shards.of([40, 0, 0, 0], "contiguous", "keys")
+    few = Shards.split(12, 4, "contiguous")
+    choice = choose(call_of(few, uneven, sizes=(1, 1, 1, 8, 8)), torch.float32, None)
+    assert choice.forward["gather"] == 4 * choice.forward["ring"] == 3 * 40 * 16

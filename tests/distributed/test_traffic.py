@@ -3,6 +3,9 @@
 import pytest
 import torch
 from distributed.cases import Case, run_cases
+from distributed.test_blocks import call_of
+
+from flashpoint.distributed.strategy import elements
 
 pytestmark = pytest.mark.distributed
 B, HQ, HK, D, P = 2, 8, 4, 16, 4
@@ -54,3 +57,19 @@ def test_ring_sends_no_block_that_nobody_sees(workers):
     assert [backward for _, backward in near] == [block, 2 * block, 2 * block, block]
     causal = sent_by(workers, "ring", queries=L, causal=True)
     assert [forward for forward, _ in causal] == [block, 2 * block, 3 * block, 0]
+
+
+UNEVEN = {"uneven": (40, 3, 9, 12), "some-empty": (0, 5, 0, 7), "even": (8, 8, 8, 8)}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("lengths", UNEVEN.values(), ids=UNEVEN)
+def test_uneven_shards_send_what_auto_counts(workers, lengths, dtype):
+    window = {"causal": True, "window": (9, None)}
+    case = Case(0, (B, HQ, HK, D, 8), (3, 7, 0, 4), lengths, "contiguous", dtype, window)
+    found = workers.run(run_cases, [(case, name) for name in FORMULAS], P)
+    shards = case.shards
+    call = call_of(shards["q"], shards["k"], sizes=case.sizes, left=9, right=0)
+    for i, name in enumerate(FORMULAS):
+        mean = [sum(of_rank[i][1][way] for of_rank in found) / P for way in (0, 1)]
+        assert elements(call, name, dtype) == tuple(map(round, mean)), name

@@ -6,6 +6,7 @@ moves them by p1 - d, and the window with them. Queries and keys that see nothin
 are cut off first; what is left has a window of its own that reaches to no negative side.
 """
 
+import functools
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 
 from flashpoint.distributed.call import ShardedCall
-from flashpoint.distributed.layout import Range
+from flashpoint.distributed.layout import Range, Shards
 from flashpoint.ops import reference
 from flashpoint.ops.library import operator_for
 from flashpoint.ops.spec import Terms
@@ -64,6 +65,25 @@ def blocks_of(
                 )
             column += last - first
         row += stop - start
+
+
+def who_sees(call: ShardedCall) -> tuple[tuple[bool, ...], ...]:
+    """By rank of queries and rank of keys, whether anybody sees anything."""
+    return _who_sees(call.queries, call.keys, call.offset, call.terms.left, call.terms.right)
+
+
+@functools.lru_cache(maxsize=64)
+def _who_sees(
+    queries: Shards, keys: Shards, offset: int, left: int | None, right: int | None
+) -> tuple[tuple[bool, ...], ...]:
+    def sees(mine: Sequence[Range], theirs: Sequence[Range]) -> bool:
+        return any(
+            _meet((start + offset, stop + offset), held, left, right) is not None
+            for start, stop in mine
+            for held in theirs
+        )
+
+    return tuple(tuple(sees(mine, theirs) for theirs in keys.ranges) for mine in queries.ranges)
 
 
 def _moved(x: slice, by: int) -> slice:

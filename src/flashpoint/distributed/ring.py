@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from flashpoint.distributed.blocks import blocks_of
+from flashpoint.distributed.blocks import who_sees
 from flashpoint.distributed.call import ShardedCall, block_dtype, partial_dtype
 from flashpoint.distributed.division import divide, undivide
 from flashpoint.distributed.first_order import first_order
@@ -83,12 +83,7 @@ class Travel:
         self.message = pack([k, v], k.dtype)
         self.held: tuple[Tensor, Tensor] = (k, v)
         self.origin = call.rank
-        ranks = range(self.transport.size)
-        self._seen = [[self._sees(rank, origin) for origin in ranks] for rank in ranks]
-
-    def _sees(self, rank: int, origin: int) -> bool:
-        pair = self.call.queries.ranges[rank], self.call.keys.ranges[origin]
-        return any(True for _ in blocks_of(*pair, self.call))
+        self._seen = who_sees(call)
 
     def is_seen_by(self, rank: int, origin: int) -> bool:
         """Whether a rank's queries see any of the keys of ``origin``."""

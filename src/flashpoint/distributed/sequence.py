@@ -166,7 +166,7 @@ class SequenceParallel:
         call = self._call(request, lengths)
         if request.key_lengths is not None and is_readable(request.key_lengths):
             read_key_lengths(request.key_lengths, call.keys.total)
-        name = self._choose(call, request.q.element_size())
+        name = self._choose(call, request.q.dtype)
         with torch.autocast(q.device.type, enabled=False):
             o, sums = _FUNCTIONS[name](call, request.q, request.k, request.v)
         if not return_sums:
@@ -180,7 +180,7 @@ class SequenceParallel:
         """
         request = _read_named((q, k, v), options)
         lengths = [(q.shape[2], k.shape[2])] * self.transport.size
-        return choose(self._call(request, lengths), q.element_size(), self.rates)
+        return choose(self._call(request, lengths), q.dtype, self.rates)
 
     def visibility_of(
         self,
@@ -262,11 +262,11 @@ class SequenceParallel:
             self.transport,
         )
 
-    def _choose(self, call: ShardedCall, itemsize: int) -> str:
+    def _choose(self, call: ShardedCall, dtype: torch.dtype) -> str:
         if self.strategy != "auto":
             check_serves(call, self.strategy)
             return self.strategy
-        self.chosen = choose(call, itemsize, self.rates)
+        self.chosen = choose(call, dtype, self.rates)
         return self.chosen.strategy
 
 

@@ -1,17 +1,23 @@
 """Which strategy sends least, or takes least time where rates are known.
 
-f = (P - 1)/P; elements that each rank sends, for one sample:
+f = (P - 1)/P; elements that each rank sends, for one sample and shards of one length:
 
     gather, ring   forward f Lk Hk (D + Dv)                       backward twice that
     reduce         forward f Lq Hq (D + Dv)                       backward f Lq Hq (2 D + Dv)
     ulysses        f/P (Lq Hq + Lk Hk) (D + Dv)                   backward the same
+
+Of uneven shards a ring sends what they hold, and all-gathers pad to the longest. fp16's partial
+sums travel in fp32, so bytes are compared, not elements.
 """
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from flashpoint.distributed.blocks import blocks_of
-from flashpoint.distributed.call import ShardedCall, Sizes
+import torch
+
+from flashpoint.distributed.blocks import who_sees
+from flashpoint.distributed.call import ShardedCall, Sizes, partial_dtype
+from flashpoint.distributed.layout import Shards
 from flashpoint.errors import InputError, UnsupportedError, describe
 from flashpoint.ops.check import check_number
 
@@ -64,18 +70,22 @@ class Choice(NamedTuple):
             time = f", {1e3 * self.seconds[name]:.3g} ms" if self.seconds else ""
             sent = f"{self.forward[name]:,} forward, {self.backward[name]:,} backward"
             lines.append(f"{'*' if name == self.strategy else ' '} {name:8} sends {sent}{time}")
-        least = "takes least time" if self.seconds else "sends fewest elements"
+        least = "takes least time" if self.seconds else "sends fewest bytes"
         return "\n".join([f"{self.strategy}: {least} a rank", *lines])
 
 
-def choose(call: ShardedCall, itemsize: int, rates: Rates | None) -> Choice:
-    """The best strategy for a call whose elements have so many bytes."""
-    sent = {name: elements(call, name) for name in STRATEGIES}
+def choose(call: ShardedCall, dtype: torch.dtype, rates: Rates | None) -> Choice:
+    """The best strategy for a call whose inputs have a dtype."""
+    sent = {name: elements(call, name, dtype) for name in STRATEGIES}
+    num_bytes = {
+        name: sum(message.num_bytes for way in _messages(call, name, dtype) for message in way)
+        for name in STRATEGIES
+    }
     why = {name: why_not(call, name) for name in STRATEGIES}
     refused = {name: reason for name, reason in why.items() if reason is not None}
-    seconds = {name: _seconds(call, name, itemsize, rates) for name in STRATEGIES} if rates else {}
+    seconds = {name: _seconds(call, name, dtype, rates) for name in STRATEGIES} if rates else {}
     able = [name for name in STRATEGIES if name not in refused]
-    best = min(able, key=lambda name: seconds[name] if seconds else sum(sent[name]))
+    best = min(able, key=lambda name: (seconds or num_bytes)[name])
     forward, backward = ({name: pair[way] for name, pair in sent.items()} for way in (0, 1))
     return Choice(best, forward, backward, seconds, refused)
 
@@ -96,28 +106,62 @@ def check_serves(call: ShardedCall, name: str) -> None:
         raise UnsupportedError(f"strategy='{name}': {reason}. Pass strategy='ring', or 'auto'.")
 
 
-def elements(call: ShardedCall, name: str) -> tuple[int, int]:
-    """That each rank sends forward and backward, on average over ranks."""
-    lengths = call.queries.total, call.keys.total
-    shares = _ring_shares(call) if name == "ring" else (1.0, 1.0)
-    return elements_sent(name, call.sizes, lengths, call.transport.size, shares)
+def elements(call: ShardedCall, name: str, dtype: torch.dtype) -> tuple[int, int]:
+    """That each rank sends forward and backward, on average over ranks; rows' sums left out."""
+    forward, backward = (
+        round(sum(message.elements for message in way)) for way in _messages(call, name, dtype)
+    )
+    return forward, backward
+
+
+class _Message(NamedTuple):
+    """What each rank sends at once, on average over ranks."""
+
+    elements: float
+    dtype: torch.dtype
+
+    @property
+    def num_bytes(self) -> float:
+        """Its size."""
+        return self.elements * self.dtype.itemsize
+
+
+def _messages(
+    call: ShardedCall, name: str, dtype: torch.dtype
+) -> tuple[list[_Message], list[_Message]]:
+    """Those of forward and of backward, for inputs of a dtype."""
+    B, q_heads, kv_heads, D, Dv = call.sizes
+    size, partial = call.transport.size, partial_dtype(dtype)
+    if name == "ulysses":
+        rows = B * (call.queries.total * q_heads + call.keys.total * kv_heads)
+        each_way = [_Message((size - 1) / size**2 * rows * (D + Dv), dtype)]
+        return each_way, each_way
+    if name == "reduce":
+        width = (size - 1) * B * q_heads
+        gathered = width * max(call.queries.lengths)
+        scattered = width * _scattered(call.queries, partial)
+        forward = [_Message(gathered * D, dtype), _Message(scattered * Dv, partial)]
+        return forward, [_Message(gathered * (D + Dv), partial), _Message(scattered * D, partial)]
+    width = B * kv_heads * (D + Dv)
+    if name == "gather":
+        forward = [_Message((size - 1) * width * max(call.keys.lengths), dtype)]
+        scattered = (size - 1) * width * _scattered(call.keys, dtype)
+        return forward, [*forward, _Message(scattered, dtype)]
+    passed, seen = _ring_tokens(call)
+    forward = [_Message(width * passed, dtype)]
+    return forward, [*forward, _Message(width * seen, partial)]
 
 
 def elements_sent(
-    name: str,
-    sizes: Sizes,
-    lengths: tuple[int, int],
-    num_ranks: int,
-    ring_shares: tuple[float, float] = (1.0, 1.0),
+    name: str, sizes: Sizes, lengths: tuple[int, int], num_ranks: int
 ) -> tuple[int, int]:
-    """The same from sizes alone, without ranks to ask.
+    """The table's formulas: of even shards in which every key is seen, without ranks to ask.
 
     Args:
         name: of the strategy.
         sizes: of the tensors.
         lengths: Lq and Lk of the whole sequence.
         num_ranks: that share it.
-        ring_shares: of a ring's hops that are made, and of pairs of ranks where keys are seen.
 
     Example:
         >>> elements_sent("gather", Sizes(1, 8, 8, 64, 64), (1024, 1024), 4)
@@ -126,13 +170,9 @@ def elements_sent(
     B, q_heads, kv_heads, D, Dv = sizes
     share = B * (num_ranks - 1) / num_ranks
     queries, keys = lengths[0] * q_heads, lengths[1] * kv_heads
-    if name == "gather":
+    if name in ("gather", "ring"):
         forward = share * keys * (D + Dv)
         backward = 2 * forward
-    elif name == "ring":
-        passed, seen = ring_shares
-        forward = share * keys * (D + Dv) * passed
-        backward = share * keys * (D + Dv) * (passed + seen)
     elif name == "reduce":
         forward = share * queries * (D + Dv)
         backward = share * queries * (2 * D + Dv)
@@ -141,30 +181,31 @@ def elements_sent(
     return round(forward), round(backward)
 
 
-def _ring_shares(call: ShardedCall) -> tuple[float, float]:
-    """Shares of a ring's hops that are made, and of pairs of ranks where keys are seen."""
-    size = call.transport.size
-    if size == 1:
-        return 0.0, 0.0
-    made = seen = 0
-    for origin, keys in enumerate(call.keys.ranges):
-        farthest = 0
-        for hop in range(1, size):
-            queries = call.queries.ranges[(origin + hop) % size]
-            if any(True for _ in blocks_of(queries, keys, call)):
-                farthest, seen = hop, seen + 1
-        made += farthest
-    pairs = size * (size - 1)
-    return made / pairs, seen / pairs
+def _scattered(shards: Shards, dtype: torch.dtype) -> float:
+    """Tokens in a rank's part of a reduce-scatter, which pads to the longest but for 16 bits."""
+    return shards.total / len(shards.ranges) if dtype.itemsize < 4 else max(shards.lengths)
 
 
-def _seconds(call: ShardedCall, name: str, itemsize: int, rates: Rates) -> float:
+def _ring_tokens(call: ShardedCall) -> tuple[float, float]:
+    """Keys that a rank passes on, and those of others that it sees, on average over ranks."""
+    size, seen_by = call.transport.size, who_sees(call)
+    passed = seen = 0
+    for origin, length in enumerate(call.keys.lengths):
+        hops = [hop for hop in range(1, size) if seen_by[(origin + hop) % size][origin]]
+        passed += length * max(hops, default=0)
+        seen += length * len(hops)
+    return passed / size, seen / size
+
+
+def _seconds(call: ShardedCall, name: str, dtype: torch.dtype, rates: Rates) -> float:
     """An estimate: work is taken to be even over ranks, and a ring hides what it sends."""
     B, q_heads, _, D, Dv = call.sizes
     flops = 2 * B * q_heads * call.queries.total * call.keys.total * (D + Dv)
     forward_s = flops / call.transport.size / rates.flops_per_s
     total = 0.0
-    for sent, compute_s in zip(elements(call, name), (forward_s, 2.5 * forward_s), strict=True):
-        send_s = sent * itemsize / rates.link_bytes_per_s
+    for way, compute_s in zip(
+        _messages(call, name, dtype), (forward_s, 2.5 * forward_s), strict=True
+    ):
+        send_s = sum(message.num_bytes for message in way) / rates.link_bytes_per_s
         total += max(send_s, compute_s) if name == "ring" else send_s + compute_s
     return total

@@ -167,7 +167,8 @@ class Transport:
         named = f"rank{'s' if len(peers) > 1 else ''} {', '.join(map(str, peers))}"
         return LostRankError(
             f"{self.name}: rank {self.rank} of {self.size} could not exchange {what} with "
-            f"{named} ({_clause(error)}). A rank died, hangs or makes another call: look at its log."
+            f"{named} ({_clause(error)}). A rank died, hangs or makes another call: look at its "
+            "log."
         )
 
 

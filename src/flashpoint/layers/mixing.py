@@ -139,7 +139,7 @@ class HeadMixing(PointwiseTerms):
         """
         if is_sharded(self.attend):
             raise UnsupportedError(
-                "weights are not served over shards of a sequence. Ask a layer that has them whole."
+                "weights are not served over shards of a sequence. Ask a layer on one rank."
             )
         added, mask = merge_masks(mask, attn_mask)
         visibility = Visibility.of(q, k, mask, causal or is_causal, key_lengths)
