@@ -260,15 +260,36 @@ def autocast():
     return o.dtype, q.grad.dtype
 
 
+def forward_under_autocast(strategy, impl):
+    """How far a result under autocast is off that of inputs which are cast by hand."""
+    attend = sequence_parallel(group_of_size(2), strategy)
+    torch.manual_seed(0)
+    q = torch.randn(1, 2, 32, 8)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = attend(q, q, q, impl=impl)
+    q = q.bfloat16()
+    return (found - attend(q, q, q, impl=impl)).abs().max().item()
+
+
+def large_sums(strategy):
+    """Results and gradients in fp16 whose sums over keys leave its range."""
+    attend = sequence_parallel(group_of_size(2), strategy)
+    q = torch.full((1, 2, 256, 16), 4.0, dtype=torch.float16, requires_grad=True)
+    v = torch.full((1, 2, 256, 16), 64.0, dtype=torch.float16, requires_grad=True)
+    o = attend(q, q, v)
+    grads = torch.autograd.grad(o.float().mean(), (q, v))
+    return o.detach().unique().tolist(), [x.isfinite().all().item() for x in grads]
+
+
 def asked_again(check):
-    """How often a rank compares its call with others', of three calls."""
+    """How often a rank compares its call with others', of four calls of two kinds."""
     attend = sequence_parallel(group_of_size(2), "gather", check=check)
     asked = []
     ask = attend.transport.exchange_numbers
     attend.transport.exchange_numbers = lambda numbers: asked.append(numbers) or ask(numbers)
     q = torch.randn(1, 2, 4, 8)
-    for _ in range(3):
-        attend(q, q, q)
+    for causal in (False, True, True, False):
+        attend(q, q, q, causal=causal)
     return len(asked)
 
 

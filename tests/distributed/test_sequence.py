@@ -147,7 +147,7 @@ def test_shards_may_change_on_one_rank_alone(workers):
     assert all(max(errors) < 1e-6 for errors in workers.run(on_ranks.changing_lengths, "always"))
 
 
-@pytest.mark.parametrize(("check", "times"), [("always", 3), ("first", 1)])
+@pytest.mark.parametrize(("check", "times"), [("always", 4), ("first", 2)])
 def test_calls_like_earlier_ones_may_go_unchecked(workers, check, times):
     assert set(workers.run(on_ranks.asked_again, check)) == {times}
 
@@ -170,6 +170,19 @@ def test_ranks_may_differentiate_different_results(workers, strategy, options):
 def test_autocast_does_not_reach_backward(workers, strategy):
     for impl in ("reference", "cpu"):
         assert max(workers.run(on_ranks.backward_under_autocast, strategy, impl)) == 0
+
+
+@pytest.mark.parametrize("strategy", on_ranks.STRATEGIES)
+def test_autocast_does_not_reach_forward(workers, strategy):
+    for impl in ("reference", "cpu"):
+        assert max(workers.run(on_ranks.forward_under_autocast, strategy, impl)) == 0
+
+
+@pytest.mark.parametrize("strategy", on_ranks.STRATEGIES)
+def test_sums_of_fp16_may_leave_its_range(workers, strategy):
+    for values, finite in workers.run(on_ranks.large_sums, strategy):
+        assert values == [64.0 * 64.0]
+        assert all(finite)
 
 
 def test_autocast_acts_before(workers):
