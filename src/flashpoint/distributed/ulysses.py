@@ -50,9 +50,9 @@ class _Ulysses(torch.autograd.Function):
         call: ShardedCall = ctx.call
         q, k, v, o, sums = ctx.saved_tensors
         shape = call.query_shape(call.rank, call.sizes.value_dim)
-        do = q.new_zeros(shape) if do is None else do.to(q.dtype)
         dsums = call.sums_gradient(dsums, q)
-        given = [do] if dsums is None else [do, _rows_first(call, dsums)]
+        given: list[Tensor] = [q.new_zeros(shape) if do is None else do.to(q.dtype)]
+        given += [] if dsums is None else [_rows_first(call, dsums)]
         of_o, *rest = _to_heads(call, [(x, call.queries) for x in given], "gradients of outputs")
         of_sums = _planes_first(call, rest[0]) if rest else None
         grads = RowGradients(of_o, of_sums, (o, sums))
