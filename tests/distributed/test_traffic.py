@@ -5,7 +5,8 @@ import torch
 from distributed.cases import Case, run_cases
 from distributed.test_blocks import call_of
 
-from flashpoint.distributed.strategy import elements
+from flashpoint.distributed.call import Sizes
+from flashpoint.distributed.strategy import elements, elements_sent
 
 pytestmark = pytest.mark.distributed
 B, HQ, HK, D, P = 2, 8, 4, 16, 4
@@ -38,6 +39,7 @@ def sent_by(workers, strategy, **given):
 def test_elements_sent_follow_the_formulas(workers, strategy, dtype):
     expected = tuple(B * x for x in FORMULAS[strategy])
     assert sent_by(workers, strategy, dtype=dtype) == [expected] * P
+    assert elements_sent(strategy, Sizes(B, HQ, HK, D, D), (LQ, L), P) == expected
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
