@@ -23,7 +23,7 @@ def test_two_processes_train_as_one():
         capture_output=True,
         text=True,
         check=True,
-        timeout=120,
+        timeout=300,
     ).stdout
     first, last = map(float, re.findall(r"loss (\d\.\d+)", shown))
     assert last < 0.5 < first
