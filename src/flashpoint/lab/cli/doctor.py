@@ -7,7 +7,6 @@ import re
 import shutil
 import subprocess
 from dataclasses import asdict, dataclass
-from importlib import metadata
 from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
@@ -174,6 +173,8 @@ def _find_versions() -> dict[str, str | None]:
 
 def _version(package: str) -> str | None:
     """The installed version of a package, None if there is none."""
+    from importlib import metadata  # takes longer to load than a --help of ours should
+
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
@@ -182,6 +183,8 @@ def _version(package: str) -> str | None:
 
 def _find_extras() -> list[Extra]:
     """Read the extras from the package's own metadata and see which packages are there."""
+    from importlib import metadata
+
     packages: dict[str, list[str]] = {}
     requirements = metadata.requires("flashpoint") if _version("flashpoint") else None
     for requirement in requirements or ():
