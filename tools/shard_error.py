@@ -9,11 +9,13 @@ Errors are the largest difference to fp64 over the largest value, in epsilons of
 import functools
 import itertools
 import math
+import sys
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
+from docs_numbers.tables import table
 from flashpoint.ops.api import attention
 
 TOKENS, HEADS, WIDTH = 4096, 4, 64
@@ -95,10 +97,8 @@ def main() -> None:
             for shards in SHARDS:
                 error = error_of(run(q, k, v, shards=shards), truth)
                 found[row][shards] = max(found[row][shards], error)
-    print("| " + " | ".join(["", *(f"{n} shards" for n in SHARDS)]) + " |")  # noqa: T201
-    print("|" + "---|" * (1 + len(SHARDS)))  # noqa: T201
-    for row, errors in found.items():
-        print("| " + " | ".join([row, *(f"{errors[n]:.2f}" for n in SHARDS)]) + " |")  # noqa: T201
+    lines = [[row, *(f"{errors[n]:.2f}" for n in SHARDS)] for row, errors in found.items()]
+    sys.stdout.write(table(["", *(f"{n} shards" for n in SHARDS)], lines) + "\n")
 
 
 if __name__ == "__main__":

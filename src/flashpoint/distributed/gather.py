@@ -24,21 +24,14 @@ from flashpoint.distributed.layout import Range
 from flashpoint.distributed.transport import widened
 
 
-def attend_by_gather(
-    call: ShardedCall, q: Tensor, k: Tensor, v: Tensor
-) -> tuple[Tensor, Tensor | None]:
+class Gather(torch.autograd.Function):
     """This rank's o, and its sums if the call has any, by gathering all keys and values."""
-    found: Any = _Gather.apply(call, q, k, v)
-    return found
-
-
-class _Gather(torch.autograd.Function):
-    """The same for autograd."""
 
     @staticmethod
     def forward(
         ctx: Any, call: ShardedCall, q: Tensor, k: Tensor, v: Tensor
     ) -> tuple[Tensor, Tensor | None]:
+        """o and sums of this rank's queries."""
         ctx.set_materialize_grads(False)
         ctx.call = call
         o, sums = attend_rows(call, q, *_gather_keys(call, k, v), call.queries.ranges[call.rank])
@@ -49,6 +42,7 @@ class _Gather(torch.autograd.Function):
     @staticmethod
     @first_order
     def backward(ctx: Any, do: Tensor | None, dsums: Tensor | None) -> Any:
+        """None for the call, then dq, dk and dv of this rank."""
         call: ShardedCall = ctx.call
         q, k, v, o, sums = ctx.saved_tensors
         given: Tensor = q.new_zeros(*q.shape[:3], v.shape[3]) if do is None else do

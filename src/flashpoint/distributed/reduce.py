@@ -19,21 +19,14 @@ from flashpoint.distributed.first_order import first_order
 from flashpoint.distributed.partial import Partial, PartialGradients
 
 
-def attend_by_reduce(
-    call: ShardedCall, q: Tensor, k: Tensor, v: Tensor
-) -> tuple[Tensor, Tensor | None]:
+class Reduce(torch.autograd.Function):
     """This rank's o, and its sums if the call has any, from sums over all ranks."""
-    found: Any = _Reduce.apply(call, q, k, v)
-    return found
-
-
-class _Reduce(torch.autograd.Function):
-    """The same for autograd."""
 
     @staticmethod
     def forward(
         ctx: Any, call: ShardedCall, q: Tensor, k: Tensor, v: Tensor
     ) -> tuple[Tensor, Tensor | None]:
+        """o and sums of this rank's queries."""
         ctx.set_materialize_grads(False)
         ctx.call = call
         (whole,) = _gather_rows(call, [q], "queries")
@@ -51,6 +44,7 @@ class _Reduce(torch.autograd.Function):
     @staticmethod
     @first_order
     def backward(ctx: Any, do: Tensor | None, dsums: Tensor | None) -> Any:
+        """None for the call, then dq, dk and dv of this rank."""
         call: ShardedCall = ctx.call
         q, k, v, o, sums = ctx.saved_tensors
         dtype = partial_dtype(q.dtype)

@@ -22,21 +22,14 @@ from flashpoint.distributed.transport import Pending, Receive, Send, pack, widen
 _KEYS, _GRADIENTS = "keys and values", "gradients of keys and values"
 
 
-def attend_by_ring(
-    call: ShardedCall, q: Tensor, k: Tensor, v: Tensor
-) -> tuple[Tensor, Tensor | None]:
+class Ring(torch.autograd.Function):
     """This rank's o, and its sums if the call has any, from blocks that go round."""
-    found: Any = _Ring.apply(call, q, k, v)
-    return found
-
-
-class _Ring(torch.autograd.Function):
-    """The same for autograd."""
 
     @staticmethod
     def forward(
         ctx: Any, call: ShardedCall, q: Tensor, k: Tensor, v: Tensor
     ) -> tuple[Tensor, Tensor | None]:
+        """o and sums of this rank's queries."""
         ctx.set_materialize_grads(False)
         ctx.call = call
         queries = call.queries.ranges[call.rank]
@@ -55,6 +48,7 @@ class _Ring(torch.autograd.Function):
     @staticmethod
     @first_order
     def backward(ctx: Any, do: Tensor | None, dsums: Tensor | None) -> Any:
+        """None for the call, then dq, dk and dv of this rank."""
         call: ShardedCall = ctx.call
         q, k, v, o, sums = ctx.saved_tensors
         queries = call.queries.ranges[call.rank]

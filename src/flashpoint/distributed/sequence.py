@@ -9,11 +9,11 @@ from torch import Tensor
 
 from flashpoint.distributed.agreement import Agreement, Signature
 from flashpoint.distributed.call import ShardedCall, Sizes, settle_length
-from flashpoint.distributed.gather import attend_by_gather
+from flashpoint.distributed.gather import Gather
 from flashpoint.distributed.group import Mesh, group_of
 from flashpoint.distributed.layout import LAYOUTS, Shards
-from flashpoint.distributed.reduce import attend_by_reduce
-from flashpoint.distributed.ring import attend_by_ring
+from flashpoint.distributed.reduce import Reduce
+from flashpoint.distributed.ring import Ring
 from flashpoint.distributed.strategy import (
     STRATEGIES,
     Choice,
@@ -23,7 +23,7 @@ from flashpoint.distributed.strategy import (
     choose,
 )
 from flashpoint.distributed.transport import Transport
-from flashpoint.distributed.ulysses import attend_by_ulysses
+from flashpoint.distributed.ulysses import Ulysses
 from flashpoint.distributed.visibility import ShardVisibility
 from flashpoint.errors import FlashpointError, InputError, UnsupportedError, check_choice, hint
 from flashpoint.ops import implementations, sdpa
@@ -42,11 +42,11 @@ from flashpoint.ops.options import (
 from flashpoint.ops.spec import Terms
 
 CHECKS = ("always", "first")
-_FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "gather": attend_by_gather,
-    "ring": attend_by_ring,
-    "reduce": attend_by_reduce,
-    "ulysses": attend_by_ulysses,
+_FUNCTIONS: dict[str, type[torch.autograd.Function]] = {
+    "gather": Gather,
+    "ring": Ring,
+    "reduce": Reduce,
+    "ulysses": Ulysses,
 }
 
 
@@ -168,7 +168,8 @@ class SequenceParallel:
             read_key_lengths(request.key_lengths, call.keys.total)
         name = self._choose(call, request.q.dtype)
         with torch.autocast(q.device.type, enabled=False):
-            o, sums = _FUNCTIONS[name](call, request.q, request.k, request.v)
+            found: Any = _FUNCTIONS[name].apply(call, request.q, request.k, request.v)
+        o, sums = found
         if not return_sums:
             return o
         return (o, sums[0], sums[1]) if return_sums == "logs" else (o, sums)

@@ -18,21 +18,14 @@ from flashpoint.distributed.gather import attend_rows, differentiate_rows
 from flashpoint.distributed.layout import Shards
 
 
-def attend_by_ulysses(
-    call: ShardedCall, q: Tensor, k: Tensor, v: Tensor
-) -> tuple[Tensor, Tensor | None]:
+class Ulysses(torch.autograd.Function):
     """This rank's o, and its sums if the call has any, by exchanging heads for tokens."""
-    found: Any = _Ulysses.apply(call, q, k, v)
-    return found
-
-
-class _Ulysses(torch.autograd.Function):
-    """The same for autograd."""
 
     @staticmethod
     def forward(
         ctx: Any, call: ShardedCall, q: Tensor, k: Tensor, v: Tensor
     ) -> tuple[Tensor, Tensor | None]:
+        """o and sums of this rank's queries."""
         ctx.set_materialize_grads(False)
         ctx.call = call
         named = [(q, call.queries), (k, call.keys), (v, call.keys)]
@@ -47,6 +40,7 @@ class _Ulysses(torch.autograd.Function):
     @staticmethod
     @first_order
     def backward(ctx: Any, do: Tensor | None, dsums: Tensor | None) -> Any:
+        """None for the call, then dq, dk and dv of this rank."""
         call: ShardedCall = ctx.call
         q, k, v, o, sums = ctx.saved_tensors
         shape = call.query_shape(call.rank, call.sizes.value_dim)

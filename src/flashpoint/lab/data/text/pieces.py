@@ -133,7 +133,7 @@ class TokenizerPieces(Pieces):
         self.model = model
         try:
             self._tokenizer: Any = library.Tokenizer.from_str(model.decode())
-        except Exception as error:
+        except Exception as error:  # tokenizers raises nothing more special
             raise InputError(f"{name} is no tokenizer.json: {reason(error)}.") from error
         self._tokenizer.no_truncation()  # a saved one may do both: text would be cut silently
         self._tokenizer.no_padding()
