@@ -45,6 +45,8 @@ def main(
     lengths: Annotated[str, typer.Option(help="Tokens of documents, comma-separated.")] = "512",
 ) -> None:
     """Run every arm at every length and write one row for each."""
+    if not torch.cuda.is_available():
+        raise typer.BadParameter("training is timed on a GPU, and there is none here")
     rows = []
     for length in map(int, lengths.split(",")):
         for arm, changes in ARMS.items():
