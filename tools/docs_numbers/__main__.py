@@ -12,7 +12,7 @@ from docs_numbers.tables import TABLES
 from flashpoint.files import write_atomically
 
 MODULES = (
-    *("documents", "exported", "images", "memory", "overview"),
+    *("converted", "documents", "exported", "images", "memory", "overview"),
     *("planned", "plans", "powers", "speed", "steps", "targets"),
 )
 """Their functions are in TABLES once they are imported."""

@@ -11,17 +11,24 @@ from docs_numbers.tables import (
     by_seed,
     difference,
     interval,
+    less,
     listed,
     numbers,
     spread,
     table,
 )
 from flashpoint.lab.study.reading import change
+from flashpoint.lab.study.verdict import LEAST_SEEDS
 
 FOLDER = "en_de_docs"
 LENGTHS = (256, 512, 1024)
 TWINS = ("softmax", "relu")
 NAMES = {"softmax": "softmax", "relu": "ReLUFormer"}
+ARMS = {
+    **NAMES,
+    **{"relu4-sum": "relu4/sum", "relu4-sum-qk-norm": "relu4/sum, qk-norm"},
+    "softmax-qk-norm": "softmax, qk-norm",
+}
 PAPER_GAINS = {256: "0", 512: "better", 1024: "+1.15"}
 ABLATION = {
     "softmax": ("softmax", "34.22"),
@@ -65,6 +72,30 @@ def _lengths(stored: Stored) -> str:
         rows.append([length, *map(spread, found.values()), *gain, PAPER_GAINS[length]])
     head = ["tokens", "softmax", "d-BLEU", "ReLUFormer", "d-BLEU", "BLEU, difference", "interval"]
     return table([*head, "the paper's"], rows)
+
+
+def _behind(bleu: np.ndarray, softmax: np.ndarray) -> str:
+    """BLEU less softmax's, with its interval where there are seeds enough for one."""
+    if len(bleu) >= LEAST_SEEDS:
+        return less(bleu, softmax)
+    return f"{bleu.mean() - softmax.mean():+.2f}"
+
+
+@numbers("document-length-sums")
+def _sums(stored: Stored) -> str:
+    rows = []
+    for length in LENGTHS:
+        for arm, name in ARMS.items():
+            if not stored.has("document-length", f"{arm}-length{length}-"):
+                continue
+            bleu, softmax = (_of_length(stored, one, length, "bleu") for one in (arm, "softmax"))
+            whole = _of_length(stored, arm, length, "document_bleu")
+            loss = stored.values("document-length", f"{arm}-length{length}-", "loss")
+            gap = "" if arm == "softmax" else _behind(bleu, softmax)
+            means = [f"{one.mean():.2f}" for one in (whole, loss)]
+            rows.append([length, name, by_seed(bleu, ".1f"), f"{bleu.mean():.2f}", gap, *means])
+    head = ["tokens", "attention", "BLEU by seed", "mean", "less softmax", "d-BLEU"]
+    return table([*head, "validation loss"], rows)
 
 
 @numbers("document-length-more")
@@ -237,9 +268,9 @@ def _starts(stored: Stored) -> str:
     plain = stored.values("starts", "plain-", "loss")
     for name, trial in STARTS.items():
         loss = stored.values("starts", f"{trial}-", "loss")
-        less = difference(loss, plain) if name != "plain" else ("", "")
+        beside = difference(loss, plain) if name != "plain" else ("", "")
         accuracy = 100 * stored.values("starts", f"{trial}-", "token_accuracy")
-        rows.append([name, by_seed(loss), spread(loss), *less, spread(accuracy, 1)])
+        rows.append([name, by_seed(loss), spread(loss), *beside, spread(accuracy, 1)])
     head = [
         "start",
         "by seed",

@@ -7,7 +7,7 @@ import numpy as np
 from docs_numbers.documents import TWINS, bleu_gaps, pair_scores
 from docs_numbers.images import TOKENS, cifar_top1
 from docs_numbers.steps import step_ratios
-from docs_numbers.stored import Stored
+from docs_numbers.stored import PERCENT, Stored
 from docs_numbers.tables import Generator, between, claims, listed, numbers, table
 from flashpoint.lab.report.verdicts import PAST, count_words
 from flashpoint.lab.runs.findings import Verdict
@@ -48,9 +48,9 @@ GLANCE: dict[str, tuple[str, Callable[[list[float], Stored], str]]] = {
     ),
     "document-length": (
         DOCUMENTS,
-        lambda _, stored: (
-            f"ReLUFormer is {between(bleu_gaps(stored), 0)} BLEU behind at every "
-            "length; length brings no gain"
+        lambda v, stored: (
+            f"ReLUFormer is {between(bleu_gaps(stored), 0)} BLEU behind at every length; "
+            f"relu4/sum with a norm of q and k is {-v[4]:.1f} behind at 512 tokens"
         ),
     ),
     "variance": (
@@ -77,6 +77,21 @@ GLANCE: dict[str, tuple[str, Callable[[list[float], Stored], str]]] = {
         lambda v, _: (
             f"a LayerNorm of q and k takes {-v[0]:.2f} nats off relu4/sum in the mean, which "
             "three seeds do not decide; no other start helps"
+        ),
+    ),
+    "adapt": (
+        "a-vit",
+        lambda v, _: (
+            "a softmax ViT, converted and given a fifth of its training again: "
+            f"{v[4]:+.1f} points with relu4/sum, {v[1]:+.1f} with relu"
+        ),
+    ),
+    "adapt-language": (
+        "a-language-model",
+        lambda v, _: (
+            f"after a fifth of its training again, a softmax GPT-2 has lost {-v[6]:.2f} nats to "
+            f"relu4/sum and {-v[1]:.2f} to relu; every second layer alone costs {-v[7]:.2f} and "
+            f"{-v[2]:.2f}"
         ),
     ),
     "speed": (
@@ -169,23 +184,28 @@ def _quality(stored: Stored) -> str:
         for twin in TWINS
     }
     bleu = {twin: f"{pair_scores(stored, twin)['all']['bleu']:.1f}" for twin in TWINS}
-    losses = [
-        stored.values(study, f"{trial}-", "loss").mean()
-        for study, trial in (
-            ("relu-attention", "relu-factor-and-penalty"),
-            *(("starts", "qk-norm"), ("relu-attention", "softmax")),
-        )
+    short = [
+        stored.values("document-length", f"{arm}-length512-", "translation.bleu").mean()
+        for arm in ("relu", "relu4-sum-qk-norm", "softmax")
+    ]
+    kept = [
+        PERCENT * stored.values("adapt", "softmax-", number).mean()
+        for number in ("relu_20.adapted", "relu4_sum_20.adapted", "top1")
     ]
     recalled = [
-        100 * stored.values("retrieval", f"{trial}-trained_pairs32-", "pairs128.exact").mean()
+        PERCENT * stored.values("retrieval", f"{trial}-trained_pairs32-", "pairs128.exact").mean()
         for trial in ("relu-alpha-1", "relu4-sum", "softmax")
     ]
     rows = [
         [f"CIFAR-10, {tokens} tokens: top-1", top1["relu"], "", top1["softmax"]],
         ["English to German documents, 8,000 updates: BLEU", bleu["relu"], "", bleu["softmax"]],
         [
-            "the same, 2,000 updates: loss (relu4/sum with qk-norm)",
-            *(f"{loss:.2f}" for loss in losses),
+            "the same, 2,000 updates, 512 tokens: BLEU (relu4/sum with qk-norm)",
+            *(f"{bleu:.1f}" for bleu in short),
+        ],
+        [
+            "a softmax ViT converted, a fifth of its training again: top-1",
+            *(f"{top1:.1f}%" for top1 in kept),
         ],
         ["a key among 128, trained on 32: found", *(f"{share:.0f}%" for share in recalled)],
     ]

@@ -15,13 +15,11 @@ from flashpoint.lab.study.registry import STUDIES
 SEEDS = {
     **{"sentences": 5, "sharpness": 5, "starts": 8, "memory-rates": 5, "scaling": 8},
     **{"document-length": 5, "retrieval": 5, "longer-than-trained": 12, "qk-norm": 5},
-    **{"length-power": 8, "adapt": 3, "adapt-language": 3},
+    **{"length-power": 8},
 }
 """By study, what is to be run next: the issues at hand first."""
 AT_A_TIME = 4
 """Trials that shared the GPU where stored seconds are taken; the command's default."""
-LANGUAGE_TOKENS_PER_S = 1.5e6
-"""Of a small GPT-2 on an H200: supposed, since none is stored yet."""
 EPOCHS, RECALL_STEPS, SLOTS_STEPS = 15, 6000, 1500
 """Of the stored runs that seconds are taken of."""
 
@@ -46,8 +44,6 @@ def _seconds(stored: Stored, trial: Trial) -> float:
     config = trial.work.config
     if config["task"] == "vision":
         return _vision_seconds(stored, config)
-    if config["task"] == "language":
-        return config["steps"] * config["batch_size"] / LANGUAGE_TOKENS_PER_S
     model = config["model"]
     if config["data"].get("samples") == "segments":
         tokens = config["epochs"] * _tokens_per_epoch(stored)

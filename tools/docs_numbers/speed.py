@@ -1,6 +1,7 @@
 """Tables of speed, of the stored benchmarks, and of random calls that were checked."""
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from docs_numbers.stored import PERCENT, Stored
 from docs_numbers.tables import between, numbers, table
@@ -12,8 +13,11 @@ GPU_FILES = {
     "vit": "h200_vit",
     "vit-model": "h200_vit_model",
     "decode": "h200_decode",
+    "sums": "h200_sums",
 }
 """By suite."""
+NEWEST = "triton_3_9"
+"""Folder of the same suites with the newest Triton."""
 CPU_FILE = "cpu_amd_epyc_zen4_2_threads"
 VIT_LENGTHS = (49, 196, 577, 784)
 RATED_BYTES_PER_S = 4.8e12
@@ -85,6 +89,52 @@ def _vit(stored: Stored) -> str:
     return table(["tokens", *VIT_LENGTHS], rows)
 
 
+@numbers("speed-sums")
+def _sums(stored: Stored) -> str:
+    found = stored.bench(GPU_FILES["sums"])
+    cases = [row.case for row in found.rows]
+    kinds = dict.fromkeys((case.shape, case.causal, case.qk_norm) for case in cases)
+    rows = []
+    for shape, causal, norm in kinds:
+        words = ", causal" if causal else ", qk-LayerNorm" if norm != "none" else ""
+        wanted = {"shape": shape, "causal": causal, "qk_norm": norm}
+        cells = []
+        for mode in ("forward", "backward"):
+            (row,) = ordinary(found, mode=mode, **wanted)
+            must = f" of {row.limits.speed[0].must:.2f}" if row.limits.speed else ""
+            cells.append(f"{speedup(found, mode=mode, **wanted):.2f}{must}")
+        rows.append([f"{shape}{words}", *cells])
+    return table(["relu4/sum, B, H, L, D", "forward", "backward"], rows)
+
+
+@numbers("speed-newest")
+def _newest(stored: Stored) -> str:
+    """Of the same suites, what each of two Tritons misses, and how the speed-ups compare."""
+    rows = []
+    for suite in ("long", "vit", "decode"):
+        pair = [stored.bench(name) for name in _both(suite)]
+        ratios = [
+            new / old
+            for old, new in zip(*(_speedups(result) for result in pair), strict=True)
+            if old and new
+        ]
+        missed = [
+            [one[:3] for one in _limits(result) if one.reached < one.must] for result in pair
+        ]
+        alike = "the same" if missed[0] == missed[1] else "others"
+        rows.append([f"`{suite}`", *map(len, missed), alike, between(ratios)])
+    head = ["suite", "limits missed, Triton 3.6", "Triton 3.9", "which"]
+    return table([*head, "speed-up on 3.9 over 3.6's"], rows)
+
+
+def _both(suite: str) -> tuple[str, str]:
+    return GPU_FILES[suite], f"{NEWEST}/{GPU_FILES[suite]}"
+
+
+def _speedups(result: Result) -> list[float | None]:
+    return [row.speedup(row.best_sdpa) for row in ordinary(result)]
+
+
 @numbers("speed-models")
 def _models(stored: Stored) -> str:
     rows = []
@@ -111,26 +161,46 @@ def _models(stored: Stored) -> str:
 @numbers("speed-missed")
 def _missed(stored: Stored) -> str:
     """Every limit that the stored benchmarks miss; cases of one kind in one row."""
-    groups: dict[tuple[str, float], list[float]] = {}
-    for what, must, reached in _targets(stored):
-        if reached < must:
-            groups.setdefault((what, must), []).append(reached)
-    rows = [[what, f"{must:.2f}", between(found)] for (what, must), found in groups.items()]
-    return table(["what", "target", "reached"], rows)
+    groups: dict[tuple[str, float], list[Target]] = {}
+    for target in _targets(stored):
+        if target.reached < target.must:
+            groups.setdefault((target.what, target.must), []).append(target)
+    rows = [
+        [
+            *(what, ", ".join(dict.fromkeys(one.tokens for one in found))),
+            *(f"{must:.2f}", between(one.reached for one in found)),
+        ]
+        for (what, must), found in groups.items()
+    ]
+    return table(["what", "tokens", "target", "reached"], rows)
 
 
-def _targets(stored: Stored) -> Iterator[tuple[str, float, float]]:
-    """What, the speed-up that is promised, and the one that was measured."""
+class Target(NamedTuple):
+    """What, over how many tokens, the speed-up that is promised, and the one measured."""
+
+    what: str
+    tokens: str
+    must: float
+    reached: float
+
+
+def _targets(stored: Stored) -> Iterator[Target]:
     for row in stored.bench(GPU_FILES["vit-model"]).models:
         if row.limit and row.speedup:
             name, batch = MODELS[row.case.model], row.case.batch
-            yield f"training step of {name}, {batch} images", row.limit.must, row.speedup
-    for suite in ("vit", "long", "decode"):
-        for row in stored.bench(GPU_FILES[suite]).rows:
-            for limit in row.limits.speed:
-                reached = row.speedup(limit.rivals)
-                if reached is not None:
-                    yield _words(row), limit.must, reached
+            what = f"training step of {name}, {batch} images"
+            yield Target(what, "", row.limit.must, row.speedup)
+    for suite in ("vit", "long", "decode", "sums"):
+        yield from _limits(stored.bench(GPU_FILES[suite]))
+
+
+def _limits(result: Result) -> Iterator[Target]:
+    for row in result.rows:
+        for limit in row.limits.speed:
+            reached = row.speedup(limit.rivals)
+            if reached is not None:
+                tokens = f"{row.case.shape.length:,}"
+                yield Target(_words(row), tokens, limit.must, reached)
 
 
 def _words(row: Row) -> str:
@@ -140,7 +210,7 @@ def _words(row: Row) -> str:
     name = "" if case.activation == "relu" else f"{case.activation}, "
     norm = " with qk-LayerNorm" if case.qk_norm != "none" else ""
     mask = ", causal" if case.causal else ""
-    return f"{name}{case.mode}{norm}, {shape.length} tokens, head dim {shape.dim}{mask}"
+    return f"{name}{case.mode}{norm}, head dim {shape.dim}{mask}"
 
 
 @numbers("speed-host")

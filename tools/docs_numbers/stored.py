@@ -80,6 +80,13 @@ class Stored:
         """What the numbers say about each claim of a study."""
         return self.section(study).findings.verdicts
 
+    def has(self, study: str, trial: str) -> bool:
+        """Whether a seed of it has finished."""
+        return any(
+            outcome.name.startswith(f"{trial}seed") and outcome.status == "finished"
+            for outcome in self.outcomes(study).values()
+        )
+
     def seeds_of(self, study: str, trial: str) -> list[int]:
         """Those whose trials have finished; ``trial`` is the name without ``seed0``."""
         start = f"{trial}seed"

@@ -6,8 +6,9 @@ from lab.training.language_runs import language_config, require_gpt2
 from lab.training.runs import train_quietly
 
 from flashpoint.errors import InputError
+from flashpoint.lab.evaluation.language import NUM_CANDIDATES
 from flashpoint.lab.study.evaluations import run_evaluation
-from flashpoint.lab.study.studies.adapt_language import STUDY
+from flashpoint.lab.study.studies.adapt_language import GUESS, STUDY
 
 ASKED = {"distances": [4], "count": 2}
 OWN = {"loss", "perplexity", "likelihood", "key_4", "keys"}
@@ -29,6 +30,10 @@ def test_softmax_is_asked_everything_and_the_others_about_themselves():
     kinds = [evaluation.kind for evaluation in by_word["softmax"]]
     assert kinds == ["language", *4 * ["convert_language", "adapt_language", "adapt_language"]]
     assert [trial.factors["attention"] for trial in STUDY.plan(SMALL)][:3] == ["softmax"] * 3
+
+
+def test_a_guess_is_among_the_keys_that_are_offered():
+    assert GUESS == 1 / NUM_CANDIDATES
 
 
 def test_a_model_is_asked_as_it_is_converted_and_adapted(run):

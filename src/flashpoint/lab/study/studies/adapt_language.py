@@ -3,10 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from flashpoint.lab.runs.findings import Chart, Findings, Verdict
 from flashpoint.lab.study.outcome import Outcome
 from flashpoint.lab.study.plan import Evaluation, Scale, Settings, Study, Trial
-from flashpoint.lab.study.reading import PERCENT, arm_table, line, numbers, state_notes
+from flashpoint.lab.study.reading import arm_table, line, numbers, state_notes
 from flashpoint.lab.study.settings import language, pointwise, trial
 from flashpoint.lab.study.verdict import Runs, judge
 
@@ -19,8 +21,10 @@ SHARES: Mapping[int, float] = {5: 0.05, 20: 0.2}
 """Of the training's updates, in percent and as they are."""
 NEAR, NEAR_HALF = 0.1, 0.05
 """Nats of loss by which all layers, and every second one, may be worse."""
-MARGIN = 10.0
-"""Points of planted keys."""
+KEPT = 0.5
+"""Of softmax's lead over a guess in finding planted keys, what an adapted model is to keep."""
+GUESS = 1 / 8
+"""Share of planted keys that a guess finds, of as many as the evaluation offers."""
 
 _NAMES = {"relu": "relu", "relu4/sum": "relu4_sum"}
 _DISTANCES: Mapping[Scale, tuple[int, ...]] = {
@@ -127,30 +131,26 @@ def _chart(outcomes: Sequence[Outcome], key: str, title: str, y_title: str, capt
     )
 
 
-def _stages(
-    outcomes: Sequence[Outcome], word: str, layers: str, key: str, scale: float = 1.0
-) -> dict[str, Runs]:
+def _stages(outcomes: Sequence[Outcome], word: str, layers: str, key: str) -> dict[str, Runs]:
     """A number by what was done; models from scratch are judged by nobody but themselves."""
 
     def softmax(number: str) -> Runs:
-        return numbers(outcomes, number, scale, attention="softmax")
+        return numbers(outcomes, number, attention="softmax")
 
     name = f"{_NAMES[word]}_{layers}"
     found = {stage: softmax(f"{name}.{stage}_{key}") for stage in _MADE}
     found |= {f"adapted {n}%": softmax(f"{name}_{n}.{key}") for n in SHARES}
     found["softmax"] = softmax(f"test.{key}")
     if key != "likelihood":
-        found["from scratch"] = numbers(outcomes, f"test.{key}", scale, attention=word)
+        found["from scratch"] = numbers(outcomes, f"test.{key}", attention=word)
     return found
 
 
 def _verdicts(outcomes: Sequence[Outcome], word: str) -> list[Verdict]:
     losses = {layers: _stages(outcomes, word, layers, "loss") for layers in LAYERS}
     every, half = losses["all"], losses["every_second"]
-    keys = _stages(outcomes, word, "all", "keys", PERCENT)
     last = f"adapted {max(SHARES)}%"
     told = f"{word} adapted in {max(SHARES)}% of the updates"
-    nats, points = "nats of loss", "points of planted keys"
     claims = (
         (f"Calibration makes converted {word} better.", every, "converted", "calibrated", 0.0),
         (f"{told} is within {NEAR:g} nats of softmax.", every, "softmax", last, -NEAR),
@@ -162,20 +162,31 @@ def _verdicts(outcomes: Sequence[Outcome], word: str) -> list[Verdict]:
             f"{told} is within {NEAR:g} nats of {word} from scratch, or better.",
             *(every, "from scratch", last, -NEAR),
         ),
-        (
-            f"{told} finds planted keys within {MARGIN:g} points of softmax.",
-            *(keys, last, "softmax", -MARGIN),
-        ),
     )
+    keys = _stages(outcomes, word, "all", "keys")
     return [
+        *(
+            judge(
+                claim,
+                [stages[first], stages[second]],
+                (least, float("inf")),
+                unit=f"nats of loss, {first} less {second}",
+            )
+            for claim, stages, first, second, least in claims
+        ),
         judge(
-            claim,
-            [stages[first], stages[second]],
-            (least, float("inf")),
-            unit=f"{points if stages is keys else nats}, {first} less {second}",
-        )
-        for claim, stages, first, second, least in claims
+            f"{told} keeps half of softmax's lead over a guess in finding planted keys.",
+            [keys[last], keys["softmax"]],
+            (KEPT, float("inf")),
+            unit="of softmax's lead",
+            quantity=_share_of_lead,
+        ),
     ]
+
+
+def _share_of_lead(found: np.ndarray, softmax: np.ndarray) -> np.ndarray:
+    """Shares of keys less that of a guess; where softmax guesses too, nothing can be said."""
+    return (found - GUESS) / (softmax - GUESS)
 
 
 STUDY = Study(
