@@ -1,6 +1,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 STAMP := .venv/.installed
+DOCS := .venv/.docs-installed
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -q
 # the oldest torch that is served, with the Triton it brings, and the newest Triton
 OLDEST := .versions/torch-2.9.0
@@ -11,7 +12,7 @@ INTERNALS := tests/ops/test_library.py tests/layers/test_pytorch.py \
   tests/lab/training/test_step.py tests/lab/training/test_step_memory.py tests/lab/training/test_optimizer.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-versions versions mutants lint docs-numbers bench clean
+.PHONY: help demo test test-all test-versions versions mutants lint docs docs-numbers bench clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 15
@@ -46,6 +47,9 @@ lint: $(STAMP) ## check style, import directions and types
 	$(BIN)/lint-imports --no-logo
 	PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(BIN)/pyright
 
+docs: $(DOCS) ## build the documentation as a site, build/site; a warning or a broken link fails
+	@NO_MKDOCS_2_WARNING=1 PYTHONPATH=tools $(BIN)/mkdocs build --strict
+
 docs-numbers: $(STAMP) ## write the stored numbers into README and docs; NUMBERS=--check compares
 	@PYTHONPATH=tools $(BIN)/python -m docs_numbers $(NUMBERS)
 
@@ -62,4 +66,8 @@ $(STAMP): pyproject.toml constraints.txt tools/mend_torchvision.py
 	"$(PYTHON)" -m venv .venv
 	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[dev]'
 	$(BIN)/python tools/mend_torchvision.py
+	@touch $@
+
+$(DOCS): $(STAMP)
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[docs]'
 	@touch $@

@@ -22,6 +22,7 @@ CPU_FILE = "cpu_amd_epyc_zen4_2_threads"
 VIT_LENGTHS = (49, 196, 577, 784)
 RATED_BYTES_PER_S = 4.8e12
 """Of an H200's memory, by its data sheet."""
+TERA = 1e12
 MODELS = {"vit_s16": "ViT-S/16", "vit_s8": "ViT-S/8"}
 
 
@@ -338,3 +339,17 @@ def _checks(stored: Stored) -> str:
         raise InputError("benchmarks/checks holds no JSON file.")
     head = ["file", "device", "torch", "Triton", "commit", "cases", "outside the budget"]
     return table([*head, "worst, as a share of it"], rows)
+
+
+@numbers("speed-rates")
+def _rates(stored: Stored) -> str:
+    """Of one large product, and of attention forward without a mask."""
+    found = stored.bench(GPU_FILES["long"])
+    rows = [["one matrix product", f"{found.matrix_flops_per_s['bf16'] / TERA:.0f}"]]
+    wanted = {"activation": "relu", "mode": "forward", "length": 16384, "causal": False}
+    for dim in (64, 128):
+        (row,) = ordinary(found, dim=dim, **wanted)
+        for provider, name in ((OURS, "Flashpoint"), ("sdpa_cudnn", "cuDNN")):
+            rate = (row.flops_per_s(provider) or 0.0) / TERA
+            rows.append([f"{name}, forward, 16k tokens, head dim {dim}", f"{rate:.0f}"])
+    return table(["bf16 on an H200", "TFLOP/s"], rows)

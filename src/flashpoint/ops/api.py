@@ -77,10 +77,10 @@ def attention(
 ) -> Float[Tensor, "B Hq Lq Dv"] | tuple[Float[Tensor, "B Hq Lq Dv"], Float[Tensor, "B Hq Lq"]]:
     r"""Attention whose weights pass through a pointwise activation instead of softmax.
 
-    .. math:: w_{ij} = m_{ij}\, h(s\, q_i \cdot k_j + b_{ij})
+    $$w_{ij} = m_{ij}\, h(s\, q_i \cdot k_j + b_{ij})$$
 
-    .. math:: o_i = n_i^{-\alpha} \sum_j w_{ij} v_j \quad \text{or} \quad
-        o_i = \frac{\sum_j w_{ij} v_j}{\sum_j w_{ij} + \text{floor} \cdot n_i}
+    $$o_i = n_i^{-\alpha} \sum_j w_{ij} v_j \quad \text{or} \quad
+    o_i = \frac{\sum_j w_{ij} v_j}{\sum_j w_{ij} + \text{floor} \cdot n_i}$$
 
     Query i stands at position p = i + Lk - Lq. Outputs over disjoint sets of keys add up; where
     they are divided by their sums, numerators and sums do.

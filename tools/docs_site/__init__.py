@@ -1,0 +1,1 @@
+"""The documentation site: pages as GitHub shows them, made ready for mkdocs."""
