@@ -16,7 +16,8 @@ PAGES = sorted(
     for path in ROOT.glob(pattern)
 )
 STORED = Stored(ROOT)
-README_LINES = 150
+README_LINES = 100
+FIRST_CODE_LINES = 25
 
 
 def anchors(page):
@@ -47,6 +48,12 @@ def test_every_figure_is_there_and_shown():
 
 def test_readme_is_short():
     assert len((ROOT / "README.md").read_text("utf-8").splitlines()) <= README_LINES
+
+
+def test_readme_shows_code_at_once():
+    head = (ROOT / "README.md").read_text("utf-8").splitlines()[:FIRST_CODE_LINES]
+    code = "\n".join(head).partition("```python\n")[2]
+    assert "```" in code
 
 
 @pytest.mark.parametrize(("twin", "name"), [("softmax", "softmax"), ("relu", "ReLUFormer")])
