@@ -202,6 +202,17 @@ def test_weights_are_taken_from_the_command_line(run, tmp_path):
     assert "weights: runs/tiny" in shown
 
 
+@pytest.mark.parametrize("what", ["configs/digits.yaml", "configs/digits"])
+def test_published_config_is_found_from_anywhere(run, tmp_path, what):
+    result = run(what, "--dry-run")
+    assert result.exit_code == 0, result.output
+    assert "train: digits" in result.stdout
+    own = tmp_path / "configs" / "digits.yaml"
+    own.parent.mkdir()
+    write_config(tmp_path).rename(own)
+    assert "# 12 steps" in run("configs/digits.yaml", "--dry-run").stdout  # one's own comes first
+
+
 def test_dry_run_shows_the_whole_config_and_leaves_nothing(run, tmp_path):
     result = run(write_config(tmp_path), "--dry-run", "--data", "digits")
     assert result.exit_code == 0, result.output
@@ -223,6 +234,11 @@ def test_dry_run_shows_the_whole_config_and_leaves_nothing(run, tmp_path):
             ["tiny"],
             "'tiny' is neither a config file nor a model. Did you mean 'configs/tiny.yaml'?",
         ),
+        (
+            ["digits"],
+            "'digits' is neither a config file nor a model. Did you mean 'configs/digits.yaml'?",
+        ),
+        (["configs/nope.yaml"], "configs/nope.yaml cannot be read: No such file or directory."),
         (["nope.yaml"], "nope.yaml cannot be read: No such file or directory."),
         (["vit_s16", "--data", "nowhere"], "'nowhere' is neither a folder nor a known set."),
         (

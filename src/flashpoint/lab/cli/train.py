@@ -116,9 +116,10 @@ def _config(what: str, data: str | None, weights: str | None, changes: list[str]
 def _values(what: str, data: str | None) -> "dict[str, Any]":
     """Plain data of the config, before changes."""
     from flashpoint.lab.runs.stored import read_yaml
+    from flashpoint.lab.training.config_file import find_config
 
     if _is_file(what):
-        values = read_yaml(Path(what))
+        values = read_yaml(find_config(what))
         if data is not None:  # as it is: in --set it would be YAML
             if values.get("task") != "language":
                 _check_kind(what, data, is_text=values.get("task") == "text")
@@ -137,7 +138,9 @@ def _values(what: str, data: str | None) -> "dict[str, Any]":
 
 
 def _is_file(what: str) -> bool:
-    return what.endswith((".yaml", ".yml")) or Path(what).is_file()
+    from flashpoint.lab.training.config_file import find_config
+
+    return what.endswith((".yaml", ".yml")) or find_config(what).is_file()
 
 
 def _names_batch(changes: list[str]) -> bool:
@@ -192,12 +195,14 @@ def _needs(model: str) -> str:
 
 def _check_model(what: str) -> None:
     """Refuse what is neither a file nor a model, with the nearest of both."""
+    from flashpoint.lab.training.config_file import PUBLISHED, list_published
     from flashpoint.models.registry import list_models, model_config
 
     try:
         model_config(what)
     except InputError as error:
-        configs = {path.stem: str(path) for path in Path("configs").glob("*.yaml")}
+        files = (*list_published(), *Path(PUBLISHED).glob("*.yaml"))
+        configs = {file.stem: f"{PUBLISHED}/{file.name}" for file in files}
         near = repr(configs[what]) if what in configs else None
         question = (
             f"Did you mean {near}? " if near else hint(what, [*configs.values(), *list_models()])

@@ -12,6 +12,8 @@ from flashpoint.lab.runs.stored import parse_yaml, read_yaml
 from flashpoint.lab.training.config import TrainConfig
 from flashpoint.lab.training.task_registry import config_class
 
+PUBLISHED = "configs"
+"""Folder of the configs that come with Flashpoint."""
 Values = dict[str, Any]
 
 
@@ -29,20 +31,42 @@ _SHORT: dict[str, Callable[[str], Values]] = {
 """Sections that may be written as one word, and the fields it fills."""
 
 
+def list_published() -> list[Path]:
+    """The files of this repository's configs: of the checkout, or of the installed package."""
+    package = Path(__file__).resolve().parents[2]
+    places = (package.parents[1] / PUBLISHED, package / PUBLISHED)
+    found = next((sorted(place.glob("*.yaml")) for place in places if place.is_dir()), [])
+    here = Path.cwd()
+    return [file.relative_to(here) if file.is_relative_to(here) else file for file in found]
+
+
 def find_published(name: str) -> Path:
-    """The file of a config of this repository: of the checkout, or of the installed package.
+    """The file of a config of this repository.
 
     Example:
         >>> find_published("digits").name
         'digits.yaml'
     """
-    package, file = Path(__file__).resolve().parents[2], Path("configs", f"{name}.yaml")
-    for path in (package.parents[1] / file, package / file):
-        if path.is_file():
-            return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    for file in list_published():
+        if file.stem == name:
+            return file
     raise UnsupportedError(
-        f"{file} is neither in a checkout around Flashpoint nor in the package. Install it again."
+        f"{PUBLISHED}/{name}.yaml is neither in a checkout around Flashpoint nor in the package. "
+        "Install it again."
     )
+
+
+def find_config(what: str) -> Path:
+    """The file that somebody means: configs/NAME of this repository is found from anywhere.
+
+    Example:
+        >>> find_config("configs/digits.yaml").is_file(), find_config("digits.yaml")
+        (True, PosixPath('digits.yaml'))
+    """
+    path = Path(what)
+    if path.is_file() or path.parent != Path(PUBLISHED):
+        return path
+    return next((file for file in list_published() if file.stem == path.stem), path)
 
 
 def load(path: Path, overrides: Sequence[str] = ()) -> TrainConfig:
