@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
 from lab.report.conftest import find_chromium
 
 ROOT = Path(__file__).parents[1]
@@ -61,7 +62,15 @@ def test_every_target_that_checks_a_change_is_made(ci):
     beside = [target for target in targets if "versions" in target]
     assert beside == ["versions", "test-versions"]
     rest = [target for target in targets[2:] if target not in beside]
-    assert rest == ["docs-numbers", "docs", "demo", "bench", "test-all"]
+    assert rest == ["docs-numbers", "docs", "try-wheel", "demo", "bench", "test-all"]
+
+
+def test_hosted_workflow_runs_the_same_script():
+    """As root on Debian, where the script can install what is missing."""
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text("utf-8"))
+    (job,) = workflow["jobs"].values()
+    assert "bash .ci/run" in [step.get("run") for step in job["steps"]]
+    assert job["container"].startswith("python:3.11-")
 
 
 def test_other_versions_that_fail_fail_the_whole(ci):

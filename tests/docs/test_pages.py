@@ -4,7 +4,9 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 
+import flashpoint
 from docs_numbers.documents import pair_scores
 from docs_numbers.images import TOKENS, cifar_top1
 from docs_numbers.stored import Stored
@@ -44,6 +46,11 @@ def test_every_figure_is_there_and_shown():
     assert shown == {file.name for file in (ROOT / "docs" / "figures").glob("*.svg")}
     for study in sorted(folder.name for folder in (ROOT / "results").iterdir()):
         assert any(figure.startswith(study) for figure in shown), study
+
+
+def test_citation_names_this_version():
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))
+    assert str(citation["version"]) == flashpoint.__version__
 
 
 def test_readme_is_short():

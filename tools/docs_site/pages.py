@@ -13,7 +13,7 @@ FENCE = "```"
 FRONT = {"README.md": "index.md"}
 """Pages that have another name on the site."""
 BROUGHT = (
-    *("README.md", "CHANGES.md", "CONTRIBUTING.md", "LICENSE"),
+    *("README.md", "CHANGES.md", "CONTRIBUTING.md", "SECURITY.md", "CITATION.cff"),
     *("benchmarks/README.md", "benchmarks/results/*.json", "benchmarks/checks/*.json"),
     *("configs/*.yaml", "examples/*.py"),
 )
