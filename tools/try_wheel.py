@@ -54,7 +54,8 @@ class Environment:
         self.folder = folder
         self.programs = folder / "environment" / "bin"
         kept = {name: x for name, x in os.environ.items() if not name.startswith("PYTHON")}
-        self.variables = kept | {"PATH": f"{self.programs}:{kept['PATH']}"}
+        own = {"PATH": f"{self.programs}:{kept['PATH']}", "OMP_NUM_THREADS": "1"}  # small models
+        self.variables = kept | own
         venv.create(folder / "environment", with_pip=True)
 
     def install(self, what: str) -> None:

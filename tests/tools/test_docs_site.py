@@ -40,3 +40,14 @@ def test_lists_and_what_is_inside_them_are_as_python_markdown_wants_them():
     text = "Words:\n- one\n  more\n  - two\n\n1. a\n   b\n\n    code\n"
     expected = "Words:\n\n- one\n    more\n    - two\n\n1. a\n    b\n\n    code\n"
     assert for_site(text, "docs/log.md") == expected
+
+
+def test_items_behind_a_paragraph_of_an_item_stay_items():
+    text = "- one:\n\n  <!-- numbers: x -->\n  | a |\n  |---|\n  <!-- end -->\n\n  more\n- two\n"
+    expected = "- one:\n\n\n    | a |\n    |---|\n\n\n    more\n\n- two\n"
+    assert for_site(text, "docs/log.md") == expected
+
+
+def test_table_behind_a_line_of_words_is_a_table():
+    text = "Words\n| a |\n|---|\n| b |\n"
+    assert for_site(text, "docs/log.md") == "Words\n\n| a |\n|---|\n| b |\n"

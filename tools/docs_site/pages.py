@@ -20,6 +20,7 @@ BROUGHT = (
 """Files outside docs/ that are on the site."""
 _LINK = re.compile(r"(?<=\]\()(?!https?:|#)([^)#\s]+)")
 _CODE = re.compile(r"`[^`]+`")
+_MARKER = re.compile(r"<!-- .* -->")
 _ITEM = re.compile(r" *(?:[-*]|\d+\.) ")
 
 
@@ -59,15 +60,19 @@ def for_site(text: str, path: str) -> str:
         >>> for_site("See [it](../README.md#use):\\n- one", "docs/data.md").splitlines()
         ['See [it](index.md#use):', '', '- one']
     """
-    lines = []
-    before = ""
+    lines: list[str] = []
+    is_tight = False
     for line, is_code in _lines(text):
-        if not is_code:
-            if _ITEM.match(line) and before.strip() and not _is_in_list(before):
-                lines.append("")  # Python-Markdown begins no list inside a paragraph
-            line = _indented(_moved(line, path))
-        lines.append(line)
-        before = line
+        if is_code:
+            lines.append(line)
+            continue
+        before = lines[-1].strip() if lines else ""
+        is_item = bool(_ITEM.match(line))
+        begins_table = line.lstrip().startswith("|") and not before.startswith("|")
+        if before and (begins_table or (is_item and not is_tight)):
+            lines.append("")  # Python-Markdown begins no list, item or table inside a paragraph
+        is_tight = is_item or (is_tight and line.startswith(" "))
+        lines.append("" if _MARKER.fullmatch(line.strip()) else _indented(_moved(line, path)))
     return "\n".join(lines) + "\n"
 
 
@@ -78,10 +83,6 @@ def _lines(text: str) -> Iterator[tuple[str, bool]]:
         is_fence = line.strip().startswith(FENCE)
         yield line, is_code or is_fence
         is_code ^= is_fence
-
-
-def _is_in_list(line: str) -> bool:
-    return bool(_ITEM.match(line)) or line.startswith("  ")
 
 
 def _indented(line: str) -> str:
