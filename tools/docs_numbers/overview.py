@@ -83,7 +83,7 @@ GLANCE: dict[str, tuple[str, Callable[[list[float], Stored], str]]] = {
         "a-vit",
         lambda v, _: (
             "a softmax ViT, converted and given a fifth of its training again: "
-            f"{v[4]:+.1f} points with relu4/sum, {v[1]:+.1f} with relu"
+            f"{v[4]:+.2f} points with relu4/sum, {v[1]:+.2f} with relu"
         ),
     ),
     "adapt-language": (

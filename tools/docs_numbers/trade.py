@@ -1,6 +1,6 @@
 """What leaving softmax gains and what it costs: the sentence and the table of the README."""
 
-from docs_numbers.documents import FOLDER, pair_scores
+from docs_numbers.documents import FOLDER
 from docs_numbers.images import TOKENS, cifar_top1
 from docs_numbers.speed import GPU_FILES, ordinary
 from docs_numbers.stored import PERCENT, Stored
@@ -26,7 +26,7 @@ def _trade(stored: Stored) -> str:
         cifar_top1(stored, patch, "softmax").mean() - cifar_top1(stored, patch, "relu").mean()
         for patch in TOKENS
     ]
-    relu, softmax = (pair_scores(stored, twin)["all"]["bleu"] for twin in ("relu", "softmax"))
+    bleu = _bleu(stored)
     found = _found(stored)
     rows = [
         [
@@ -44,9 +44,17 @@ def _trade(stored: Stored) -> str:
         ],
         [
             "translating documents",
-            f"{_tokens(stored):.2f} times as many tokens a second",
-            f"`relu` {relu:.1f} BLEU, softmax {softmax:.1f}",
-            "stay with softmax; `relu4/sum` is worth a try",
+            f"`relu` {_tokens(stored, 'relu, factor')} times as many tokens a second, `relu4/sum` "
+            f"with qk-norm {_tokens(stored, 'relu4/sum, qk-norm')}",
+            f"`relu` {bleu[0]} BLEU, `relu4/sum` with qk-norm {bleu[1]}, softmax {bleu[2]}",
+            "stay with softmax",
+        ],
+        [
+            "a model that softmax trained",
+            "as above",
+            f"a ViT with `relu4/sum` {_kept(stored, 'converted')} points as it is, "
+            f"{_kept(stored, 'adapted')} after a fifth of its training again",
+            "`relu4/sum`, then `flashpoint adapt`",
         ],
         [
             "finding one item among many",
@@ -76,11 +84,25 @@ def _kernels(stored: Stored, mode: str) -> str:
     return between([row.speedup(row.best_sdpa) or 0.0 for row in rows], 1)
 
 
-def _tokens(stored: Stored) -> float:
-    """Tokens a second of relu over those of softmax, at 512 tokens."""
+def _tokens(stored: Stored, attention: str) -> str:
+    """Tokens a second over those of softmax, at 512 tokens."""
     rows = stored.read_json(f"benchmarks/results/{FOLDER}/speed_512.json")["rows"]
     rates = {row["attention"]: row["tokens_per_s"]["median"] for row in rows}
-    return rates["relu, factor"] / rates["softmax"]
+    return f"{rates[attention] / rates['softmax']:.2f}"
+
+
+def _bleu(stored: Stored) -> list[str]:
+    """At 512 tokens, of ReLUFormer, relu4/sum with a norm of q and k, and softmax."""
+    return [
+        f"{stored.values('document-length', f'{arm}-length512-', 'translation.bleu').mean():.1f}"
+        for arm in ("relu", "relu4-sum-qk-norm", "softmax")
+    ]
+
+
+def _kept(stored: Stored, stage: str) -> str:
+    """Points of top-1 that a converted ViT has more than softmax."""
+    found = stored.values("adapt", "softmax-", f"relu4_sum_20.{stage}").mean()
+    return f"{PERCENT * found - stored.top1('adapt', 'softmax').mean():+.2f}"
 
 
 def _found(stored: Stored) -> list[str]:
