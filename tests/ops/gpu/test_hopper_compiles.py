@@ -44,6 +44,8 @@ CASES = {
     "64-causal-silu": (64, 0, 1.0, "silu", "forward"),
     "128-silu": (128, None, 1.0, "silu", "forward"),
     "128-causal-silu": (128, 0, 1.0, "silu", "forward"),
+    "64-gelu": (64, None, 1.0, "gelu", "all"),
+    "128-softplus": (128, None, 1.0, "softplus", "all"),
 }
 # tokens and norms of q and k in a packed call, whether these have gains, kernels with one inside
 NORMED_CASES = {

@@ -12,6 +12,7 @@ import triton.language as tl
 from flashpoint.errors import UnsupportedError
 from flashpoint.ops import spec
 from flashpoint.ops.activation import registered
+from flashpoint.ops.gpu import half_activations
 from flashpoint.ops.implementations import INTERPRETED
 
 SQRT_HALF = tl.constexpr(0.7071067811865476)
@@ -218,13 +219,19 @@ DEGREES = {"relu": 1, "relu2": 2, "relu3": 3, "relu4": 4}  # of relu and its pow
 _BY_TWOS = {"sigmoid": sigmoid_by_twos, "silu": silu_by_twos}
 
 
-def in_kernels(key: str) -> tuple[Any, Any]:
+def in_kernels(key: str, dtype: torch.dtype) -> tuple[Any, Any]:
     """The pair of functions for an activation's key: h(s) and, of a builtin one, ds(s, dw).
 
     A user's second function is h'(s); kernels multiply by dw themselves.
+
+    Args:
+        key: of the activation.
+        dtype: of q, k and v, to which weights and ds are rounded before their products.
     """
     if key in _BY_TWOS and not INTERPRETED and torch.version.cuda is not None:
         return _BY_TWOS[key], _PAIRS[key][1]
+    if key in half_activations.PAIRS and dtype in (torch.float16, torch.bfloat16):
+        return half_activations.PAIRS[key]
     if key in _PAIRS:
         return _PAIRS[key]
     activation = registered(key)

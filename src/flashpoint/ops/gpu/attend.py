@@ -222,6 +222,6 @@ def differentiate(
 def gradient_arguments(call: Call) -> dict[str, Any]:
     """What every kernel of backward takes, by name."""
     key = call.terms.activation
-    own = {"GRADIENT": in_kernels(key)[1], "IS_BUILTIN": is_builtin(key), "offsets": None}
-    own["slopes"] = None
+    _, gradient = in_kernels(key, call.q.dtype)
+    own = {"GRADIENT": gradient, "IS_BUILTIN": is_builtin(key), "offsets": None, "slopes": None}
     return call.arguments() | own

@@ -322,7 +322,7 @@ class Call(NamedTuple):
     def arguments(self) -> dict[str, Any]:
         """What every kernel takes, by name; tensors that depend on tiles are not among it."""
         terms, made = self.terms, Normalizer.of(self)
-        weigh, _ = in_kernels(terms.activation)
+        weigh, _ = in_kernels(terms.activation, self.q.dtype)
         shrink, shrink_ds = self.shrinks()
         return {
             "bias": self.bias,

@@ -1,0 +1,89 @@
+"""Polynomials for 16-bit weights and slopes: near float64 at every score, NaN and infinity."""
+
+import math
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+from implementations import HAS_GPU
+
+from flashpoint.ops.activation import BUILTIN, find_activation
+from flashpoint.ops.gpu.activations import in_kernels
+
+DEVICE = "cuda" if HAS_GPU else "cpu"
+NAMES = ("gelu", "softplus")
+EXACT = 1e-4
+"""A fifth of what rounding to fp16 costs."""
+FAR_TAIL = {"gelu": (1e-14, 5e-14), "softplus": (1e-37, 1e-37)}
+"""Of weights and slopes, where they are taken for constant or a fast exponential for 0."""
+NEAR_ZERO = {"gelu": 0.05, "softplus": 0.0}
+"""What is added to slopes as the measure of their errors, where they change their sign."""
+pytestmark = [pytest.mark.gpu] if HAS_GPU else []
+
+
+@triton.jit
+def weigh_kernel(s, out, H: tl.constexpr, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + at, H(tl.load(s + at)))
+
+
+@triton.jit
+def slope_kernel(s, out, GRADIENT: tl.constexpr, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    ones = tl.full([BLOCK], 1.0, tl.float32)
+    tl.store(out + at, GRADIENT(tl.load(s + at), ones))
+
+
+def apply(kernel, function, scores):
+    block = 1024
+    s = torch.zeros(-(-len(scores) // block) * block, device=DEVICE)
+    s[: len(scores)] = scores
+    out = torch.empty_like(s)
+    kernel[(len(s) // block,)](s, out, function, BLOCK=block)
+    return out[: len(scores)].cpu().double()
+
+
+def exact(name, scores):
+    """h and h' in float64."""
+    s = scores.double()
+    density = torch.exp(-s * s / 2) / math.sqrt(2 * math.pi)
+    slopes = {"gelu": torch.special.ndtr(s) + s * density, "softplus": torch.sigmoid(s)}
+    return find_activation(name).forward(s), slopes[name]
+
+
+def dense_scores():
+    tails = torch.cat([torch.linspace(0, 20, 40001), torch.logspace(-6, 1.9, 4001)])
+    return torch.cat([tails, -tails])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_weights_and_slopes_are_near_float64(name):
+    scores = dense_scores()
+    h, gradient = in_kernels(name, torch.float16)
+    small, small_slope = FAR_TAIL[name]
+    weights, slopes = exact(name, scores)
+    got = apply(weigh_kernel, h, scores)
+    assert ((got - weights).abs() <= EXACT * weights.abs() + small).all()
+    got = apply(slope_kernel, gradient, scores)
+    size = slopes.abs() + NEAR_ZERO[name] * (scores.abs() < 4)
+    assert ((got - slopes).abs() <= 1.2 * EXACT * size + small_slope).all()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_limits_and_nan_are_kept(name):
+    scores = torch.tensor([float("inf"), 1e30, -1e30, float("nan")])
+    h, gradient = in_kernels(name, torch.bfloat16)
+    weights, slopes = apply(weigh_kernel, h, scores), apply(slope_kernel, gradient, scores)
+    assert weights[:2].tolist() == pytest.approx([float("inf"), 1e30])
+    assert slopes[:2].tolist() == pytest.approx([1.0, 1.0], rel=EXACT)
+    assert weights[2].abs() < 1e-13
+    assert slopes[2].abs() < 1e-12
+    assert weights[3].isnan()
+    assert slopes[3].isnan()
+
+
+def test_full_precision_keeps_full_functions():
+    for name in BUILTIN:
+        short, full = (in_kernels(name, dtype) for dtype in (torch.float16, torch.float32))
+        assert (short == full) == (name not in NAMES)
