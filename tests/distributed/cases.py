@@ -1,13 +1,14 @@
 """Random calls of sequence-parallel attention: drawn by a seed, run on ranks, and on one."""
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 import torch
 
 from flashpoint.distributed import sequence_parallel
 from flashpoint.distributed.layout import Shards
-from flashpoint.ops.api import attention
+from flashpoint.ops.api import attention, attention_varlen
 
 ACTIVATIONS = (
     "relu",
@@ -39,6 +40,8 @@ class Case:
     dtype: torch.dtype
     options: dict = field(default_factory=dict)
     shift: float = 0.0  # of values: up in the first half of the keys, down in the second
+    scores: dict = field(default_factory=dict)  # by name, is it bool, and which axes it has
+    ends: tuple = ()  # cu_seqlens of queries and of keys, where tokens are packed documents
 
     @property
     def shards(self):
@@ -64,7 +67,41 @@ class Case:
         if self.shift:
             half = torch.where(torch.arange(Lk) < Lk // 2, self.shift, -self.shift)
             made["v"] = 0.05 * made["v"] + half.unsqueeze(-1)
-        return {name: x.bfloat16().double() for name, x in made.items()}
+        for name, (is_bool, axes) in self.scores.items():
+            shape = [size if has else 1 for size, has in zip((B, Hq, Lq, Lk), axes, strict=True)]
+            drawn = torch.randn(shape, generator=generator)
+            made[name] = drawn > -0.5 if is_bool else drawn.abs() if name == "mask" else drawn
+        return {
+            name: x if x.dtype == torch.bool else x.bfloat16().double() for name, x in made.items()
+        }
+
+    def leaves(self, dtype, rank=None):
+        """What has gradients, and a bool mask: of the whole sequence, or a rank's part."""
+        whole, found = self.inputs(), {}
+        for name in ("q", "k", "v", *self.scores):
+            x = whole[name]
+            if rank is not None and self.has_rows(name):
+                x = self.shards["k" if name in "kv" else "q"].take(x, rank)
+            is_bool = x.dtype == torch.bool
+            found[name] = x if is_bool else x.to(dtype).clone().requires_grad_()
+        return found
+
+    def has_rows(self, name):
+        """Whether ranks have different parts."""
+        return name not in self.scores or self.scores[name][1][2]
+
+    def call(self, leaves, dense, varlen, **changes):
+        """A result by either function, as [B, H, L, D] and [B, H, L]."""
+        options = self.options | changes
+        if not self.ends:
+            return dense(**leaves, **options)
+        rows = [x[0].transpose(0, 1) for x in leaves.values()]
+        longest = [int(x.diff().max()) for x in map(torch.tensor, self.ends)]
+        found = varlen(*rows, *map(torch.tensor, self.ends), *longest, **options)
+        if not options.get("return_sums"):
+            return found.transpose(0, 1).unsqueeze(0)
+        o, *sums = found
+        return (o.transpose(0, 1).unsqueeze(0), *(x.unsqueeze(0) for x in sums))
 
 
 def draw_case(seed, num_ranks):
@@ -121,17 +158,44 @@ def _draw_lengths(rng, num_ranks, layout):
     return (*drawn, rng.choice([1, 8]))
 
 
+def draw_packed(seed, num_ranks):
+    """Any call over packed documents, cut anywhere and empty at times."""
+    case, rng = draw_case(seed, num_ranks), random.Random(seed)
+    options = {name: x for name, x in case.options.items() if name != "key_lengths"}
+    num = rng.choice([1, 2, 5, 9])
+
+    def ends(total):
+        return (0, *sorted(rng.randint(0, total) for _ in range(num - 1)), total)
+
+    cu_keys = ends(sum(case.keys))
+    cu_queries = cu_keys if case.queries == case.keys else ends(sum(case.queries))
+    sizes = (1, *case.sizes[1:])
+    return replace(case, sizes=sizes, options=options, ends=(cu_queries, cu_keys))
+
+
+def draw_scored(seed, num_ranks):
+    """Any call with a bias or a mask, or both, that have any of the axes.
+
+    Gradients of what ranks share are added up by the caller, which 16 bits are too few for.
+    """
+    case, rng = draw_case(seed, num_ranks), random.Random(seed)
+    names = rng.choice([("bias",), ("mask",), ("bias", "mask")])
+    scores = {
+        name: (name == "mask" and rng.random() < 0.5, tuple(rng.random() < 0.6 for _ in range(4)))
+        for name in names
+    }
+    options = {name: x for name, x in case.options.items() if name != "bias"}
+    is_narrow = case.dtype.itemsize < 4 and not all(axes[2] for _, axes in scores.values())
+    dtype = torch.float32 if is_narrow else case.dtype
+    return replace(case, dtype=dtype, options=options, scores=scores)
+
+
 def run_sharded(case, strategy, group, **made):
     """This rank's results by name, and the elements it sent forward and backward."""
     attend = sequence_parallel(group, strategy, layout=case.layout, **made)
     rank, shards = attend.transport.rank, case.shards
-    whole = case.inputs()
-    leaves = {
-        name: shards["q" if name == "q" else "k"].take(whole[name], rank).to(case.dtype)
-        for name in "qkv"
-    }
-    leaves = {name: x.clone().requires_grad_() for name, x in leaves.items()}
-    found = attend(**leaves, **case.options)
+    whole, leaves = case.inputs(), case.leaves(case.dtype, rank)
+    found = case.call(leaves, attend, attend.varlen)
     forward = attend.transport.sent
     do = shards["q"].take(whole["do"], rank)
     dsums = shards["q"].take(whole["dsums"], rank, whole["dsums"].dim() - 1)
@@ -146,6 +210,7 @@ def differentiate(found, leaves, do, dsums, return_sums):
     if sums:
         z = torch.stack(sums) if return_sums == "logs" else sums[0]
         pairs.append((z, dsums.to(z.dtype)))
+    leaves = {name: x for name, x in leaves.items() if x.requires_grad}
     grads = torch.autograd.grad(
         [y for y, _ in pairs], list(leaves.values()), [dy for _, dy in pairs]
     )
@@ -155,9 +220,8 @@ def differentiate(found, leaves, do, dsums, return_sums):
 
 def run_whole(case, dtype, impl="reference"):
     """The same by one process."""
-    whole = case.inputs()
-    leaves = {name: whole[name].to(dtype).requires_grad_() for name in "qkv"}
-    found = attention(**leaves, **(case.options | {"impl": impl}))
+    whole, leaves = case.inputs(), case.leaves(dtype)
+    found = case.call(leaves, attention, attention_varlen, impl=impl)
     return differentiate(
         found, leaves, whole["do"], whole["dsums"], case.options.get("return_sums")
     )
@@ -170,15 +234,14 @@ def run_parts(case, exact):
     """
     if case.options.get("normalize") != "sum":
         return {}
-    whole = case.inputs()
-    options = case.options | {"return_sums": True, "impl": "reference"}
-    ones = torch.ones_like(whole["v"])
-    shares, sums = attention(whole["q"], whole["k"], ones, **options)
+    whole, leaves = case.inputs(), case.leaves(torch.float64)
+    call = partial(
+        case.call, dense=attention, varlen=attention_varlen, return_sums=True, impl="reference"
+    )
+    shares, sums = (x.detach() for x in call(leaves | {"v": torch.ones_like(leaves["v"])}))
     given = (whole["do"] * exact["o"]).sum(-1) * shares[..., 0] / sums.masked_fill(sums == 0, 1)
-    leaves = {name: whole[name].requires_grad_() for name in "qkv"}
-    found = attention(**leaves, **options)
-    parts = differentiate(found, leaves, torch.zeros_like(whole["do"]), given, True)
-    return {name: x for name, x in parts.items() if name in ("dq", "dk")}
+    parts = differentiate(call(leaves), leaves, torch.zeros_like(whole["do"]), given, True)
+    return {name: x for name, x in parts.items() if name in ("dq", "dk", "dbias", "dmask")}
 
 
 def join(case, results):
@@ -186,6 +249,10 @@ def join(case, results):
     shards = case.shards
     joined = {}
     for name in results[0]:
+        if not case.has_rows(name.removeprefix("d")):
+            parts = [of_rank[name] for of_rank in results]
+            joined[name] = sum(x.double() for x in parts).to(parts[0].dtype)
+            continue
         whose = shards["k" if name in ("dk", "dv") else "q"]
         dim = results[0][name].dim() - 1 if name == "sums" else 2
         joined[name] = whose.join([of_rank[name] for of_rank in results], dim)
@@ -194,6 +261,8 @@ def join(case, results):
 
 def serves(case, strategy, num_ranks):
     """Whether a strategy can do it."""
+    if strategy == "reduce" and any(case.has_rows(name) for name in case.scores):
+        return False
     return strategy != "ulysses" or not (case.sizes[1] % num_ranks or case.sizes[2] % num_ranks)
 
 

@@ -1,8 +1,6 @@
 """What tests let every rank do: functions that processes import by name."""
 
-import copy
 import os
-import pickle
 import time
 from functools import partial
 from unittest import mock
@@ -11,15 +9,13 @@ import torch
 import torch.distributed as dist
 from distributed.cases import group_of_size
 from torch import nn
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.device_mesh import init_device_mesh
 
 import flashpoint
 from flashpoint import layers
 from flashpoint.convert.substitute import Substitute
 from flashpoint.convert.transformers import calls
-from flashpoint.distributed import Rates, agreement, sequence_parallel, shard, unshard
-from flashpoint.models.penalty import attend_and_measure
-from flashpoint.ops.sdpa import current_attend
+from flashpoint.distributed import agreement, sequence_parallel, shard, unshard
 
 STRATEGIES = ("gather", "ring", "reduce", "ulysses")
 
@@ -31,16 +27,6 @@ def message_of(function, *given, **options):
     except flashpoint.FlashpointError as error:
         return f"{type(error).__name__}: {error}"
     return "no error"
-
-
-def call_with(by_rank, make=None, shape=(1, 2, 4, 8)):
-    """The error that ranks get who pass different things; ``by_rank``: (dtype, shape, options)."""
-    group = group_of_size(2)
-    given = by_rank.get(dist.get_rank(group), {})
-    x = torch.ones(given.get("shape", shape), dtype=given.get("dtype", torch.float32))
-    attend = sequence_parallel(group, **(make or {}), **given.get("make", {}))
-    x.requires_grad_(given.get("requires_grad", False))
-    return message_of(attend, x, x, x, **given.get("options", {}))
 
 
 def changing_lengths(check):
@@ -184,6 +170,22 @@ def converted(spec, causal, cross):
         return error, refusal, attend.transport.sent
 
 
+def converted_with_mask(spec, is_bool, strategy):
+    """A converted model's call with rows of a mask over all keys: its error."""
+    group = group_of_size(2)
+    torch.manual_seed(0)
+    substitute = Substitute(spec, num_heads=2).double()
+    q, k = (torch.randn(1, 2, length, 4, dtype=torch.float64) for length in (9, 5))
+    mask = torch.rand(1, 1, 9, 5, dtype=torch.float64)
+    mask = mask > 0.3 if is_bool else mask.masked_fill(mask < 0.3, -torch.inf)
+    mine = partial(shard, mesh=group, dim=2)
+    with torch.no_grad():
+        exact = substitute(q, k, k, attn_mask=mask)
+        with sequence_parallel(group, strategy):
+            o = substitute(mine(q), mine(k), mine(k), attn_mask=mine(mask))
+        return (unshard(o, group, dim=2) - exact).abs().max().item()
+
+
 def hugging_face(num_tokens, num_cached):
     """A causal call as transformers makes it, few tokens a rank: its error, or what it says."""
     group = group_of_size(2)
@@ -303,84 +305,10 @@ def explained():
     return before.strategy, str(before), sent, attend.chosen.strategy
 
 
-def refusals():
-    """One line each of what is not served."""
-    group = group_of_size(2)
-    attend = sequence_parallel(group, "ulysses")
-    q = torch.randn(1, 1, 4, 8)
-    layer = layers.Attention(16, 2, "softmax", attend=attend)
-    cached = layers.Attention(16, 2, "relu", attend=attend)
-    x = torch.randn(1, 4, 16)
-    return [
-        message_of(attend, q, q, q),
-        message_of(attend, q, q, q, mask=torch.ones(4, 4, dtype=torch.bool)),
-        message_of(attend, q, q, q, bias=torch.ones(4, 4)),
-        message_of(attend, q, q, q, key_lengths=torch.tensor([9])),
-        message_of(layer, x),
-        message_of(cached, x, cache=layers.KeyValueCache()),
-        message_of(attend_and_measure, cached, x),
-        message_of(cached.weights, q, q),
-        message_of(sequence_parallel, group, "rings"),
-        message_of(sequence_parallel, "world"),
-        message_of(sequence_parallel, init_device_mesh("cpu", (2, 2), mesh_dim_names=("a", "b"))),
-    ]
-
-
-def unshard_with(by_rank):
-    """What ranks hear that unshard other things."""
-    group = group_of_size(2)
-    shape, dtype, dim, layout = by_rank[dist.get_rank(group)]
-    return message_of(unshard, torch.ones(shape, dtype=dtype), group, dim=dim, layout=layout)
-
-
-def constructors():
-    """One line each of what cannot be made, and what copies and pickles give."""
-    group = group_of_size(2)
-    half = DeviceMesh("cpu", [0, 1])
-    attend = sequence_parallel(group)
-    layer = layers.Attention(16, 2, "relu", attend=attend)
-    assert copy.deepcopy(layer).attend is copy.copy(attend) is attend
-    said = [message_of(sequence_parallel, group, rates=rates) for rates in WRONG_RATES]
-    said += [message_of(sequence_parallel, group, timeout_s=x) for x in WRONG_TIMEOUTS]
-    outside = message_of(sequence_parallel, half)
-    return [*said, message_of(pickle.dumps, layer)], outside
-
-
-WRONG_RATES = (Rates(0, 0), Rates(1.0, float("nan")), Rates("fast", 1), (1, 1))
-WRONG_TIMEOUTS = (0, -1.0, float("nan"), "1")
-
-
-def overlapping_contexts():
-    """What the context manager says that ends before one that began later."""
-    a, b = (sequence_parallel(group_of_size(2), name) for name in ("ring", "gather"))
-    a.__enter__()
-    b.__enter__()
-    said = message_of(a.__exit__)
-    b.__exit__()
-    a.__exit__()
-    assert current_attend() is flashpoint.attention
-    return said
-
-
-def counts_with(by_rank):
-    """What ranks hear whose layer learns from n_i and gets a mask on some."""
-    group = group_of_size(2)
-    attend = sequence_parallel(group, timeout_s=5.0)
-    layer = layers.Attention(16, 2, {"activation": "relu", "alpha": "learned"}, attend=attend)
-    return message_of(layer, torch.ones(1, 4, 16), **by_rank.get(dist.get_rank(group), {}))
-
-
 def remembered(num_calls):
     """How many calls ``check="first"`` remembers of so many."""
     attend = sequence_parallel(group_of_size(2), "gather", check="first")
     with mock.patch.object(agreement, "MOST_KNOWN", 8):
         for i in range(num_calls):
-            attend._agreement.lengths(attend.transport, agreement.Signature({"call": i}))
+            attend._agreement.ask(attend.transport, agreement.Signature({"call": i}))
     return len(attend._agreement._known)
-
-
-def second_derivative():
-    """What a gradient of a gradient says."""
-    attend = sequence_parallel(group_of_size(2), "ring")
-    q = torch.randn(1, 1, 4, 8, requires_grad=True)
-    return message_of(torch.autograd.grad, attend(q, q, q).sum(), q, create_graph=True)

@@ -1,28 +1,29 @@
 """Blocks, shards and choices, without processes."""
 
 import random
+from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from flashpoint.distributed.blocks import blocks_of
+from flashpoint.distributed.blocks import blocks_of, who_sees
 from flashpoint.distributed.call import ShardedCall, Sizes
 from flashpoint.distributed.division import count_seen
+from flashpoint.distributed.documents import Documents
 from flashpoint.distributed.layout import Shards
 from flashpoint.distributed.strategy import STRATEGIES, Rates, choose, elements
 from flashpoint.errors import InputError
 from flashpoint.ops.spec import Terms
 
 
-def call_of(queries, keys, *, sizes=(1, 8, 8, 64, 64), offset=None, **terms):
+def call_of(queries, keys, *, sizes=(1, 8, 8, 64, 64), offset=None, documents=None, **terms):
     """A call by a rank that exists in name alone."""
     offset = keys.total - queries.total if offset is None else offset
     transport = SimpleNamespace(rank=0, size=len(keys.ranges))
     sums = (False, False)
-    return ShardedCall(
-        queries, keys, offset, Sizes(*sizes), Terms(**terms), None, "cpu", *sums, transport
-    )
+    rest = (Sizes(*sizes), Terms(**terms), None, "cpu", *sums, transport, documents)
+    return ShardedCall(queries, keys, offset, *rest)
 
 
 def seen_by_hand(call, queries, keys):
@@ -72,6 +73,73 @@ def test_windows_of_blocks_are_the_window_of_the_whole(seed):
         whole = seen_by_hand(call, mine, [(0, keys.total)])
         counts = count_seen(call, mine, torch.device("cpu")).flatten()
         assert torch.equal(counts, whole.sum(-1))
+
+
+def draw_documents(rng, num_queries, num_keys):
+    """Ends of some documents, empty ones among them."""
+    num = rng.choice([1, 2, 6])
+
+    def ends(total):
+        return (0, *sorted(rng.randint(0, total) for _ in range(num - 1)), total)
+
+    cu_keys = ends(num_keys)
+    return Documents(cu_keys if num_queries == num_keys else ends(num_queries), cu_keys)
+
+
+def seen_in_documents(call, queries, keys):
+    """Booleans [queries, keys] of runs, document by document."""
+    seen = torch.zeros(call.totals, dtype=torch.bool)
+    for (q0, q1), (k0, k1) in zip(*map(pairwise, call.documents), strict=True):
+        one = call._replace(offset=k1 - k0 - (q1 - q0))
+        seen[q0:q1, k0:k1] = seen_by_hand(one, [(0, q1 - q0)], [(0, k1 - k0)])
+    rows, columns = (torch.cat([torch.arange(*x) for x in runs]) for runs in (queries, keys))
+    return seen[rows][:, columns]
+
+
+def seen_by_packed_blocks(call, queries, keys):
+    """The same, sequence by sequence of each block's own call."""
+    num_queries, num_keys = (sum(b - a for a, b in x) for x in (queries, keys))
+    seen = torch.zeros(num_queries, num_keys, dtype=torch.bool)
+    for block in blocks_of(queries, keys, call):
+        terms = call.terms._replace(left=block.left, right=block.right)
+        assert all(side is None or side >= 0 for side in (block.left, block.right))
+        own = torch.zeros_like(seen[block.rows, block.columns])
+        assert tuple(own.shape) == (block.ends.queries[-1], block.ends.keys[-1])
+        whole = Shards((((0, own.shape[0]),),)), Shards((((0, own.shape[1]),),))
+        alone = call_of(*whole, documents=Documents(*block.ends))._replace(terms=terms)
+        own |= seen_in_documents(alone, [(0, own.shape[0])], [(0, own.shape[1])])
+        assert not (seen[block.rows, block.columns] & own).any()
+        seen[block.rows, block.columns] |= own
+    return seen
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_windows_of_documents_in_shards_are_those_of_the_whole(seed):
+    rng = random.Random(seed)
+    layout, num_ranks = rng.choice(["contiguous", "zigzag"]), rng.choice([1, 2, 3, 4])
+    lengths = [rng.randint(0, 20) for _ in "qk"] if seed % 2 else [rng.randint(0, 20)] * 2
+    queries, keys = (Shards.split(length, num_ranks, layout) for length in lengths)
+    sides = [rng.choice([None, 0, 1, 3, 30]) for _ in range(2)]
+    documents = draw_documents(rng, *lengths)
+    call = call_of(queries, keys, documents=documents, left=sides[0], right=sides[1])
+    for rank, mine in enumerate(queries.ranges):
+        for origin, theirs in enumerate(keys.ranges):
+            expected = seen_in_documents(call, mine, theirs)
+            assert torch.equal(seen_by_packed_blocks(call, mine, theirs), expected)
+            assert who_sees(call)[rank][origin] == expected.any()
+        whole = seen_in_documents(call, mine, [(0, keys.total)])
+        assert torch.equal(seen_by_packed_blocks(call, mine, [(0, keys.total)]), whole)
+        counts = count_seen(call, mine, torch.device("cpu")).flatten()
+        assert torch.equal(counts, whole.sum(-1))
+
+
+def test_uncut_documents_are_one_call():
+    documents = Documents((0, 3, 4, 9, 16), (0, 3, 4, 9, 16))
+    shards = Shards.split(16, 2, "contiguous")
+    call = call_of(shards, shards, documents=documents, right=0)
+    (block,) = blocks_of([(0, 8)], [(0, 16)], call)  # the third document is cut, its keys too
+    assert block.ends == ((0, 3, 4, 8), (0, 3, 4, 8))
+    assert (block.left, block.right) == (None, 0)
 
 
 @pytest.mark.parametrize("layout", ["contiguous", "zigzag"])

@@ -4,7 +4,7 @@ import re
 
 import pytest
 import torch
-from distributed import on_ranks
+from distributed import on_ranks, refused
 
 pytestmark = pytest.mark.distributed
 LEARNED = {"activation": "relu", "alpha": "learned", "gain": "learned_per_head"}
@@ -21,6 +21,8 @@ LEARNED = {"activation": "relu", "alpha": "learned", "gain": "learned_per_head"}
             "contiguous",
             {"activation": "sigmoid", "length": "keys", "bias": "-log_length"},
         ),
+        ("ulysses", "zigzag", {"activation": "sigmoid", "bias": "-log_length"}),
+        ("reduce", "zigzag", {"activation": "sigmoid", "alpha": 0.0, "bias": "learned"}),
     ],
 )
 @pytest.mark.parametrize("causal", [False, True])
@@ -45,6 +47,13 @@ def test_converted_model_attends_over_shards(workers, spec, causal, cross):
     assert max(error for error, *_ in found) < 1e-13
     assert max(sent for *_, sent in found) > 0
     assert all("UnsupportedError: softmax is not served over" in said for _, said, _ in found)
+
+
+@pytest.mark.parametrize("strategy", ["gather", "ulysses"])
+@pytest.mark.parametrize("is_bool", [False, True])
+@pytest.mark.parametrize("spec", ["relu", LEARNED])
+def test_converted_model_has_rows_of_masks(workers, spec, is_bool, strategy):
+    assert max(workers.run(on_ranks.converted_with_mask, spec, is_bool, strategy)) < 1e-13
 
 
 @pytest.mark.parametrize("num_tokens", [2, 3, 7])
@@ -99,7 +108,7 @@ def test_auto_says_what_it_chose_and_sends_nothing_to_say_it(workers):
     ],
 )
 def test_ranks_that_differ_all_hear_who_and_what(workers, by_rank, said):
-    found = workers.run(on_ranks.call_with, by_rank)
+    found = workers.run(refused.call_with, by_rank)
     assert all(f"InputError: {said}" in message for message in found)
     assert len(set(found)) == 1
 
@@ -107,10 +116,10 @@ def test_ranks_that_differ_all_hear_who_and_what(workers, by_rank, said):
 def test_errors_of_counting_are_everybodys(workers):
     mask = torch.ones(4, 4, dtype=torch.bool)
     for by_rank, said in [
-        ({1: {"mask": mask}}, "UnsupportedError: rank 1: a tensor as mask is not served"),
+        ({1: {"mask": mask}}, "InputError: rank 1 has mask [1, 1, rows, 4] of bool, rank 0 has"),
         ({1: {"key_lengths": torch.tensor([3])}}, "InputError: rank 1 has key_lengths [3]"),
     ]:
-        found = workers.run(on_ranks.counts_with, by_rank)
+        found = workers.run(refused.counts_with, by_rank)
         assert all(message.startswith(said) for message in found), found
 
 
@@ -126,7 +135,7 @@ def test_what_cannot_be_made_is_refused_in_one_line(workers):
         "InputError: timeout_s must be a number. Got '1'.",
         "UnsupportedError: sequence_parallel holds a process group, which cannot be pickled.",
     ]
-    for rank, (messages, outside) in enumerate(workers.run(on_ranks.constructors)):
+    for rank, (messages, outside) in enumerate(workers.run(refused.constructors)):
         for message, begins in zip(messages, expected, strict=True):
             assert message.startswith(begins), message
             assert "\n" not in message
@@ -136,7 +145,7 @@ def test_what_cannot_be_made_is_refused_in_one_line(workers):
 
 def test_contexts_end_in_order(workers):
     said = "InputError: another `with` of sequence_parallel that began later is still open"
-    assert all(x.startswith(said) for x in workers.run(on_ranks.overlapping_contexts))
+    assert all(x.startswith(said) for x in workers.run(refused.overlapping_contexts))
 
 
 def test_first_check_remembers_a_bounded_number_of_calls(workers):
@@ -192,8 +201,9 @@ def test_autocast_acts_before(workers):
 def test_what_is_not_served_is_refused_in_one_line(workers):
     expected = [
         "UnsupportedError: strategy='ulysses': 1 query heads and 1 key heads do not divide",
-        "UnsupportedError: rank 0: a tensor as mask is not served over shards",
-        "UnsupportedError: rank 0: a tensor as bias is not served over shards",
+        "InputError: mask has 4 keys, and all ranks together have 8. Pass the rows of this rank's",
+        "InputError: rank 0: bias has shape [3, 8], which does not broadcast to [B=1, Hq=1, Lq=4",
+        "UnsupportedError: strategy='reduce': bias has rows of queries, which travel without",
         "InputError: key_lengths[0] is 9; it must lie between 0 and the 8 keys.",
         "UnsupportedError: softmax is not served over shards of a sequence.",
         "InputError: a cache holds whole sequences",
@@ -203,7 +213,24 @@ def test_what_is_not_served_is_refused_in_one_line(workers):
         "InputError: expected a process group or a DeviceMesh of one dimension. Got 'world'.",
         "InputError: the mesh has 2 dimensions, a, b; a sequence lies on one.",
     ]
-    for messages in workers.run(on_ranks.refusals):
+    for messages in workers.run(refused.refusals):
+        for message, begins in zip(messages, expected, strict=True):
+            assert message.startswith(begins), message
+            assert "\n" not in message
+
+
+def test_wrong_documents_are_refused_in_one_line(workers):
+    expected = [
+        "InputError: cu_seqlens_q runs from 0 to 7; it must run from 0 to 8, the tokens of q.",
+        "InputError: cu_seqlens_q falls from 5 to 3 at sequence 1; it must never decrease.",
+        "InputError: max_seqlen_q is 4, but sequence 1 of cu_seqlens_q has 5 tokens.",
+        "InputError: rank 1 has documents [[[0, 3, 8], [0, 3, 8]], 6, 6], rank 0 has [[[0, 2, 8]",
+        "InputError: rank 0: cu_seqlens_k must be int32 or int64 of shape [3]. Got int64 of",
+        "UnsupportedError: rank 0: a tensor as mask is not served for documents over shards.",
+        "InputError: rank 0: attention_varlen has no argument 'key_lengths'.",
+        "InputError: rank 0: q has 4 dimensions",
+    ]
+    for messages in workers.run(refused.packed_refusals):
         for message, begins in zip(messages, expected, strict=True):
             assert message.startswith(begins), message
             assert "\n" not in message
@@ -224,14 +251,14 @@ TOKENS = ((1, 2, 3), torch.float32, 1, "contiguous")
     ],
 )
 def test_unshard_compares_before_it_sends(workers, other, said):
-    found = workers.run(on_ranks.unshard_with, (TOKENS, other))
+    found = workers.run(refused.unshard_with, (TOKENS, other))
     assert all(message.startswith(f"InputError: {said}") for message in found)
     assert len(set(found)) == 1
 
 
 def test_second_derivatives_are_refused(workers):
     assert all(
-        "has no second derivatives" in said for said in workers.run(on_ranks.second_derivative)
+        "has no second derivatives" in said for said in workers.run(refused.second_derivative)
     )
 
 

@@ -1,74 +1,21 @@
 """Every strategy equals one process: forward, gradients, and the elements that are sent."""
 
-from dataclasses import replace
-
 import pytest
 import torch
-from distributed.cases import Case, draw_case, join, run_cases, run_parts, run_whole, serves
+from distributed.cases import Case, draw_case, draw_packed, draw_scored, run_cases, serves
+from distributed.judging import misses, sample_of
 
 from flashpoint.distributed.strategy import STRATEGIES
-from flashpoint.lab.selfcheck.judge import Sample, Sums, share_of
 
 pytestmark = pytest.mark.distributed
 
-NUM_CASES = 60
-SMALLEST = 1e-25  # of w log w nothing is known beside weights that are 0
-FINER = torch.finfo(torch.float64).eps / torch.finfo(torch.float32).eps
-DRAWS, MOST_AGAIN = 16, 8
-
-
-def sample_of(case, results):
-    """All ranks' results together, beside the reference's; in fp64 its error is fp32's, scaled."""
-    exact = run_whole(case, torch.float64)
-    if case.dtype == torch.float64:
-        rounded = run_whole(case, torch.float32)
-        plain = {name: x + FINER * (rounded[name].double() - x) for name, x in exact.items()}
-    else:
-        plain = run_whole(case, case.dtype)
-    got = join(case, results)
-    assert all(x.dtype == plain[name].dtype for name, x in got.items())
-    return Sample(got, exact, plain, run_parts(case, exact))
-
-
-def judge(case, samples):
-    """What is over the project's budget, or None."""
-    longest = 2 * max(sum(case.queries), sum(case.keys), 64)
-    sums = Sums(case.sizes[1] / case.sizes[2], longest, {"sums": longest}, case.dtype)
-    shares = [share_of(name, samples, sums) for name in samples[0].got]
-    over = [share for share in shares if share.ratio > 1 and share.error > SMALLEST]
-    return str(over[0]) if over else None
-
-
-def misses(workers, cases, size):
-    """(case, strategy, what is over) of those that are; a miss is asked again of more draws."""
-    found = workers.run(run_cases, cases, size)
-    again = []
-    for i, (case, name) in enumerate(cases):
-        sample = sample_of(case, [of_rank[i][0] for of_rank in found[:size]])
-        over = judge(case, [sample])
-        if over:
-            again.append((case, name, over))
-    if len(again) > MOST_AGAIN:
-        return again
-    missed = []
-    for case, name, _ in again:
-        drawn = [replace(case, seed=case.seed + 10_000 * i) for i in range(DRAWS)]
-        found = workers.run(run_cases, [(x, name) for x in drawn], size)
-        parts = [[of_rank[i][0] for of_rank in found[:size]] for i in range(DRAWS)]
-        samples = list(map(sample_of, drawn, parts))
-        over = judge(case, samples)
-        alone = [
-            x._replace(plain=run_whole(y, case.dtype, "cpu"))
-            for x, y in zip(samples, drawn, strict=True)
-        ]
-        if over and judge(case, alone):  # the operator alone may be over, where little is left
-            missed.append((case, name, over))
-    return missed
+NUM_CASES = {draw_case: 60, draw_packed: 40, draw_scored: 40}
 
 
 @pytest.mark.parametrize("size", [2, 4])
-def test_strategies_equal_one_process(workers, size):
-    drawn = [draw_case(1000 * size + i, size) for i in range(NUM_CASES)]
+@pytest.mark.parametrize("draw", NUM_CASES, ids=["sequence", "documents", "scores"])
+def test_strategies_equal_one_process(workers, draw, size):
+    drawn = [draw(1000 * size + i, size) for i in range(NUM_CASES[draw])]
     cases = [(case, name) for case in drawn for name in STRATEGIES if serves(case, name, size)]
     missed = misses(workers, cases, size)
     assert not missed, f"{len(missed)} of {len(cases)}:\n" + "\n".join(map(str, missed[:10]))
@@ -90,3 +37,11 @@ def test_shards_that_cancel_stay_within_the_budget(workers, strategy):
         got, exact, plain = (x[name].double() for x in (sample.got, sample.exact, sample.plain))
         budget = 2 * (plain - exact).abs().max() + 2**-7 * exact.abs().max()
         assert (got - exact).abs().max() <= budget, name
+
+
+@pytest.mark.parametrize("is_bool", [False, True])
+def test_one_query_a_rank_has_a_row_of_its_own(workers, is_bool):
+    scores = {"bias": (False, (0, 1, 1, 1)), "mask": (is_bool, (1, 0, 1, 1))}
+    case = Case(3, (2, 4, 2, 8, 8), (1, 1), (5, 6), "contiguous", torch.float64, scores=scores)
+    cases = [(case, name) for name in ("gather", "ring", "ulysses")]
+    assert not misses(workers, cases, 2)

@@ -1,5 +1,7 @@
 """What ranks send is what the formulas say, and nothing that nobody looks at."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from distributed.cases import Case, run_cases
@@ -75,3 +77,33 @@ def test_uneven_shards_send_what_auto_counts(workers, lengths, dtype):
     for i, name in enumerate(FORMULAS):
         mean = [sum(of_rank[i][1][way] for of_rank in found) / P for way in (0, 1)]
         assert elements(call, name, dtype) == tuple(map(round, mean)), name
+
+
+def test_ring_sends_no_document_that_ends_before(workers):
+    ends = (0, 16, 20, 48, 64)  # of shards of 16: the third document lies on two of them
+    case = replace(case_of(queries=L, causal=True), sizes=(1, HQ, HK, D, D), ends=(ends, ends))
+    found = workers.run(run_cases, [(case, "ring")], P)
+    block = 2 * HK * D * L // P
+    assert [sent for ((_, sent),) in found] == [(0, 0), (block, block), (0, block), (0, 0)]
+
+
+SCORED = {"heads": (1, 1, 1, 1), "one-head": (0, 0, 1, 1), "no-rows": (1, 1, 0, 1)}
+
+
+@pytest.mark.parametrize("axes", SCORED.values(), ids=SCORED)
+@pytest.mark.parametrize("is_bool", [False, True])
+def test_rows_of_scores_travel_as_auto_counts(workers, axes, is_bool):
+    scores = {"mask": (is_bool, axes)}
+    case = replace(case_of(), scores=scores)
+    found = workers.run(run_cases, [(case, "ulysses"), (case, "ring")], P)
+    heads = {(1, 1, 1, 1): B * HQ, (0, 0, 1, 1): P}.get(axes, 0)
+    rows = F / P * heads * LQ * L
+    forward, backward = (B * x for x in FORMULAS["ulysses"])
+    expected = (forward + rows, backward + (0 if is_bool else rows))
+    call = call_of(case.shards["q"], case.shards["k"], sizes=case.sizes)
+    call = call._replace(mask=case.leaves(torch.float32, 0)["mask"])
+    call = call._replace(has_rows=("mask",) if axes[2] else ())
+    assert elements(call, "ulysses", torch.float32) == expected
+    for of_rank in found:
+        assert of_rank[0][1] == expected
+        assert of_rank[1][1] == tuple(B * x for x in FORMULAS["ring"])

@@ -87,7 +87,7 @@ def main(folder, given):
     """Fork a process for every rank and wait for all of them."""
     import torch
     import torch.fx.experimental.symbolic_shapes  # a first backward does
-    from distributed import on_ranks  # noqa: F401  what all of them need
+    from distributed import on_ranks, refused  # noqa: F401  what all of them need
 
     torch.set_num_threads(1)
     worlds = [[tuple(pair) for pair in world] for world in eval(given)]

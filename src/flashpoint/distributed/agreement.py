@@ -12,17 +12,31 @@ MOST_KNOWN = 1024
 """Calls that ``check="first"`` remembers."""
 
 
+class Held(NamedTuple):
+    """What a rank has of a sequence.
+
+    Attributes:
+        queries, keys: how many.
+        bias, mask: whose rows they have; see ``scores.Rows``.
+    """
+
+    queries: int = 0
+    keys: int = 0
+    bias: int = 0
+    mask: int = 0
+
+
 class Signature(NamedTuple):
     """What this rank is about to do.
 
     Attributes:
         fields: by name, what must be the same on all ranks, as plain data.
-        lengths: what may differ: how many queries and keys it holds.
+        held: what may differ.
         problem: why it cannot; all ranks raise it.
     """
 
     fields: Mapping[str, Any]
-    lengths: tuple[int, int] = (0, 0)
+    held: Held = Held()
     problem: FlashpointError | None = None
 
     def digest(self) -> int:
@@ -41,24 +55,24 @@ class Agreement:
 
     def __init__(self, check: str) -> None:
         self.check = check
-        self._known: dict[tuple[int, tuple[int, int]], list[tuple[int, int]]] = {}
+        self._known: dict[tuple[int, Held], list[Held]] = {}
 
-    def lengths(self, transport: Transport, mine: Signature) -> list[tuple[int, int]]:
-        """How many queries and keys every rank holds, by rank; one error on all if they differ."""
+    def ask(self, transport: Transport, mine: Signature) -> list[Held]:
+        """What every rank holds, by rank; one error on all if anything else differs."""
         digest = mine.digest()
-        key = (digest, mine.lengths)
+        key = (digest, mine.held)
         if self.check == "first" and mine.problem is None and key in self._known:
             return self._known[key]
         failed = int(mine.problem is not None)
-        found = transport.exchange_numbers([digest, *mine.lengths, failed])
-        if any(row[0] != digest or row[3] for row in found):
+        found = transport.exchange_numbers([digest, failed, *mine.held])
+        if any(row[0] != digest or row[1] for row in found):
             _explain(transport, mine)
-        lengths = [(row[1], row[2]) for row in found]
+        held = [Held(*row[2:]) for row in found]
         if self.check == "first":
             if len(self._known) >= MOST_KNOWN:  # at the same call on all ranks
                 self._known.clear()
-            self._known[key] = lengths
-        return lengths
+            self._known[key] = held
+        return held
 
 
 def _explain(transport: Transport, mine: Signature) -> None:

@@ -1,23 +1,23 @@
-"""Some queries over some keys, both somewhere in longer sequences: the operator's own calls.
+"""Some queries over some keys, both somewhere in longer sequences.
 
 A query at position p sees the keys p - left <= j <= p + right. In a call of its own a block has
 other positions: its last query stands at its last key. With queries [p0, p1) and keys [c, d) that
 moves them by p1 - d, and the window with them. Queries and keys that see nothing of one another
 are cut off first; what is left has a window of its own that reaches to no negative side.
+
+Parts of packed documents that need the same window are one block, a call over sequences of
+different lengths.
 """
 
 import functools
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 from flashpoint.distributed.call import ShardedCall
+from flashpoint.distributed.documents import Documents, Ends
 from flashpoint.distributed.layout import Range, Shards
-from flashpoint.ops import reference
-from flashpoint.ops.library import operator_for
-from flashpoint.ops.spec import Terms
 
 
 class Block(NamedTuple):
@@ -25,22 +25,24 @@ class Block(NamedTuple):
 
     Attributes:
         rows, columns: where they lie in the tensors given.
-        first_key: of the whole sequence, in ``columns``; None where samples have all their keys.
+        keys: the runs of the whole sequence that ``columns`` are.
         left, right: the window as the block's own call has it.
+        ends: of the documents in it; None where it is one sequence.
     """
 
     rows: slice
     columns: slice
-    first_key: int | None
+    keys: tuple[Range, ...]
     left: int | None
     right: int | None
+    ends: Ends | None = None
 
     def lengths(self, call: ShardedCall) -> Tensor | None:
         """How many of the block's keys exist in every sample."""
-        if call.key_lengths is None or self.first_key is None:
+        if call.key_lengths is None:
             return None
-        num_keys = self.columns.stop - self.columns.start
-        return (call.key_lengths - self.first_key).clamp(0, num_keys)
+        ((first, last),) = self.keys
+        return (call.key_lengths - first).clamp(0, last - first)
 
 
 def blocks_of(
@@ -49,17 +51,20 @@ def blocks_of(
     """Pairs of runs of queries and keys of which somebody sees something."""
     num_queries, num_keys = (sum(stop - start for start, stop in x) for x in (queries, keys))
     left, right = call.terms.left, call.terms.right
-    if left is right is None and call.key_lengths is None:
-        if num_queries and num_keys:  # order does not matter
-            yield Block(slice(0, num_queries), slice(0, num_keys), None, None, None)
+    whole = Block(slice(0, num_queries), slice(0, num_keys), tuple(keys), left, right)
+    if not (num_queries and num_keys):
+        return
+    if call.documents is not None and (num_queries, num_keys) == call.totals:
+        yield whole._replace(ends=Ends(*call.documents))
+        return
+    if left is right is call.key_lengths is call.documents is None:
+        yield whole  # order does not matter
         return
     row = 0
     for start, stop in queries:
         column = 0
         for first, last in keys:
-            positions = (start + call.offset, stop + call.offset)
-            block = _meet(positions, (first, last), left, right)
-            if block is not None:
+            for block in _between((start, stop), (first, last), call):
                 yield block._replace(
                     rows=_moved(block.rows, row), columns=_moved(block.columns, column)
                 )
@@ -67,20 +72,67 @@ def blocks_of(
         row += stop - start
 
 
+def _between(queries: Range, keys: Range, call: ShardedCall) -> Iterator[Block]:
+    """Blocks of a run of queries and a run of keys; rows and columns count from their first."""
+    left, right = call.terms.left, call.terms.right
+    if call.documents is None:
+        start, stop = queries
+        block = _meet((start + call.offset, stop + call.offset), keys, left, right)
+        yield from () if block is None else (block,)
+        return
+    parts: dict[tuple[int | None, int | None], list[tuple[Range, Range]]] = {}
+    for meeting in call.documents.meetings(queries, keys):
+        block = _meet(meeting.positions, meeting.keys, left, right)
+        if block is None:
+            continue
+        rows = _moved(block.rows, meeting.query - queries[0])
+        columns = _moved(block.columns, meeting.key - keys[0])
+        last_query = meeting.positions[0] + block.rows.stop
+        moved = last_query - meeting.keys[0] - block.columns.stop
+        window = (None if left is None else left - moved, None if right is None else right + moved)
+        found = ((rows.start, rows.stop), (columns.start, columns.stop))
+        parts.setdefault(window, []).append(found)
+    for window, found in parts.items():
+        yield _join(found, window)
+
+
+def _join(parts: Sequence[tuple[Range, Range]], window: tuple[int | None, int | None]) -> Block:
+    """Parts of documents, in their order, that have the same window, as one block."""
+    (row, _), (column, _) = parts[0]
+    (_, last_row), (_, last_column) = parts[-1]
+    moved = [((a - row, b - row), (c - column, d - column)) for (a, b), (c, d) in parts]
+    rows, columns = slice(row, last_row), slice(column, last_column)
+    return Block(rows, columns, (), *window, Ends.of(moved))
+
+
 def who_sees(call: ShardedCall) -> tuple[tuple[bool, ...], ...]:
     """By rank of queries and rank of keys, whether anybody sees anything."""
-    return _who_sees(call.queries, call.keys, call.offset, call.terms.left, call.terms.right)
+    window = (call.terms.left, call.terms.right)
+    return _who_sees(call.queries, call.keys, call.offset, *window, call.documents)
 
 
 @functools.lru_cache(maxsize=64)
 def _who_sees(
-    queries: Shards, keys: Shards, offset: int, left: int | None, right: int | None
+    queries: Shards,
+    keys: Shards,
+    offset: int,
+    left: int | None,
+    right: int | None,
+    documents: Documents | None,
 ) -> tuple[tuple[bool, ...], ...]:
+    def meetings(run: Range, held: Range) -> Iterator[tuple[Range, Range]]:
+        if documents is None:
+            yield (run[0] + offset, run[1] + offset), held
+            return
+        for meeting in documents.meetings(run, held):
+            yield meeting.positions, meeting.keys
+
     def sees(mine: Sequence[Range], theirs: Sequence[Range]) -> bool:
         return any(
-            _meet((start + offset, stop + offset), held, left, right) is not None
-            for start, stop in mine
+            _meet(*meeting, left, right) is not None
+            for run in mine
             for held in theirs
+            for meeting in meetings(run, held)
         )
 
     return tuple(tuple(sees(mine, theirs) for theirs in keys.ranges) for mine in queries.ranges)
@@ -104,78 +156,5 @@ def _meet(positions: Range, keys: Range, left: int | None, right: int | None) ->
         right = None if lowest + right >= stop - 1 else right + moved
     if left is not None:
         left = None if highest - 1 - left <= start else left - moved
-    return Block(slice(lowest - p0, highest - p0), slice(start - c, stop - c), start, left, right)
-
-
-def attend_block(
-    call: ShardedCall, block: Block, terms: Terms, q: Tensor, k: Tensor, v: Tensor
-) -> tuple[Tensor, Tensor | None]:
-    """The operator's result for a block, and the rows' sums where the call has them."""
-    q, k, v = (_cut(x, at) for x, at in _places(block, q, k, v))
-    terms = terms._replace(left=block.left, right=block.right)
-    inputs = (q, k, v, None, None, block.lengths(call), terms)
-    if call.impl == "reference":
-        o, sums = reference.attention(*inputs)
-        return o, sums if call.has_sums else None
-    found = operator_for("dense", call.impl, q, with_sums=call.has_sums).run(*inputs)
-    return found if call.has_sums else (found, None)
-
-
-def differentiate_block(
-    call: ShardedCall,
-    block: Block,
-    terms: Terms,
-    grads: "RowGradients",
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-) -> list[Tensor]:
-    """dq, dk and dv of a block."""
-    q, k, v = (_cut(x, at) for x, at in _places(block, q, k, v))
-    grads = grads.rows(block.rows)
-    terms = terms._replace(left=block.left, right=block.right)
-    inputs = (q, k, v, None, None, block.lengths(call), terms)
-    if call.impl == "reference":
-        return _differentiate_reference(grads, inputs)
-    operator = operator_for("dense", call.impl, q, with_sums=call.has_sums)
-    of_sums = (grads.sums, *grads.kept) if call.has_sums else ()
-    return operator.run_backward(grads.o, *of_sums, *inputs, False, False)
-
-
-class RowGradients(NamedTuple):
-    """Gradients of the results by rows of queries.
-
-    Attributes:
-        o: of the result.
-        sums: of the rows' sums; None where nobody asks for any.
-        kept: the result and the sums, where these divided it in the operator's own call.
-    """
-
-    o: Tensor
-    sums: Tensor | None = None
-    kept: tuple[Tensor | None, Tensor | None] = (None, None)
-
-    def rows(self, rows: slice) -> "RowGradients":
-        """Those of some rows."""
-        o, sums = self.kept
-        kept = (None if o is None else o[:, :, rows], None if sums is None else sums[..., rows])
-        of_sums = None if self.sums is None else self.sums[..., rows]
-        return RowGradients(self.o[:, :, rows], of_sums, kept)
-
-
-def _places(block: Block, q: Tensor, k: Tensor, v: Tensor) -> list[tuple[Tensor, slice]]:
-    return [(q, block.rows), (k, block.columns), (v, block.columns)]
-
-
-def _cut(x: Tensor, at: slice) -> Tensor:
-    return x if (at.start, at.stop) == (0, x.shape[2]) else x[:, :, at]
-
-
-def _differentiate_reference(grads: RowGradients, inputs: Any) -> list[Tensor]:
-    """By autograd, which makes the block once more."""
-    with torch.enable_grad():
-        leaves = [x.detach().requires_grad_() for x in inputs[:3]]
-        o, sums = reference.attention(*leaves, *inputs[3:])
-        pairs = [(o, grads.o), (sums, grads.sums)]
-        asked = [(y, dy) for y, dy in pairs if dy is not None]
-        return list(torch.autograd.grad([y for y, _ in asked], leaves, [dy for _, dy in asked]))
+    rows, columns = slice(lowest - p0, highest - p0), slice(start - c, stop - c)
+    return Block(rows, columns, ((start, stop),), left, right)

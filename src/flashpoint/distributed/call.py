@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from flashpoint.distributed.documents import Documents
 from flashpoint.distributed.layout import Shards
 from flashpoint.distributed.transport import Shape, Transport, widened
 from flashpoint.ops.normalizer import normalizer
@@ -38,6 +39,10 @@ class ShardedCall(NamedTuple):
         has_sums: whether rows' sums of weights are wanted or divide the result.
         returns_sums: whether they are wanted, and so may have a gradient.
         transport: the messages.
+        documents: where packed ones start and end; None where all is one sequence.
+        bias, mask: four axes, rows of this rank's queries and columns of all keys, or None.
+        has_rows: the names of those that have a row for each query, on any rank.
+        needs: whether either one's gradient is wanted; known in backward alone.
     """
 
     queries: Shards
@@ -50,11 +55,28 @@ class ShardedCall(NamedTuple):
     has_sums: bool
     returns_sums: bool
     transport: Transport
+    documents: Documents | None = None
+    bias: Tensor | None = None
+    mask: Tensor | None = None
+    has_rows: tuple[str, ...] = ()
+    needs: tuple[bool, bool] = (False, False)
 
     @property
     def divides(self) -> bool:
         """True where the result is divided by the rows' sums."""
         return self.terms.normalize == "sum"
+
+    @property
+    def totals(self) -> tuple[int, int]:
+        """Queries and keys of the whole sequence."""
+        return self.queries.total, self.keys.total
+
+    @property
+    def num_scores(self) -> int:
+        """Pairs of a query and a key that may see one another, windows left out."""
+        if self.documents is not None:
+            return self.documents.num_scores
+        return self.queries.total * self.keys.total
 
     @property
     def rank(self) -> int:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from flashpoint.distributed.blocks import RowGradients
+from flashpoint.distributed.block_calls import RowGradients
 from flashpoint.distributed.call import ShardedCall
 from flashpoint.distributed.layout import Range
 from flashpoint.distributed.transport import widened
@@ -67,20 +67,31 @@ def count_seen(call: ShardedCall, queries: Sequence[Range], device: torch.device
     """How many keys of the whole sequence each query sees: [#B, 1, Lq of these, 1]."""
     runs = [torch.arange(start, stop, device=device) for start, stop in queries]
     position = torch.cat(runs).view(1, 1, -1, 1) + call.offset
-    end: int | Tensor = call.keys.total
-    if call.key_lengths is not None:
+    end: Tensor = torch.full_like(position, call.keys.total)
+    if call.documents is not None:
+        position, end = call.documents.places(position - call.offset)
+    elif call.key_lengths is not None:
         end = call.key_lengths.clamp(max=call.keys.total).view(-1, 1, 1, 1)
     left, right = call.terms.left, call.terms.right
     first = torch.zeros_like(position) if left is None else (position - left).clamp(min=0)
-    last = torch.full_like(position, call.keys.total) if right is None else position + right + 1
-    return (last.clamp(max=end) - first).clamp(min=0)
+    last = end if right is None else (position + right + 1).clamp(max=end)
+    if call.mask is None or call.mask.dtype != torch.bool:
+        return (last - first).clamp(min=0)
+    key = torch.arange(call.keys.total, device=device)
+    return (call.mask & (key >= first) & (key < last)).sum(-1, keepdim=True)
 
 
 def _power(call: ShardedCall, queries: Sequence[Range], like: Tensor) -> float | Tensor:
     """n_i ** -alpha; 1 where a length given as a number is in gain or floor already."""
     if call.terms.alpha == 0.0:
         return 1.0
-    return normalizer(count_seen(call, queries, like.device), call.terms.alpha, like.dtype)
+    if call.terms.length == "keys":  # of each document; of one sequence it is a number by now
+        assert call.documents is not None
+        runs = [torch.arange(start, stop, device=like.device) for start, stop in queries]
+        _, counts = call.documents.places(torch.cat(runs).view(1, 1, -1, 1))
+    else:
+        counts = count_seen(call, queries, like.device)
+    return normalizer(counts, call.terms.alpha, like.dtype)
 
 
 def _factor(call: ShardedCall, queries: Sequence[Range], like: Tensor) -> float | Tensor:

@@ -3,7 +3,8 @@
     forward: all-gather k, v                                2 f L Hk D elements a rank
     backward: all-gather k, v again, reduce-scatter dk, dv  4 f L Hk D, where f = (P - 1)/P
 
-A rank's queries are ordinary calls over all keys, so nothing is added up but dk and dv.
+A rank's queries are ordinary calls over all keys, so nothing is added up but dk and dv. Documents
+that ranks hold parts of are divided apart, as a ring does, since n_i may count other keys.
 """
 
 from collections.abc import Sequence
@@ -12,15 +13,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from flashpoint.distributed.blocks import (
-    RowGradients,
-    attend_block,
-    blocks_of,
-    differentiate_block,
-)
-from flashpoint.distributed.call import ShardedCall
+from flashpoint.distributed.block_calls import RowGradients, attend_block, differentiate_block
+from flashpoint.distributed.blocks import blocks_of
+from flashpoint.distributed.call import ShardedCall, block_dtype
+from flashpoint.distributed.division import divide, undivide
 from flashpoint.distributed.first_order import first_order
 from flashpoint.distributed.layout import Range
+from flashpoint.distributed.partial import Partial, PartialGradients
+from flashpoint.distributed.saved import load, save
+from flashpoint.distributed.scores import ScoreGradients
 from flashpoint.distributed.transport import widened
 
 
@@ -29,31 +30,31 @@ class Gather(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, call: ShardedCall, q: Tensor, k: Tensor, v: Tensor
+        ctx: Any, call: ShardedCall, q: Tensor, k: Tensor, v: Tensor, *_: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
-        """o and sums of this rank's queries."""
-        ctx.set_materialize_grads(False)
-        ctx.call = call
-        o, sums = attend_rows(call, q, *_gather_keys(call, k, v), call.queries.ranges[call.rank])
+        """o and sums of this rank's queries; the call has bias and mask."""
+        attend = attend_rows if call.documents is None else _attend_documents
+        whole = _gather_keys(call, k, v)
+        o, sums = attend(call, q, *whole, call.queries.ranges[call.rank])
         kept = (o, sums) if call.divides else (None, None)
-        ctx.save_for_backward(q, k, v, *kept)
+        save(ctx, call, q, k, v, *kept)
         return o, sums
 
     @staticmethod
     @first_order
     def backward(ctx: Any, do: Tensor | None, dsums: Tensor | None) -> Any:
-        """None for the call, then dq, dk and dv of this rank."""
-        call: ShardedCall = ctx.call
-        q, k, v, o, sums = ctx.saved_tensors
+        """None for the call, then dq, dk, dv, dbias and dmask of this rank."""
+        call, (q, k, v, o, sums) = load(ctx)
         given: Tensor = q.new_zeros(*q.shape[:3], v.shape[3]) if do is None else do
         grads = RowGradients(given, dsums, (o, sums))
         k, v = _gather_keys(call, k, v)
         queries = call.queries.ranges[call.rank]
-        dq, dk, dv = differentiate_rows(call, grads, q, k, v, queries)
+        differentiate = differentiate_rows if call.documents is None else _differentiate_documents
+        dq, dk, dv, *of_scores = differentiate(call, grads, q, k, v, queries)
         ranks = range(call.transport.size)
         parts = [[call.keys.take(x, rank) for x in (dk, dv)] for rank in ranks]
         dk, dv = call.transport.reduce_scatter(parts, "gradients of keys and values")
-        return None, dq, dk.to(k.dtype), dv.to(v.dtype)
+        return None, dq, dk.to(k.dtype), dv.to(v.dtype), *of_scores
 
 
 def _gather_keys(call: ShardedCall, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
@@ -84,9 +85,9 @@ def differentiate_rows(
     k: Tensor,
     v: Tensor,
     queries: Sequence[Range],
-) -> tuple[Tensor, Tensor, Tensor]:
-    """dq, and what these queries add to dk and dv, in the inputs' dtype."""
-    dq = torch.zeros_like(q)
+) -> tuple[Any, ...]:
+    """dq, what these queries add to dk and dv, dbias and dmask, in the inputs' dtypes."""
+    dq, scores = torch.zeros_like(q), ScoreGradients(call)
     blocks = list(blocks_of(queries, [(0, call.keys.total)], call))
     dtype = k.dtype if len(blocks) == 1 else widened(k.dtype)
     dk, dv = (x.new_zeros(x.shape, dtype=dtype) for x in (k, v))
@@ -95,4 +96,28 @@ def differentiate_rows(
         dq[:, :, block.rows] = found[0]
         dk[:, :, block.columns] += found[1]
         dv[:, :, block.columns] += found[2]
-    return dq, dk.to(k.dtype), dv.to(v.dtype)
+        scores.add(block, found[3:])
+    return dq, dk.to(k.dtype), dv.to(v.dtype), *scores.finish()
+
+
+def _attend_documents(
+    call: ShardedCall, q: Tensor, k: Tensor, v: Tensor, queries: Sequence[Range]
+) -> tuple[Tensor, Tensor | None]:
+    partial = Partial(call, q, queries)
+    partial.add(k, v, [(0, call.keys.total)])
+    return divide(call, queries, partial.numerators, partial.sums).to(q.dtype), partial.sums
+
+
+def _differentiate_documents(
+    call: ShardedCall,
+    grads: RowGradients,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    queries: Sequence[Range],
+) -> tuple[Any, ...]:
+    dtype = block_dtype(call, q.dtype)
+    undivided = undivide(call, queries, grads.o, grads.sums, *grads.kept, dtype)
+    partial = PartialGradients(call, q, queries, undivided)
+    dk, dv = partial.add(k, v, [(0, call.keys.total)])
+    return partial.dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype), None, None

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from flashpoint.distributed.agreement import Agreement, Signature
+from flashpoint.distributed.agreement import Agreement, Held, Signature
 from flashpoint.distributed.group import Mesh, group_of
 from flashpoint.distributed.transport import Transport
 from flashpoint.errors import InputError, check_choice, describe
@@ -111,10 +111,10 @@ def unshard(x: Tensor, mesh: Mesh = None, *, dim: int = 1, layout: str = "contig
         shape = [*x.shape[:dim], "L", *x.shape[dim + 1 :]]
         dtype = str(x.dtype).removeprefix("torch.")
         fields = {"call": "unshard", "layout": layout, "dtype": dtype, "shape": shape}
-        signature = Signature(fields, (x.shape[dim], 0))
+        signature = Signature(fields, Held(x.shape[dim]))
     except InputError as problem:
         signature = Signature({}, problem=problem)
-    lengths = [length for length, _ in Agreement("always").lengths(transport, signature)]
+    lengths = [held.queries for held in Agreement("always").ask(transport, signature)]
     shards = Shards.of(lengths, layout, "tokens")
     shapes = [[(*x.shape[:dim], length, *x.shape[dim + 1 :])] for length in lengths]
     parts = transport.all_gather([x], shapes, "tokens")

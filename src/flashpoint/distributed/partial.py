@@ -4,14 +4,11 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from flashpoint.distributed.blocks import (
-    RowGradients,
-    attend_block,
-    blocks_of,
-    differentiate_block,
-)
+from flashpoint.distributed.block_calls import RowGradients, attend_block, differentiate_block
+from flashpoint.distributed.blocks import blocks_of
 from flashpoint.distributed.call import ShardedCall, block_dtype, plain_sums
 from flashpoint.distributed.layout import Range
+from flashpoint.distributed.scores import ScoreGradients
 from flashpoint.distributed.transport import widened
 
 
@@ -46,7 +43,7 @@ class Partial:
 
 
 class PartialGradients:
-    """dq of some queries over the keys so far, in fp32 (fp64 for fp64).
+    """dq, dbias and dmask of some queries over the keys so far, in fp32 (fp64 for fp64).
 
     Args:
         call: the whole call.
@@ -62,6 +59,7 @@ class PartialGradients:
         self.q = q.to(block_dtype(call, q.dtype))
         self.grads = grads._replace(o=grads.o.to(self.q.dtype))
         self.dq = q.new_zeros(q.shape, dtype=widened(q.dtype))
+        self.scores = ScoreGradients(call)
 
     def add(self, k: Tensor, v: Tensor, keys: Sequence[Range]) -> tuple[Tensor, Tensor]:
         """Take these keys in; gives what these queries add to dk and dv."""
@@ -73,4 +71,5 @@ class PartialGradients:
             self.dq[:, :, block.rows] += grads[0]
             dk[:, :, block.columns] += grads[1]
             dv[:, :, block.columns] += grads[2]
+            self.scores.add(block, grads[3:])
         return dk, dv

@@ -12,11 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from flashpoint.distributed.blocks import RowGradients
+from flashpoint.distributed.block_calls import RowGradients
 from flashpoint.distributed.call import ShardedCall, partial_dtype
 from flashpoint.distributed.division import divide, undivide
 from flashpoint.distributed.first_order import first_order
 from flashpoint.distributed.partial import Partial, PartialGradients
+from flashpoint.distributed.saved import load, save
 
 
 class Reduce(torch.autograd.Function):
@@ -24,11 +25,9 @@ class Reduce(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, call: ShardedCall, q: Tensor, k: Tensor, v: Tensor
+        ctx: Any, call: ShardedCall, q: Tensor, k: Tensor, v: Tensor, *_: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
-        """o and sums of this rank's queries."""
-        ctx.set_materialize_grads(False)
-        ctx.call = call
+        """o and sums of this rank's queries; the call has bias and mask."""
         (whole,) = _gather_rows(call, [q], "queries")
         partial = Partial(call, whole, [(0, call.queries.total)])
         partial.add(k, v, call.keys.ranges[call.rank])
@@ -38,15 +37,14 @@ class Reduce(torch.autograd.Function):
         sums = rest[0] if rest else None
         o = divide(call, call.queries.ranges[call.rank], numerators, sums).to(q.dtype)
         kept = (o, sums) if call.divides else (None, None)
-        ctx.save_for_backward(q, k, v, *kept)
+        save(ctx, call, q, k, v, *kept)
         return o, sums
 
     @staticmethod
     @first_order
     def backward(ctx: Any, do: Tensor | None, dsums: Tensor | None) -> Any:
-        """None for the call, then dq, dk and dv of this rank."""
-        call: ShardedCall = ctx.call
-        q, k, v, o, sums = ctx.saved_tensors
+        """None for the call, then dq, dk, dv, dbias and dmask of this rank."""
+        call, (q, k, v, o, sums) = load(ctx)
         dtype = partial_dtype(q.dtype)
         dsums = call.sums_gradient(dsums, q)
         grads = undivide(call, call.queries.ranges[call.rank], do, dsums, o, sums, dtype)
@@ -56,7 +54,8 @@ class Reduce(torch.autograd.Function):
         partial = PartialGradients(call, whole, [(0, call.queries.total)], gathered)
         dk, dv = partial.add(k, v, call.keys.ranges[call.rank])
         (dq,) = _scatter_rows(call, [partial.dq.to(dtype)], "gradients of queries")
-        return None, dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype)
+        of_scores = partial.scores.finish()
+        return None, dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype), *of_scores
 
 
 def _gather_rows(call: ShardedCall, tensors: list[Tensor], what: str) -> list[Tensor]:

@@ -17,6 +17,7 @@ from flashpoint.distributed.call import ShardedCall, block_dtype, partial_dtype
 from flashpoint.distributed.division import divide, undivide
 from flashpoint.distributed.first_order import first_order
 from flashpoint.distributed.partial import Partial, PartialGradients
+from flashpoint.distributed.saved import load, save
 from flashpoint.distributed.transport import Pending, Receive, Send, pack, widened
 
 _KEYS, _GRADIENTS = "keys and values", "gradients of keys and values"
@@ -27,11 +28,9 @@ class Ring(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, call: ShardedCall, q: Tensor, k: Tensor, v: Tensor
+        ctx: Any, call: ShardedCall, q: Tensor, k: Tensor, v: Tensor, *_: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
-        """o and sums of this rank's queries."""
-        ctx.set_materialize_grads(False)
-        ctx.call = call
+        """o and sums of this rank's queries; the call has bias and mask."""
         queries = call.queries.ranges[call.rank]
         partial = Partial(call, q, queries)
         blocks = Travel(call, k, v)
@@ -42,15 +41,14 @@ class Ring(torch.autograd.Function):
             blocks.arrive(pending)
         o = divide(call, queries, partial.numerators, partial.sums).to(q.dtype)
         kept = (o, partial.sums) if call.divides else (None, None)
-        ctx.save_for_backward(q, k, v, *kept)
+        save(ctx, call, q, k, v, *kept)
         return o, partial.sums
 
     @staticmethod
     @first_order
     def backward(ctx: Any, do: Tensor | None, dsums: Tensor | None) -> Any:
-        """None for the call, then dq, dk and dv of this rank."""
-        call: ShardedCall = ctx.call
-        q, k, v, o, sums = ctx.saved_tensors
+        """None for the call, then dq, dk, dv, dbias and dmask of this rank."""
+        call, (q, k, v, o, sums) = load(ctx)
         queries = call.queries.ranges[call.rank]
         grads = undivide(call, queries, do, dsums, o, sums, block_dtype(call, q.dtype))
         partial = PartialGradients(call, q, queries, grads)
@@ -63,7 +61,8 @@ class Ring(torch.autograd.Function):
             home.deliver(step, found, blocks)
             blocks.arrive(pending)
         dk, dv = home.finish()
-        return None, partial.dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype)
+        of_scores = partial.scores.finish()
+        return None, partial.dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype), *of_scores
 
 
 class Travel:

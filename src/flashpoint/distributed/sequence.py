@@ -1,19 +1,21 @@
 """``flashpoint.attention`` for q, k and v that lie on several ranks, cut along the length."""
 
-import inspect
-from collections.abc import Callable, Mapping
-from typing import Any, Literal, NamedTuple, Unpack, overload
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Literal, Unpack, overload
 
 import torch
 from torch import Tensor
 
-from flashpoint.distributed.agreement import Agreement, Signature
-from flashpoint.distributed.call import ShardedCall, Sizes, settle_length
+from flashpoint.distributed.agreement import Agreement, Held, Signature
+from flashpoint.distributed.call import ShardedCall, settle_length
 from flashpoint.distributed.gather import Gather
 from flashpoint.distributed.group import Mesh, group_of
 from flashpoint.distributed.layout import LAYOUTS, Shards
 from flashpoint.distributed.reduce import Reduce
+from flashpoint.distributed.request import Request, read_packed, read_request
 from flashpoint.distributed.ring import Ring
+from flashpoint.distributed.scores import Rows
 from flashpoint.distributed.strategy import (
     STRATEGIES,
     Choice,
@@ -23,23 +25,12 @@ from flashpoint.distributed.strategy import (
     choose,
 )
 from flashpoint.distributed.transport import Transport
-from flashpoint.distributed.ulysses import Ulysses
+from flashpoint.distributed.ulysses import Ulysses, cut_by_heads
 from flashpoint.distributed.visibility import ShardVisibility
-from flashpoint.errors import FlashpointError, InputError, UnsupportedError, check_choice, hint
-from flashpoint.ops import implementations, sdpa
-from flashpoint.ops.activation import registered
-from flashpoint.ops.check import DENSE, check_index, check_inputs, is_readable, read_key_lengths
-from flashpoint.ops.implementations import Impl
-from flashpoint.ops.options import (
-    FLOOR,
-    DenseOptions,
-    Normalize,
-    Number,
-    ReturnSums,
-    Window,
-    read_terms,
-)
-from flashpoint.ops.spec import Terms
+from flashpoint.errors import FlashpointError, InputError, UnsupportedError, check_choice
+from flashpoint.ops import sdpa
+from flashpoint.ops.options import DenseOptions, Options, ReturnSums
+from flashpoint.shapes import Float, Int
 
 CHECKS = ("always", "first")
 _FUNCTIONS: dict[str, type[torch.autograd.Function]] = {
@@ -162,26 +153,51 @@ class SequenceParallel:
         key, as in PyTorch's SDPA, not the last at the last.
         """
         given = {"return_sums": return_sums, "from_first": from_first, **options}
-        request, lengths = self._agree((q, k, v), given, lambda made: made.fields(self))
-        call = self._call(request, lengths)
-        if request.key_lengths is not None and is_readable(request.key_lengths):
-            read_key_lengths(request.key_lengths, call.keys.total)
-        name = self._choose(call, request.q.dtype)
-        with torch.autocast(q.device.type, enabled=False):
-            found: Any = _FUNCTIONS[name].apply(call, request.q, request.k, request.v)
-        o, sums = found
-        if not return_sums:
-            return o
-        return (o, sums[0], sums[1]) if return_sums == "logs" else (o, sums)
+        found = self._agree(partial(read_request, (q, k, v), given), self._fields)
+        o, *sums = self._attend(*found)
+        return (o, *sums) if return_sums else o
+
+    def varlen(
+        self,
+        q: Float[Tensor, "Tq Hq D"],
+        k: Float[Tensor, "Tk Hkv D"],
+        v: Float[Tensor, "Tk Hkv Dv"],
+        cu_seqlens_q: Int[Tensor, " ends"],
+        cu_seqlens_k: Int[Tensor, " ends"],
+        max_seqlen_q: int,
+        max_seqlen_k: int,
+        *,
+        return_sums: ReturnSums = False,
+        **options: Unpack[Options],
+    ) -> Any:
+        """``flashpoint.attention_varlen`` of documents that lie on several ranks.
+
+        Args:
+            q, k, v: this rank's tokens. Ranks cut the packed tokens anywhere, documents too.
+            cu_seqlens_q, cu_seqlens_k: of the documents of all ranks, the same on all of them.
+                Their values are read: on a GPU pass them on the CPU, where nobody waits for them.
+            max_seqlen_q, max_seqlen_k: at least the longest document's length.
+            return_sums: also this rank's sums, [Hq, Tq].
+            **options: as for ``attention_varlen``; bias is a number, and there is no mask.
+
+        Returns:
+            [Tq, Hq, Dv] of this rank's queries.
+        """
+        ends = (cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
+        given = {"return_sums": return_sums, **options}
+        found = self._agree(partial(read_packed, (q, k, v), ends, given), self._fields)
+        o, *sums = self._attend(*found)
+        o, sums = o[0].transpose(0, 1).contiguous(), [x[0] for x in sums]
+        return (o, *sums) if return_sums else o
 
     def explain(self, q: Tensor, k: Tensor, v: Tensor, **options: Unpack[DenseOptions]) -> Choice:
         """What "auto" takes for such a call and why, if all ranks hold as many tokens as this.
 
         Nothing is sent.
         """
-        request = _read_named((q, k, v), options)
-        lengths = [(q.shape[2], k.shape[2])] * self.transport.size
-        return choose(self._call(request, lengths), q.dtype, self.rates)
+        request = read_request((q, k, v), options)
+        call = self._call(request, [request.held] * self.transport.size)
+        return choose(call, q.dtype, self.rates)
 
     def visibility_of(
         self,
@@ -195,8 +211,7 @@ class SequenceParallel:
         """How many keys this rank's queries see, for layers that learn from it; all ranks ask."""
         given = {"mask": mask, "causal": causal, "key_lengths": key_lengths}
         found = self._agree(
-            (q, k, k),
-            given | {"from_first": from_first},
+            partial(read_request, (q, k, k), given | {"from_first": from_first}),
             lambda made: {"call": "lengths", **made.positions()},
         )
         return ShardVisibility.of_call(self._call(*found), q)
@@ -225,43 +240,66 @@ class SequenceParallel:
             "state_dict, and call sequence_parallel again where it is loaded."
         )
 
+    def _fields(self, request: Request) -> dict[str, Any]:
+        """What must be the same on all ranks."""
+        made = {"strategy": self.strategy, "layout": self.layout, "rates": self.rates}
+        return {**request.fields(), **made}
+
     def _agree(
-        self,
-        inputs: tuple[Any, Any, Any],
-        given: dict[str, Any],
-        fields_of: "Callable[[_Request], dict[str, Any]]",
-    ) -> "tuple[_Request, list[tuple[int, int]]]":
-        """A call that all ranks make, and how many queries and keys each holds.
+        self, read: Callable[[], Request], fields_of: Callable[[Request], dict[str, Any]]
+    ) -> tuple[Request, list[Held]]:
+        """A call that all ranks make, and what each of them holds.
 
         What is wrong with the arguments of one rank is raised on all.
         """
         request = None
         try:
-            request = _read_named(inputs, given)
-            held = (request.q.shape[2], request.k.shape[2])
-            signature = Signature(fields_of(request), held)
+            request = read()
+            signature = Signature(fields_of(request), request.held)
         except FlashpointError as problem:
             signature = Signature({}, problem=problem)
-        lengths = self._agreement.lengths(self.transport, signature)
+        held = self._agreement.ask(self.transport, signature)
         assert request is not None  # else all ranks have raised
-        return request, lengths
+        return request, held
 
-    def _call(self, request: "_Request", lengths: list[tuple[int, int]]) -> ShardedCall:
-        queries = Shards.of([pair[0] for pair in lengths], self.layout, "queries")
-        keys = Shards.of([pair[1] for pair in lengths], self.layout, "keys")
-        offset = 0 if request.from_first else keys.total - queries.total
+    def _call(self, request: Request, held: list[Held]) -> ShardedCall:
+        queries = Shards.of([each.queries for each in held], self.layout, "queries")
+        keys = Shards.of([each.keys for each in held], self.layout, "keys")
+        request.check_whole(queries.total, keys.total)
+        rows = {"bias": [each.bias for each in held], "mask": [each.mask for each in held]}
+        packing, terms = request.packing, request.terms
         return ShardedCall(
             queries,
             keys,
-            offset,
+            0 if request.from_first else keys.total - queries.total,
             request.sizes,
-            settle_length(request.terms, keys.total),
+            settle_length(terms, keys.total) if packing is None else terms,
             request.key_lengths,
             request.impl,
-            bool(request.return_sums) or request.terms.normalize == "sum",
+            bool(request.return_sums) or terms.normalize == "sum",
             bool(request.return_sums),
             self.transport,
+            None if packing is None else packing.documents,
+            request.bias,
+            request.mask,
+            tuple(name for name, kinds in rows.items() if Rows.are_own(kinds)),
         )
+
+    def _attend(self, request: Request, held: list[Held]) -> list[Tensor]:
+        """This rank's result, and its sums if the caller wants any."""
+        call, q = self._call(request, held), request.q
+        name = self._choose(call, q.dtype)
+        with torch.autocast(q.device.type, enabled=False):
+            if name == "ulysses":
+                bias, mask = (cut_by_heads(call, each) for each in ("bias", "mask"))
+                call = call._replace(bias=bias, mask=mask)
+            scores = (call.bias, call.mask)
+            call = call._replace(bias=_detached(call.bias), mask=_detached(call.mask))
+            found: Any = _FUNCTIONS[name].apply(call, q, request.k, request.v, *scores)
+        o, sums = found
+        if not request.return_sums:
+            return [o]
+        return [o, sums[0], sums[1]] if request.return_sums == "logs" else [o, sums]
 
     def _choose(self, call: ShardedCall, dtype: torch.dtype) -> str:
         if self.strategy != "auto":
@@ -271,116 +309,5 @@ class SequenceParallel:
         return self.chosen.strategy
 
 
-class _Request(NamedTuple):
-    """A call as one rank makes it, checked."""
-
-    q: Tensor
-    k: Tensor
-    v: Tensor
-    terms: Terms
-    key_lengths: Tensor | None
-    impl: str
-    return_sums: ReturnSums
-    from_first: bool
-    written: dict[str, Any]  # what terms were made of, for errors
-
-    @property
-    def sizes(self) -> Sizes:
-        """Of all ranks' tensors."""
-        q, k, v = self.q.shape, self.k.shape, self.v.shape
-        return Sizes(q[0], q[1], k[1], q[3], v[3])
-
-    def fields(self, parallel: SequenceParallel) -> dict[str, Any]:
-        """What must be the same on all ranks."""
-        inputs = (self.q, self.k, self.v)
-        wants = [name for name, x in zip("qkv", inputs, strict=True) if x.requires_grad]
-        return {
-            "dtype": str(self.q.dtype).removeprefix("torch."),
-            **self.sizes._asdict(),
-            **self.written,
-            **self.positions(),
-            "impl": self.impl,
-            "return_sums": self.return_sums,
-            "strategy": parallel.strategy,
-            "layout": parallel.layout,
-            "rates": parallel.rates,
-            "gradients": ", ".join(wants) if torch.is_grad_enabled() and wants else "none",
-        }
-
-    def positions(self) -> dict[str, Any]:
-        """What says who sees whom; key_lengths on a GPU are not read."""
-        lengths = self.key_lengths
-        said = None if lengths is None else "given"
-        if lengths is not None and is_readable(lengths):
-            said = lengths.tolist()
-        return {
-            "causal": self.written["causal"],
-            "window": self.written["window"],
-            "key_lengths": said,
-            "from_first": self.from_first,
-        }
-
-
-def _read_named(inputs: tuple[Any, Any, Any], given: Mapping[str, Any]) -> _Request:
-    """A rank's arguments, checked, their names as well."""
-    for name in given:
-        if name not in _NAMES:
-            raise InputError(
-                f"attention has no argument {name!r}. {hint(name, _NAMES)}Over shards it takes: "
-                f"{', '.join(_NAMES)}."
-            )
-    return _read(*inputs, **given)
-
-
-def _read(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    *,
-    activation: Any = "relu",
-    normalize: Normalize = "length",
-    floor: Number = FLOOR,
-    alpha: Number = 1.0,
-    length: str | Number = "visible",
-    scale: Number | None = None,
-    bias: Number | Tensor | None = None,
-    mask: Tensor | None = None,
-    causal: bool = False,
-    window: Window | None = None,
-    key_lengths: Tensor | None = None,
-    return_sums: ReturnSums = False,
-    impl: Impl = "auto",
-    from_first: bool = False,
-) -> _Request:
-    """A rank's arguments, checked as ``attention`` does."""
-    q, k, v = check_inputs(q, k, v, DENSE)
-    for name, x in (("bias", bias), ("mask", mask)):
-        if isinstance(x, Tensor):
-            raise UnsupportedError(
-                f"a tensor as {name} is not served over shards of a sequence. Pass causal, "
-                "window, key_lengths or a number, or attend on one rank."
-            )
-    division = (normalize, floor, alpha, length)
-    terms = read_terms(activation, division, scale, bias, causal, window, return_sums, q.dtype)
-    if from_first and window is not None:
-        raise UnsupportedError(
-            "is_causal counts from the first key, window from the last. Pass one."
-        )
-    if key_lengths is not None:
-        check_index("key_lengths", key_lengths, q.shape[0], q.device)
-    chosen = implementations.choose(impl, q, v, terms.activation)
-    written = {
-        "activation": registered(terms.activation).name,
-        "normalize": normalize,
-        "floor": float(floor),
-        "alpha": float(alpha),
-        "length": length if isinstance(length, str) else float(length),
-        "scale": scale if scale is None else float(scale),
-        "bias": 0.0 if bias is None else float(bias),
-        "causal": causal,
-        "window": window,
-    }
-    return _Request(q, k, v, terms, key_lengths, chosen, return_sums, from_first, written)
-
-
-_NAMES = tuple(inspect.signature(_read).parameters)[3:]
+def _detached(x: Tensor | None) -> Tensor | None:
+    return None if x is None else x.detach()

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from flashpoint.distributed.blocks import who_sees
 from flashpoint.distributed.call import ShardedCall, Sizes, partial_dtype
@@ -93,6 +94,9 @@ def choose(call: ShardedCall, dtype: torch.dtype, rates: Rates | None) -> Choice
 def why_not(call: ShardedCall, name: str) -> str | None:
     """Why a strategy cannot serve a call; None if it can."""
     size = call.transport.size
+    if name == "reduce" and call.has_rows:
+        has = "has" if len(call.has_rows) == 1 else "have"
+        return f"{' and '.join(call.has_rows)} {has} rows of queries, which travel without them"
     if name != "ulysses" or not (call.sizes.q_heads % size or call.sizes.kv_heads % size):
         return None
     heads = f"{call.sizes.q_heads} query heads and {call.sizes.kv_heads} key heads"
@@ -135,7 +139,7 @@ def _messages(
     if name == "ulysses":
         rows = B * (call.queries.total * q_heads + call.keys.total * kv_heads)
         each_way = [_Message((size - 1) / size**2 * rows * (D + Dv), dtype)]
-        return each_way, each_way
+        return each_way + _score_rows(call), each_way + _score_rows(call, with_gradient=True)
     if name == "reduce":
         width = (size - 1) * B * q_heads
         gathered = width * max(call.queries.lengths)
@@ -150,6 +154,19 @@ def _messages(
     passed, seen = _ring_tokens(call)
     forward = [_Message(width * passed, dtype)]
     return forward, [*forward, _Message(width * seen, partial)]
+
+
+def _score_rows(call: ShardedCall, *, with_gradient: bool = False) -> list[_Message]:
+    """Rows of bias and mask in ``ulysses``, of all keys; those of one head go to every rank."""
+    size = call.transport.size
+    found: list[_Message] = []
+    for name in call.has_rows:
+        x: Tensor = getattr(call, name)
+        heads = size if x.shape[1] == 1 else x.shape[1]
+        each = (size - 1) / size**2 * x.shape[0] * heads * call.queries.total * x.shape[3]
+        if x.requires_grad or not with_gradient:
+            found.append(_Message(each, x.dtype))
+    return found
 
 
 def elements_sent(
@@ -200,7 +217,7 @@ def _ring_tokens(call: ShardedCall) -> tuple[float, float]:
 def _seconds(call: ShardedCall, name: str, dtype: torch.dtype, rates: Rates) -> float:
     """An estimate: work is taken to be even over ranks, and a ring hides what it sends."""
     B, q_heads, _, D, Dv = call.sizes
-    flops = 2 * B * q_heads * call.queries.total * call.keys.total * (D + Dv)
+    flops = 2 * B * q_heads * call.num_scores * (D + Dv)
     forward_s = flops / call.transport.size / rates.flops_per_s
     total = 0.0
     for way, compute_s in zip(

@@ -370,12 +370,12 @@ def read_cu_seqlens(
 ) -> tuple[list[int], list[int]]:
     """Where sequences of a varlen call start and end, checked."""
     ends_q, ends_k = cu_q.tolist(), cu_k.tolist()
-    _check_cu_seqlens("q", ends_q, q.shape[0], longest_q)
-    _check_cu_seqlens("k", ends_k, k.shape[0], longest_k)
+    check_cu_seqlens("q", ends_q, q.shape[0], longest_q)
+    check_cu_seqlens("k", ends_k, k.shape[0], longest_k)
     return ends_q, ends_k
 
 
-def _check_cu_seqlens(which: str, cu: list[int], total: int, longest: int) -> None:
+def check_cu_seqlens(which: str, cu: Sequence[int], total: int, longest: int) -> None:
     """From 0, never falling, to the number of tokens."""
     name = f"cu_seqlens_{which}"
     if cu[0] != 0 or cu[-1] != total:

@@ -78,6 +78,7 @@ def scaled_dot_product_attention(
             with a gradient; -inf hides the key for any activation, and the key does not count in
             n_i. A large negative number is a number: its key counts. NaN and +inf are refused on a
             CPU; on a GPU values are not read. A ``torch.nn.attention.bias.CausalBias`` serves too.
+            Over shards (``flashpoint.distributed``) S are the keys of all ranks.
         dropout_p: must be 0.
         is_causal: query i sees keys j <= i, counted from the first ones whatever L and S are.
             ``attention`` counts from the last ones. Not together with attn_mask.
@@ -117,7 +118,7 @@ def scaled_dot_product_attention(
     q, k, v, outer = _fold_inputs(query, key, value, enable_gqa)
     mask = None
     if attn_mask is not None or isinstance(bias, Tensor):
-        shape = (*outer, q.shape[2], k.shape[2])
+        shape = (*outer, q.shape[2], _num_columns(attn_mask, bias, k))
         bias, mask = _fold_scored(attn_mask, bias, shape, q, enable_gqa)
     attend = _attend
     if from_top_left and attend is not attention:
@@ -142,6 +143,14 @@ def scaled_dot_product_attention(
         impl=impl,
     )
     return o if len(outer) == 2 else o.reshape(*outer, *o.shape[2:])
+
+
+def _num_columns(attn_mask: Any, bias: Any, k: Tensor) -> int:
+    """Keys that masks speak of: those of the call, or of all ranks where k is one's shard."""
+    if _attend is attention:
+        return k.shape[2]
+    given = [x for x in (attn_mask, bias) if isinstance(x, Tensor) and x.dim()]
+    return max((x.shape[-1] for x in given), default=1)
 
 
 def _refuse_dropout(dropout_p: float) -> None:

@@ -1,0 +1,130 @@
+"""The operator's own calls of a block, forward and backward."""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from flashpoint.distributed.blocks import Block
+from flashpoint.distributed.call import ShardedCall
+from flashpoint.distributed.scores import cut_scores
+from flashpoint.ops import reference
+from flashpoint.ops.library import operator_for
+from flashpoint.ops.spec import Terms
+
+
+def attend_block(
+    call: ShardedCall, block: Block, terms: Terms, q: Tensor, k: Tensor, v: Tensor
+) -> tuple[Tensor, Tensor | None]:
+    """The operator's result for a block, and the rows' sums where the call has them."""
+    inputs = _inputs(call, block, terms, q, k, v)
+    if call.impl == "reference":
+        o, sums = _reference_for(block)(*inputs)
+    else:
+        operator = operator_for(_form(block), call.impl, q, with_sums=call.has_sums)
+        o, *rest = operator.run(*inputs) if call.has_sums else (operator.run(*inputs),)
+        sums = rest[0] if rest else None
+    if block.ends is not None:
+        o, sums = _as_batch(o), None if sums is None else sums.unsqueeze(-3)
+    return o, sums if call.has_sums else None
+
+
+def differentiate_block(
+    call: ShardedCall,
+    block: Block,
+    terms: Terms,
+    grads: "RowGradients",
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+) -> list[Tensor]:
+    """dq, dk and dv of a block, then dbias and dmask where the call needs them."""
+    inputs = _inputs(call, block, terms, q, k, v)
+    grads = grads.rows(block.rows)
+    if block.ends is not None:
+        grads = grads.in_a_row()
+    if call.impl == "reference":
+        found = _differentiate_reference(grads, block, inputs, call.needs)
+    else:
+        operator = operator_for(_form(block), call.impl, q, with_sums=call.has_sums)
+        of_sums = (grads.sums, *grads.kept) if call.has_sums else ()
+        found = operator.run_backward(grads.o, *of_sums, *inputs, *call.needs)
+    return found if block.ends is None else [_as_batch(x) for x in found]
+
+
+class RowGradients(NamedTuple):
+    """Gradients of the results by rows of queries.
+
+    Attributes:
+        o: of the result.
+        sums: of the rows' sums; None where nobody asks for any.
+        kept: the result and the sums, where these divided it in the operator's own call.
+    """
+
+    o: Tensor
+    sums: Tensor | None = None
+    kept: tuple[Tensor | None, Tensor | None] = (None, None)
+
+    def rows(self, rows: slice) -> "RowGradients":
+        """Those of some rows."""
+        o, sums = self.kept
+        kept = (None if o is None else o[:, :, rows], None if sums is None else sums[..., rows])
+        of_sums = None if self.sums is None else self.sums[..., rows]
+        return RowGradients(self.o[:, :, rows], of_sums, kept)
+
+    def in_a_row(self) -> "RowGradients":
+        """The same as sequences one after another have them."""
+        o, sums = self.kept
+        of_sums, sums = (None if x is None else x.squeeze(-3) for x in (self.sums, sums))
+        return RowGradients(
+            _in_a_row(self.o), of_sums, (None if o is None else _in_a_row(o), sums)
+        )
+
+
+def _form(block: Block) -> str:
+    return "dense" if block.ends is None else "varlen"
+
+
+def _reference_for(block: Block) -> Any:
+    return reference.attention if block.ends is None else reference.attention_varlen
+
+
+def _inputs(
+    call: ShardedCall, block: Block, terms: Terms, q: Tensor, k: Tensor, v: Tensor
+) -> tuple[Any, ...]:
+    """A block's arguments of the operator."""
+    terms = terms._replace(left=block.left, right=block.right)
+    places = [(q, block.rows), (k, block.columns), (v, block.columns)]
+    cut = [x if (at.start, at.stop) == (0, x.shape[2]) else x[:, :, at] for x, at in places]
+    if block.ends is None:
+        scores = [cut_scores(x, block) for x in (call.bias, call.mask)]
+        return (*cut, *scores, block.lengths(call), terms)
+    ends = block.ends.tensors(q.device)
+    return (*map(_in_a_row, cut), None, None, *ends, *block.ends.longest, terms)
+
+
+def _in_a_row(x: Tensor) -> Tensor:
+    """[T, H, D] from [1, H, T, D]."""
+    return x[0].transpose(0, 1)
+
+
+def _as_batch(x: Tensor) -> Tensor:
+    """[1, H, T, D] from [T, H, D]."""
+    return x.transpose(0, 1).unsqueeze(0)
+
+
+def _differentiate_reference(
+    grads: RowGradients, block: Block, inputs: tuple[Any, ...], needs: tuple[bool, bool]
+) -> list[Tensor]:
+    """By autograd, which makes the block once more."""
+    wanted = (True, True, True, *needs)
+    with torch.enable_grad():
+        given = [
+            x.detach().requires_grad_() if want else x
+            for x, want in zip(inputs, wanted, strict=False)
+        ]
+        o, sums = _reference_for(block)(*given, *inputs[5:])
+        pairs = [(o, grads.o), (sums, grads.sums)]
+        asked = [(y, dy) for y, dy in pairs if dy is not None]
+        leaves = [x for x, want in zip(given, wanted, strict=True) if want]
+        return list(torch.autograd.grad([y for y, _ in asked], leaves, [dy for _, dy in asked]))
