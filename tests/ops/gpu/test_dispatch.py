@@ -199,3 +199,22 @@ def test_hopper_modules_are_imported_only_where_they_serve():
     subprocess.run(
         [sys.executable, "-c", code], env=os.environ | {"TRITON_INTERPRET": "1"}, check=True
     )
+
+
+SIGNED = {  # heads, group, queries, keys: whether signs pay on 132 processors
+    "4k": ((64, 1, 4096, 4096), True),
+    "16k": ((8, 1, 16384, 16384), True),
+    "one-sample": ((8, 1, 2048, 2048), True),
+    "grouped": ((2, 4, 4096, 4096), True),
+    "chunk-of-keys": ((8, 1, 65536, 8192), False),  # 64 tiles of keys a launch: 1.46 times as long
+    "chunk-of-queries": ((8, 1, 8192, 65536), False),
+}
+
+
+@pytest.mark.parametrize(("sizes", "pays"), SIGNED.values(), ids=SIGNED)
+def test_signs_are_stored_where_launches_fill_the_gpu(sizes, pays):
+    signs = pytest.importorskip("flashpoint.ops.gpu.hopper.backward.signs")
+    kernel = pytest.importorskip("flashpoint.ops.gpu.hopper.backward.kernel")
+    work = signs.Work(*sizes, 132)
+    most = kernel.MOST_WORDS // (work.group * signs.count_words(*sizes[2:]))
+    assert work.gains_by(work.split(most)) is pays

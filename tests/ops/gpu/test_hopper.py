@@ -163,6 +163,9 @@ SIGNED_SHAPES = {
 def count_signed(monkeypatch):
     """Short calls store signs too; gives a function: set the most words, get heads per launch."""
     from flashpoint.ops.gpu.hopper.backward import kernel as hopper_backward
+    from flashpoint.ops.gpu.hopper.backward.signs import Work
+
+    monkeypatch.setattr(Work, "gains_by", lambda *_: True)
 
     monkeypatch.setattr(hopper_backward, "SIGNED_ROWS", {False: 1, True: 1})
 

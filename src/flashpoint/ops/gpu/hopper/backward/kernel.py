@@ -60,7 +60,7 @@ from flashpoint.ops.gpu.hopper.backward.arguments import (
 )
 from flashpoint.ops.gpu.hopper.backward.consumer import consume
 from flashpoint.ops.gpu.hopper.backward.producer import SLOTS, produce
-from flashpoint.ops.gpu.hopper.backward.signs import count_words, split_heads
+from flashpoint.ops.gpu.hopper.backward.signs import Work, count_words
 from flashpoint.ops.gpu.hopper.qk_norm import make_shares
 from flashpoint.ops.gpu.hopper.tiles import (
     REGISTERS,
@@ -287,8 +287,9 @@ def count_signed_heads(call: Call, processors: int) -> int:
     most = MOST_WORDS // (call.group * count_words(*sizes))
     if call.terms.activation != "relu" or call.has_sums or not (pays and most):
         return 0
-    heads = call.num_samples * call.k.shape[1]
-    return split_heads(heads, most, call.group, *sizes, processors)
+    work = Work(call.num_samples * call.k.shape[1], call.group, *sizes, processors)
+    per_launch = work.split(most)
+    return per_launch if work.gains_by(per_launch) else 0
 
 
 def pieces_of(columns: int, block: int) -> tuple[int, int]:

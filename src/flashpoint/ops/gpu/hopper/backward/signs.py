@@ -16,6 +16,8 @@ of hidden pairs are 0. The queries side takes 0 for groups that no query of its 
 those were not written; nor were blocks of queries behind the last one, whose do is 0.
 """
 
+from typing import NamedTuple
+
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
@@ -166,24 +168,38 @@ def count_words(num_queries: int, num_keys: int) -> int:
     return q_tiles * k_tiles * (TILE * TILE // 32)
 
 
-def split_heads(
-    heads: int, most: int, group: int, num_queries: int, num_keys: int, processors: int
-) -> int:
-    """Key heads per launch, at most ``most``: the least time by whole rounds of tiles.
+class Work(NamedTuple):
+    """A backward's size: key heads, the query heads that share one, lengths, and processors.
 
-    A launch counts as an eighth of a round.
+    Time is counted in whole rounds of tiles, by products. A launch counts as an eighth of a round.
     """
 
-    def rounds(tiles: int) -> float:
-        return -(-tiles // processors) + 0.125
+    heads: int
+    group: int
+    num_queries: int
+    num_keys: int
+    processors: int
 
-    def cost(count: int) -> float:
-        keys_side = rounds(count * -(-num_keys // TILE)) * 4 * group * num_queries
-        queries_side = rounds(count * group * -(-num_queries // TILE)) * 2 * num_keys
-        return keys_side + queries_side
+    def split(self, most: int) -> int:
+        """Key heads per launch that store signs, at most ``most``: those of the least time."""
+        return min(range(1, min(most, self.heads) + 1), key=self._time_with_signs)
 
-    def total(per_launch: int) -> float:
-        whole, rest = divmod(heads, per_launch)
-        return whole * cost(per_launch) + (cost(rest) if rest else 0.0)
+    def gains_by(self, per_launch: int) -> bool:
+        """True where signs of so many heads at a time beat scores made again, of all at once.
 
-    return min(range(1, min(most, heads) + 1), key=total)
+        A launch of few heads may have too few tiles of keys for the processors.
+        """
+        return self._time_with_signs(per_launch) < self._time(self.heads, products=3)
+
+    def _time_with_signs(self, per_launch: int) -> float:
+        whole, rest = divmod(self.heads, per_launch)
+        return whole * self._time(per_launch) + (self._time(rest) if rest else 0.0)
+
+    def _time(self, count: int, products: int = 2) -> float:
+        """Of so many heads in one launch for each side; ``products`` are the queries' side's."""
+        keys_side = self._rounds(count * -(-self.num_keys // TILE)) * 4
+        queries_side = self._rounds(count * self.group * -(-self.num_queries // TILE)) * products
+        return keys_side * self.group * self.num_queries + queries_side * self.num_keys
+
+    def _rounds(self, tiles: int) -> float:
+        return -(-tiles // self.processors) + 0.125
