@@ -137,7 +137,7 @@ class Chunks:
         found = Partial(self.call, self.inputs.q, self.queries)
         for k, v, keys in self.chunks:
             found.add(k, v, keys)
-        return divide(self.call, self.queries, found.numerators, found.sums).to(DTYPE)
+        return divide(self.call, self.queries, found.numerators, found.sums, DTYPE)
 
     def differentiate(self) -> list[Tensor]:
         """dq, dk and dv."""

@@ -23,13 +23,24 @@ from flashpoint.ops.normalizer import normalizer
 
 
 def divide(
-    call: ShardedCall, queries: Sequence[Range], numerators: Tensor, sums: Tensor | None
+    call: ShardedCall,
+    queries: Sequence[Range],
+    numerators: Tensor,
+    sums: Tensor | None,
+    dtype: torch.dtype,
 ) -> Tensor:
-    """The result, in the dtype of the sums over keys, of this rank's queries."""
+    """The result of this rank's queries in a dtype, rounded once."""
     if not call.divides:
-        return numerators * _factor(call, queries, numerators)
+        return _times(numerators, _factor(call, queries, numerators), dtype)
     assert sums is not None
-    return numerators * _reciprocal(call, queries, sums)
+    return _times(numerators, _reciprocal(call, queries, sums), dtype)
+
+
+def _times(x: Tensor, factor: float | Tensor, dtype: torch.dtype) -> Tensor:
+    """x * factor in fp32 at least, rounded on its way out: memory sees nothing wide."""
+    if x.dtype != dtype:
+        x = x.to(widened(x.dtype))
+    return torch.mul(x, factor, out=x.new_empty(x.shape, dtype=dtype))
 
 
 def undivide(
@@ -47,12 +58,11 @@ def undivide(
     if do is None:
         assert dsums is not None
         do = dsums.new_zeros(shape, dtype=wide)
-    do = do.to(wide)
     if not call.divides:
-        return RowGradients((do * _factor(call, queries, do)).to(dtype), dsums)
+        return RowGradients(_times(do, _factor(call, queries, do), dtype), dsums)
     assert o is not None
     assert sums is not None
-    g = do * _reciprocal(call, queries, sums)
+    g = do.to(wide) * _reciprocal(call, queries, sums)
     share = -(g * o.to(wide)).sum(-1)
     if dsums is None:
         of_sums = torch.stack((share, torch.zeros_like(share))) if call.terms.logs else share
@@ -85,13 +95,14 @@ def _power(call: ShardedCall, queries: Sequence[Range], like: Tensor) -> float |
     """n_i ** -alpha; 1 where a length given as a number is in gain or floor already."""
     if call.terms.alpha == 0.0:
         return 1.0
+    dtype = widened(like.dtype)
     if call.terms.length == "keys":  # of each document; of one sequence it is a number by now
         assert call.documents is not None
         runs = [torch.arange(start, stop, device=like.device) for start, stop in queries]
         _, counts = call.documents.places(torch.cat(runs).view(1, 1, -1, 1))
     else:
         counts = count_seen(call, queries, like.device)
-    return normalizer(counts, call.terms.alpha, like.dtype)
+    return normalizer(counts, call.terms.alpha, dtype)
 
 
 def _factor(call: ShardedCall, queries: Sequence[Range], like: Tensor) -> float | Tensor:

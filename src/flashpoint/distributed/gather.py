@@ -105,7 +105,7 @@ def _attend_documents(
 ) -> tuple[Tensor, Tensor | None]:
     partial = Partial(call, q, queries)
     partial.add(k, v, [(0, call.keys.total)])
-    return divide(call, queries, partial.numerators, partial.sums).to(q.dtype), partial.sums
+    return divide(call, queries, partial.numerators, partial.sums, q.dtype), partial.sums
 
 
 def _differentiate_documents(

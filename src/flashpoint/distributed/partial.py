@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 from flashpoint.distributed.block_calls import RowGradients, attend_block, differentiate_block
@@ -10,6 +11,39 @@ from flashpoint.distributed.call import ShardedCall, block_dtype, plain_sums
 from flashpoint.distributed.layout import Range
 from flashpoint.distributed.scores import ScoreGradients
 from flashpoint.distributed.transport import widened
+
+
+class Total:
+    """A sum of parts that cover some of its places each, in fp32 (fp64 for fp64).
+
+    A first part that covers all of them is the sum so far, as it is: nothing is set to zero, and
+    nothing is widened before there is something to add.
+
+    Args:
+        shape: of the sum.
+        dim: the axis along which parts lie.
+        like: a tensor of the parts' device and dtype.
+    """
+
+    def __init__(self, shape: Sequence[int], dim: int, like: Tensor) -> None:
+        self.shape, self.dim, self.like = torch.Size(shape), dim, like
+        self._sum: Tensor | None = None
+
+    def add(self, part: Tensor, at: slice) -> None:
+        """Take a part in; nobody else may hold it."""
+        if self._sum is None and part.shape == self.shape:
+            self._sum = part
+            return
+        dtype = widened(self.like.dtype)
+        total = self.like.new_zeros(self.shape, dtype=dtype) if self._sum is None else self._sum
+        self._sum = total.to(dtype)
+        self._sum.narrow(self.dim, at.start, at.stop - at.start).add_(part)
+
+    def finish(self) -> Tensor:
+        """The sum; in the parts' own dtype where it is one of them."""
+        if self._sum is not None:
+            return self._sum
+        return self.like.new_zeros(self.shape, dtype=widened(self.like.dtype))
 
 
 class Partial:
@@ -26,10 +60,8 @@ class Partial:
     def __init__(self, call: ShardedCall, q: Tensor, queries: Sequence[Range]) -> None:
         self.call, self.queries = call, queries
         self.q = q.to(block_dtype(call, q.dtype))
-        dtype = widened(q.dtype)
-        self.numerators = q.new_zeros((*q.shape[:3], call.sizes.value_dim), dtype=dtype)
-        shape = call.sums_shape(q.shape[2])
-        self.sums = q.new_zeros(shape, dtype=dtype) if call.has_sums else None
+        self._numerators = Total((*q.shape[:3], call.sizes.value_dim), 2, q)
+        self._sums = Total(call.sums_shape(q.shape[2]), call.sums_dim, q)
 
     def add(self, k: Tensor, v: Tensor, keys: Sequence[Range]) -> None:
         """Take these keys in."""
@@ -37,9 +69,19 @@ class Partial:
         k, v = k.to(self.q.dtype), v.to(self.q.dtype)
         for block in blocks_of(self.queries, keys, self.call):
             o, sums = attend_block(self.call, block, terms, self.q, k, v)
-            self.numerators[:, :, block.rows] += o
-            if self.sums is not None and sums is not None:
-                self.sums[..., block.rows] += sums
+            self._numerators.add(o, block.rows)
+            if sums is not None:
+                self._sums.add(sums, block.rows)
+
+    @property
+    def numerators(self) -> Tensor:
+        """Those over the keys so far."""
+        return self._numerators.finish()
+
+    @property
+    def sums(self) -> Tensor | None:
+        """Those over the keys so far, where the call has any."""
+        return self._sums.finish() if self.call.has_sums else None
 
 
 class PartialGradients:
@@ -58,18 +100,24 @@ class PartialGradients:
         self.call, self.queries = call, queries
         self.q = q.to(block_dtype(call, q.dtype))
         self.grads = grads._replace(o=grads.o.to(self.q.dtype))
-        self.dq = q.new_zeros(q.shape, dtype=widened(q.dtype))
+        self._dq = Total(q.shape, 2, q)
         self.scores = ScoreGradients(call)
 
     def add(self, k: Tensor, v: Tensor, keys: Sequence[Range]) -> tuple[Tensor, Tensor]:
         """Take these keys in; gives what these queries add to dk and dv."""
         terms = plain_sums(self.call.terms)
         k, v = k.to(self.q.dtype), v.to(self.q.dtype)
-        dk, dv = (x.new_zeros(x.shape, dtype=self.dq.dtype) for x in (k, v))
+        totals = [self._dq, *(Total(x.shape, 2, x) for x in (k, v))]
         for block in blocks_of(self.queries, keys, self.call):
             grads = differentiate_block(self.call, block, terms, self.grads, self.q, k, v)
-            self.dq[:, :, block.rows] += grads[0]
-            dk[:, :, block.columns] += grads[1]
-            dv[:, :, block.columns] += grads[2]
+            places = (block.rows, block.columns, block.columns)
+            for total, part, at in zip(totals, grads[:3], places, strict=True):
+                total.add(part, at)
             self.scores.add(block, grads[3:])
-        return dk, dv
+        _, dk, dv = totals
+        return dk.finish(), dv.finish()
+
+    @property
+    def dq(self) -> Tensor:
+        """That over the keys so far."""
+        return self._dq.finish()

@@ -35,7 +35,7 @@ class Reduce(torch.autograd.Function):
         results += [] if partial.sums is None else [partial.sums]
         numerators, *rest = _scatter_rows(call, results, "partial outputs")
         sums = rest[0] if rest else None
-        o = divide(call, call.queries.ranges[call.rank], numerators, sums).to(q.dtype)
+        o = divide(call, call.queries.ranges[call.rank], numerators, sums, q.dtype)
         kept = (o, sums) if call.divides else (None, None)
         save(ctx, call, q, k, v, *kept)
         return o, sums

@@ -39,7 +39,7 @@ class Ring(torch.autograd.Function):
             if blocks.is_seen_by(call.rank, blocks.origin):
                 partial.add(*blocks.held, call.keys.ranges[blocks.origin])
             blocks.arrive(pending)
-        o = divide(call, queries, partial.numerators, partial.sums).to(q.dtype)
+        o = divide(call, queries, partial.numerators, partial.sums, q.dtype)
         kept = (o, partial.sums) if call.divides else (None, None)
         save(ctx, call, q, k, v, *kept)
         return o, partial.sums
@@ -125,8 +125,11 @@ class _Home:
         self._take_in()
         transport = self.call.transport
         if step == 0:
-            zeros = [self.like.new_zeros(x, dtype=widened(self.dtype)) for x in self.shapes]
-            self.total = zeros if found is None else list(found)
+            dtype = widened(self.dtype)
+            if found is None:
+                self.total = [self.like.new_zeros(x, dtype=dtype) for x in self.shapes]
+            else:
+                self.total = [x.to(dtype) for x in found]
             return
         sends = []
         if found is not None:
