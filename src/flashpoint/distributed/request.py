@@ -203,19 +203,25 @@ def _read(
     if key_lengths is not None:
         check_index("key_lengths", key_lengths, q.shape[0], q.device)
     chosen = implementations.choose(impl, q, v, terms.activation)
-    written = {
+    written = _write(terms, division, scale) | {"causal": causal, "window": window}
+    written["bias"] = terms.bias if added is None else _say(added)
+    how = (terms, key_lengths, None, chosen, return_sums, from_first, written)
+    return Request(q, k, v, added, mask, *how)
+
+
+def _write(
+    terms: Terms, division: tuple[Normalize, Number, Number, str | Number], scale: Number | None
+) -> dict[str, Any]:
+    """What the mathematics was made of, by the names that users know."""
+    normalize, floor, alpha, length = division
+    return {
         "activation": registered(terms.activation).name,
         "normalize": normalize,
         "floor": float(floor),
         "alpha": float(alpha),
         "length": length if isinstance(length, str) else float(length),
         "scale": scale if scale is None else float(scale),
-        "bias": terms.bias if added is None else _say(added),
-        "causal": causal,
-        "window": window,
     }
-    how = (terms, key_lengths, None, chosen, return_sums, from_first, written)
-    return Request(q, k, v, added, mask, *how)
 
 
 def _read_scores(name: str, x: Any, q: Tensor) -> Tensor | None:

@@ -182,6 +182,16 @@ class SequenceParallel:
 
         Returns:
             [Tq, Hq, Dv] of this rank's queries.
+
+        Example:
+            >>> import flashpoint, torch.distributed as dist
+            >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+            >>> q, k, v = torch.randn(3, 5, 2, 16)
+            >>> documents = (torch.tensor([0, 2, 5]), torch.tensor([0, 2, 5]), 3, 3)
+            >>> o = sequence_parallel().varlen(q, k, v, *documents, causal=True)
+            >>> torch.allclose(o, flashpoint.attention_varlen(q, k, v, *documents, causal=True))
+            True
+            >>> dist.destroy_process_group()
         """
         ends = (cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
         given = {"return_sums": return_sums, **options}
