@@ -331,8 +331,15 @@ MUTANTS = (
     Mutant(
         "distributed-window",
         "distributed/blocks.py",
-        "else right + moved",
-        "else right + moved + 1",
+        "stop - 1 else right + moved",
+        "stop - 1 else right + moved + 1",
+        ("distributed/test_blocks.py",),
+    ),
+    Mutant(
+        "distributed-documents",
+        "distributed/documents.py",
+        "offset = (k1 - k0) - (q1 - q0) - q0",
+        "offset = -q0",
         ("distributed/test_blocks.py",),
     ),
     Mutant(

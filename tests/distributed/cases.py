@@ -158,7 +158,7 @@ def _draw_lengths(rng, num_ranks, layout):
     return (*drawn, rng.choice([1, 8]))
 
 
-def draw_packed(seed, num_ranks):
+def draw_documents(seed, num_ranks):
     """Any call over packed documents, cut anywhere and empty at times."""
     case, rng = draw_case(seed, num_ranks), random.Random(seed)
     options = {name: x for name, x in case.options.items() if name != "key_lengths"}

@@ -50,7 +50,7 @@ def refusals():
     ]
 
 
-def packed_refusals():
+def varlen_refusals():
     """One line each of what is wrong with packed documents."""
     group = group_of_size(2)
     attend = sequence_parallel(group, "ring")

@@ -96,7 +96,7 @@ def seen_in_documents(call, queries, keys):
     return seen[rows][:, columns]
 
 
-def seen_by_packed_blocks(call, queries, keys):
+def seen_by_varlen_blocks(call, queries, keys):
     """The same, sequence by sequence of each block's own call."""
     num_queries, num_keys = (sum(b - a for a, b in x) for x in (queries, keys))
     seen = torch.zeros(num_queries, num_keys, dtype=torch.bool)
@@ -125,10 +125,10 @@ def test_windows_of_documents_in_shards_are_those_of_the_whole(seed):
     for rank, mine in enumerate(queries.ranges):
         for origin, theirs in enumerate(keys.ranges):
             expected = seen_in_documents(call, mine, theirs)
-            assert torch.equal(seen_by_packed_blocks(call, mine, theirs), expected)
+            assert torch.equal(seen_by_varlen_blocks(call, mine, theirs), expected)
             assert who_sees(call)[rank][origin] == expected.any()
         whole = seen_in_documents(call, mine, [(0, keys.total)])
-        assert torch.equal(seen_by_packed_blocks(call, mine, [(0, keys.total)]), whole)
+        assert torch.equal(seen_by_varlen_blocks(call, mine, [(0, keys.total)]), whole)
         counts = count_seen(call, mine, torch.device("cpu")).flatten()
         assert torch.equal(counts, whole.sum(-1))
 

@@ -230,7 +230,7 @@ def test_wrong_documents_are_refused_in_one_line(workers):
         "InputError: rank 0: attention_varlen has no argument 'key_lengths'.",
         "InputError: rank 0: q has 4 dimensions",
     ]
-    for messages in workers.run(refused.packed_refusals):
+    for messages in workers.run(refused.varlen_refusals):
         for message, begins in zip(messages, expected, strict=True):
             assert message.startswith(begins), message
             assert "\n" not in message

@@ -2,14 +2,14 @@
 
 import pytest
 import torch
-from distributed.cases import Case, draw_case, draw_packed, draw_scored, run_cases, serves
+from distributed.cases import Case, draw_case, draw_documents, draw_scored, run_cases, serves
 from distributed.judging import misses, sample_of
 
 from flashpoint.distributed.strategy import STRATEGIES
 
 pytestmark = pytest.mark.distributed
 
-NUM_CASES = {draw_case: 60, draw_packed: 40, draw_scored: 40}
+NUM_CASES = {draw_case: 60, draw_documents: 40, draw_scored: 40}
 
 
 @pytest.mark.parametrize("size", [2, 4])

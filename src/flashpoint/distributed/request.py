@@ -32,7 +32,7 @@ from flashpoint.ops.options import FLOOR, Normalize, Number, ReturnSums, Window,
 from flashpoint.ops.spec import Terms
 
 
-class Packing(NamedTuple):
+class Varlen(NamedTuple):
     """Documents of the whole sequence, and how long the longest may be."""
 
     documents: Documents
@@ -61,7 +61,7 @@ class Request(NamedTuple):
     mask: Tensor | None
     terms: Terms
     key_lengths: Tensor | None
-    packing: Packing | None
+    varlen: Varlen | None
     impl: str
     return_sums: ReturnSums
     from_first: bool
@@ -105,14 +105,14 @@ class Request(NamedTuple):
             "window": self.written["window"],
             "mask": _say(self.mask),
             "key_lengths": said,
-            "documents": self.packing,
+            "documents": self.varlen,
             "from_first": self.from_first,
         }
 
     def check_whole(self, num_queries: int, num_keys: int) -> None:
         """What can be judged only by the lengths of all ranks, and by each of them alike."""
-        if self.packing is not None:
-            self.packing.check(num_queries, num_keys)
+        if self.varlen is not None:
+            self.varlen.check(num_queries, num_keys)
         if self.key_lengths is not None and is_readable(self.key_lengths):
             read_key_lengths(self.key_lengths, num_keys)
         for name, x in (("bias", self.bias), ("mask", self.mask)):
@@ -137,11 +137,11 @@ def read_request(inputs: tuple[Any, Any, Any], given: Mapping[str, Any]) -> Requ
     return _read(*inputs, **given)
 
 
-def read_packed(
+def read_varlen(
     inputs: tuple[Any, Any, Any], ends: tuple[Any, Any, Any, Any], given: Mapping[str, Any]
 ) -> Request:
     """The same of packed tokens; ``ends`` are cu_seqlens and the longest of queries and keys."""
-    _check_names("attention_varlen", given, _PACKED_NAMES)
+    _check_names("attention_varlen", given, _VARLEN_NAMES)
     q, k, v = check_inputs(*inputs, PACKED)
     cu_q, cu_k, max_seqlen_q, max_seqlen_k = ends
     for name, x in (("bias", given.get("bias")), ("mask", given.get("mask"))):
@@ -157,7 +157,7 @@ def read_packed(
     check_count("max_seqlen_k", max_seqlen_k)
     documents = Documents(tuple(cu_q.tolist()), tuple(cu_k.tolist()))
     request = _read(*(x.transpose(0, 1).unsqueeze(0) for x in (q, k, v)), **given)
-    return request._replace(packing=Packing(documents, max_seqlen_q, max_seqlen_k))
+    return request._replace(varlen=Varlen(documents, max_seqlen_q, max_seqlen_k))
 
 
 def _check_names(function: str, given: Mapping[str, Any], known: tuple[str, ...]) -> None:
@@ -236,4 +236,4 @@ def _read_scores(name: str, x: Any, q: Tensor) -> Tensor | None:
 
 
 _NAMES = tuple(inspect.signature(_read).parameters)[3:]
-_PACKED_NAMES = tuple(name for name in _NAMES if name not in ("key_lengths", "from_first"))
+_VARLEN_NAMES = tuple(name for name in _NAMES if name not in ("key_lengths", "from_first"))

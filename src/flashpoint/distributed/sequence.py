@@ -13,7 +13,7 @@ from flashpoint.distributed.gather import Gather
 from flashpoint.distributed.group import Mesh, group_of
 from flashpoint.distributed.layout import LAYOUTS, Shards
 from flashpoint.distributed.reduce import Reduce
-from flashpoint.distributed.request import Request, read_packed, read_request
+from flashpoint.distributed.request import Request, read_request, read_varlen
 from flashpoint.distributed.ring import Ring
 from flashpoint.distributed.scores import Rows
 from flashpoint.distributed.strategy import (
@@ -195,7 +195,7 @@ class SequenceParallel:
         """
         ends = (cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
         given = {"return_sums": return_sums, **options}
-        found = self._agree(partial(read_packed, (q, k, v), ends, given), self._fields)
+        found = self._agree(partial(read_varlen, (q, k, v), ends, given), self._fields)
         o, *sums = self._attend(*found)
         o, sums = o[0].transpose(0, 1).contiguous(), [x[0] for x in sums]
         return (o, *sums) if return_sums else o
@@ -277,19 +277,19 @@ class SequenceParallel:
         keys = Shards.of([each.keys for each in held], self.layout, "keys")
         request.check_whole(queries.total, keys.total)
         rows = {"bias": [each.bias for each in held], "mask": [each.mask for each in held]}
-        packing, terms = request.packing, request.terms
+        varlen, terms = request.varlen, request.terms
         return ShardedCall(
             queries,
             keys,
             0 if request.from_first else keys.total - queries.total,
             request.sizes,
-            settle_length(terms, keys.total) if packing is None else terms,
+            settle_length(terms, keys.total) if varlen is None else terms,
             request.key_lengths,
             request.impl,
             bool(request.return_sums) or terms.normalize == "sum",
             bool(request.return_sums),
             self.transport,
-            None if packing is None else packing.documents,
+            None if varlen is None else varlen.documents,
             request.bias,
             request.mask,
             tuple(name for name, kinds in rows.items() if Rows.are_own(kinds)),
