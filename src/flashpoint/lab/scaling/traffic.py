@@ -43,8 +43,8 @@ class Habits(NamedTuple):
 
 HABITS: Mapping[str, Habits] = {
     "gather": Habits((0, 1 / 2), (8, 52), 20, of_all=True),
-    "ring": Habits((0, 0), (10, 70), 36, of_all=False, overlaps=True),
-    "reduce": Habits((1 / 2, 1 / 3), (38, 42), 18, of_all=True),
+    "ring": Habits((0, 0), (10, 38), 32, of_all=False, overlaps=True),
+    "reduce": Habits((1 / 2, 1 / 3), (22, 26), 14, of_all=True),
     "ulysses": Habits((1, 1), (32, 32), 24, of_all=False, shortens=False),
 }
 """A ring copies for all tokens, block by block, but has room for two blocks only."""
