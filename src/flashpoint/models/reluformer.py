@@ -273,6 +273,7 @@ class ReLUFormer(nn.Module, Pretrained, config=ReLUFormerConfig):
         *,
         source_lengths: Int[Tensor, " B"] | None = None,
         target_lengths: Int[Tensor, " B"] | None = None,
+        positions: Int[Tensor, " L"] | None = None,
         with_penalty: bool = False,
     ) -> Float[Tensor, "B Lt V"] | tuple[Float[Tensor, "B Lt V"], Float[Tensor, ""]]:
         """Logits of the next token at every position of the target.
@@ -283,13 +284,15 @@ class ReLUFormer(nn.Module, Pretrained, config=ReLUFormerConfig):
             source: tokens to translate.
             target: tokens translated so far, from the one that begins a sentence.
             source_lengths, target_lengths: how many exist; None: all.
+            positions: where tokens stand, of source and target alike; None: from 0 on. They are
+                for shards of sequences, whose attention knows where its tokens stand.
             with_penalty: also return the mean penalty over all attention that has one, see
                 ``penalty.py``, in fp32. Its weight is the caller's. softmax and weights divided
                 by their sums have none; 0 where nothing has.
         """
         penalized = with_penalty and self._can_penalize()
-        encoded, of_encoder = self._encode(source, source_lengths, penalized)
-        x = self._embed(target, self.target_embed)
+        encoded, of_encoder = self._encode(source, source_lengths, penalized, positions)
+        x = self._embed(target, self.target_embed, positions)
         of_own: list[MeasuredRows] = []
         of_cross: list[MeasuredRows] = []
         for block in self.decoder:
@@ -339,9 +342,13 @@ class ReLUFormer(nn.Module, Pretrained, config=ReLUFormerConfig):
         return self._encode(source, source_lengths, with_penalty=False)[0]
 
     def _encode(
-        self, source: Tensor, lengths: Tensor | None, with_penalty: bool
+        self,
+        source: Tensor,
+        lengths: Tensor | None,
+        with_penalty: bool,
+        positions: Tensor | None = None,
     ) -> tuple[Tensor, list[MeasuredRows]]:
-        x = self._embed(source, None)
+        x = self._embed(source, None, positions)
         rows: list[MeasuredRows] = []
         for block in self.encoder:
             x, own, _ = block(x, lengths=lengths, with_penalty=with_penalty)
@@ -366,7 +373,8 @@ class ReLUFormer(nn.Module, Pretrained, config=ReLUFormerConfig):
                 f"{len(tokens)} hypotheses of {len(state.encoded)} sources: every source must "
                 "have the same number of them."
             )
-        x = self._embed(tokens[:, None], self.target_embed, first=state.num_tokens)  # [N, 1, E]
+        place = torch.arange(state.num_tokens, state.num_tokens + 1, device=tokens.device)
+        x = self._embed(tokens[:, None], self.target_embed, place)  # [N, 1, E]
         for block, caches in zip(self.decoder, state.caches, strict=True):
             assert isinstance(block, Block)
             x = block.step(x, state.encoded, state.source_lengths, caches)
@@ -374,13 +382,17 @@ class ReLUFormer(nn.Module, Pretrained, config=ReLUFormerConfig):
         return self._read_out(x)[:, 0]
 
     def _embed(
-        self, tokens: Int[Tensor, "B L"], embed: nn.Embedding | None, first: int = 0
+        self,
+        tokens: Int[Tensor, "B L"],
+        embed: nn.Embedding | None,
+        positions: Int[Tensor, " L"] | None,
     ) -> Float[Tensor, "B L E"]:
-        """Tokens from position ``first`` on, as vectors."""
+        """Tokens at their positions, from 0 on by default, as vectors."""
         if tokens.dim() != 2:
             raise InputError(f"tokens have shape {list(tokens.shape)}, expected [B, L].")
         width = self.config.width
-        positions = torch.arange(first, first + tokens.shape[1], device=tokens.device)
+        if positions is None:
+            positions = torch.arange(tokens.shape[1], device=tokens.device)
         x = (self.embed if embed is None else embed)(tokens) * math.sqrt(width)
         return self.dropout(x + sines(positions, width).to(x.dtype))
 

@@ -67,7 +67,7 @@ def make_step(config, task_class=VisionTask):
     ranks = Ranks(device=torch.device("cuda"))
     task = task_class(config, ranks)
     torch.manual_seed(0)
-    shared = Shared(task.build_model(), ranks, parallel="none", compiled=False)
+    shared = Shared(task.build_model(), ranks, compiled=False)
     optimizer = make_optimizer(shared.module, config.optimizer, ranks.device, captured=True)
     return Step(task, shared, optimizer), task.batches(0)
 

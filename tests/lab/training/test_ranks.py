@@ -2,14 +2,18 @@
 
 import pytest
 import torch
+from lab.training.runs import TINY
 
 from flashpoint.errors import InputError
 from flashpoint.lab.runs.failure import RunError
+from flashpoint.lab.runs.schema import plain
+from flashpoint.lab.training import config_file
+from flashpoint.lab.training.config import ParallelConfig
 from flashpoint.lab.training.ranks import Ranks, join
 
 
 def test_one_process_needs_no_group():
-    with join("cpu", "fsdp") as ranks:
+    with join("cpu", ParallelConfig(shard=True)) as ranks:
         assert (ranks.rank, ranks.size, ranks.is_first) == (0, 1, True)
         assert ranks.any(True)
         assert not ranks.any(False)
@@ -18,10 +22,50 @@ def test_one_process_needs_no_group():
         assert ranks.mean_(torch.tensor(2.0)) == 2.0
 
 
-def test_several_processes_need_a_way_to_share(monkeypatch):
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(InputError, match=r"torchrun started 2 processes, but parallel='none'\."):
-        join("cpu", "none").__enter__()
+@pytest.mark.parametrize(
+    ("parallel", "said"),
+    [
+        ("none", "data 1 x sequence 1 x tensor 1 = 1 processes, and there are 6. "),
+        (
+            {"data": 2, "tensor": 2},
+            "data 2 x sequence 1 x tensor 2 = 4 processes, and there are 6",
+        ),
+        ({"sequence": 4}, "data N x sequence 4 x tensor 1 = a multiple of 4 processes, and there"),
+    ],
+)
+def test_processes_that_are_not_asked_for_are_refused_with_the_numbers(
+    monkeypatch, parallel, said
+):
+    monkeypatch.setenv("WORLD_SIZE", "6")
+    config = config_file.parse({**TINY, "parallel": parallel}).parallel
+    with pytest.raises(InputError, match=f"parallel asks for {said}"):
+        join("cpu", config).__enter__()
+
+
+def test_one_process_does_not_do_the_work_of_two():
+    said = r"= a multiple of 2 processes, and there is 1\. .* torchrun --nproc-per-node 2\."
+    with pytest.raises(InputError, match=said):
+        join("cpu", ParallelConfig(sequence=2)).__enter__()
+
+
+def test_words_and_sections_of_parallel_are_read_and_written():
+    """A config that an earlier version wrote is the same file."""
+    for word in ("ddp", "fsdp", "none"):
+        assert config_file.parse({**TINY, "parallel": word}).parallel == ParallelConfig.parse(word)
+        assert plain(ParallelConfig.parse(word)) == word
+    assert plain(config_file.parse(TINY))["parallel"] == "ddp"
+    changed = config_file.parse({**TINY, "parallel": "fsdp"}, ["parallel.sequence=2"])
+    assert plain(changed)["parallel"] == {"data": None, "sequence": 2, "tensor": 1, "shard": True}
+    with pytest.raises(InputError, match=r"parallel='dp' is unknown\. Did you mean 'ddp'"):
+        config_file.parse({**TINY, "parallel": "dp"})
+
+
+def test_places_of_a_mesh_follow_the_order_of_ranks():
+    """Neighbors share heads, then tokens; the rest are other samples."""
+    places = [Ranks(rank=rank, size=8, sequence=2, tensor=2) for rank in range(8)]
+    assert [ranks.data_rank for ranks in places] == [0, 0, 0, 0, 1, 1, 1, 1]
+    assert [ranks.replica_rank for ranks in places] == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert places[0].place["world_size"] == 2
 
 
 def test_error_of_the_first_keeps_its_kind_when_alone():

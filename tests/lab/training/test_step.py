@@ -19,7 +19,7 @@ def make_step(*changes):
     torch.manual_seed(0)
     model = task.build_model().double()
     torch.nn.init.normal_(model.head.weight, std=0.1)
-    shared = Shared(model, Ranks(), parallel="none", compiled=False)
+    shared = Shared(model, Ranks(), compiled=False)
     optimizer = make_optimizer(model, task.config.optimizer, CPU, captured=False)
     step = Step(task, shared, optimizer)
     step.set_rate(1e-2)
@@ -121,7 +121,7 @@ def test_bf16_is_autocast_and_weights_stay_fp32():
     model = task.build_model()
     seen = []
     model.blocks[0].mlp.fc1.register_forward_hook(lambda _, __, output: seen.append(output.dtype))
-    shared = Shared(model, Ranks(), parallel="none", compiled=False)
+    shared = Shared(model, Ranks(), compiled=False)
     step = Step(task, shared, make_optimizer(model, config.optimizer, CPU, captured=False))
     step(next(task.batches(0)))
     assert seen == [torch.bfloat16]

@@ -50,7 +50,7 @@ def corpus(tmp_path_factory):
 def make_step(config, ranks):
     """A task, a step whose optimizer has its moments, and the batch that takes most."""
     task = task_class(config)(config, ranks)
-    shared = Shared(task.build_model(), ranks, parallel="none", compiled=False)
+    shared = Shared(task.build_model(), ranks, compiled=False)
     optimizer = make_optimizer(shared.module, config.optimizer, ranks.device, captured=False)
     step = Step(task, shared, optimizer)
     batch = task.largest_shares(config.batch_size)[0]()

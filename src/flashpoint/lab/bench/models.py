@@ -50,7 +50,7 @@ def make_step(case: ModelCase, attention: str) -> Callable[[], None]:
     config = model_config(case.model, attention=attention, **settings)
     assert isinstance(config, ViTConfig)
     ranks = Ranks(device=torch.device(case.device))
-    shared = Shared(ViT(config), ranks, parallel="none", compiled=case.device == "cuda")
+    shared = Shared(ViT(config), ranks, compiled=case.device == "cuda")
     optimizer = make_optimizer(shared.module, task.config.optimizer, ranks.device, captured=False)
     step = Step(task, shared, optimizer)
     step.set_rate(RATE)

@@ -75,6 +75,10 @@ def train(
     flashpoint train vit_s16 --data OTHER --weights runs/vit_s16 --out runs/tuned
     flashpoint train reluformer_base --data documents:DIR
     torchrun --nproc-per-node 8 -m flashpoint train configs/vit_i1k.yaml --data DIR
+    torchrun --nproc-per-node 8 -m flashpoint train vit_l16 --data DIR --set parallel.sequence=4
+
+    Processes of torchrun share the samples of a batch. In the config, parallel: {data: 2,
+    sequence: 2, tensor: 2} also shares tokens and heads, and shard: true the weights.
 
     The same command again goes on from the newest checkpoint, also after a crash; --fresh begins
     anew. SIGTERM and Ctrl-C save a checkpoint and end with status 75; errors end with status 2.

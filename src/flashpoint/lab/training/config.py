@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from flashpoint.bounds import Bounds, check_bounds
-from flashpoint.errors import InputError, describe
+from flashpoint.errors import InputError, check_choice, describe
 from flashpoint.lab.runs.schema import convert, unknown
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ ScheduleKind = Literal["cosine", "inverse_sqrt"]
 
 MAX_STEPS = 1_000_000_000
 MAX_BATCH = 2**24
+MAX_PROCESSES = 2**20
 
 Steps: TypeAlias = Annotated[int, Bounds(1, MAX_STEPS)]
 StepsOrNone: TypeAlias = Annotated[int, Bounds(0, MAX_STEPS)]
@@ -125,6 +126,78 @@ class ScheduleConfig:
             )
 
 
+_WORDS: Mapping[str, Mapping[str, Any]] = {
+    "ddp": {},
+    "fsdp": {"shard": True},
+    "none": {"data": 1},
+}
+"""Short words for ``parallel``."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ParallelConfig:
+    """What several processes of torchrun do: data x sequence x tensor of them.
+
+    Written as a section, or as a word: "ddp" is the default, "fsdp" sets ``shard``, and "none"
+    wants one process.
+
+    Attributes:
+        data: groups that share the samples of a batch. Null: as many as there are processes for.
+        sequence: processes that share the tokens of each sample.
+        tensor: processes that share the heads, and the hidden units of MLPs and memories.
+        shard: whether each of the data x sequence processes keeps a share of weights, gradients
+            and moments (FSDP2), or all of them (DDP).
+
+    Example:
+        >>> ParallelConfig(sequence=2).sizes(8)
+        (4, 2, 1)
+    """
+
+    data: Annotated[int | None, Bounds(1, MAX_PROCESSES)] = None
+    sequence: Annotated[int, Bounds(1, MAX_PROCESSES)] = 1
+    tensor: Annotated[int, Bounds(1, MAX_PROCESSES)] = 1
+    shard: bool = False
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
+
+    @classmethod
+    def parse(cls, word: "str | ParallelConfig") -> "ParallelConfig":
+        """The section that a word stands for."""
+        if isinstance(word, ParallelConfig):
+            return word
+        check_choice("parallel", word, tuple(_WORDS))
+        return cls(**_WORDS[word])
+
+    def to_dict(self) -> str | dict[str, Any]:
+        """The word for it where there is one, else a section."""
+        for word, fields in _WORDS.items():
+            if self == ParallelConfig(**fields):
+                return word
+        return {name: getattr(self, name) for name in self.__slots__}
+
+    @property
+    def splits_model(self) -> bool:
+        """Whether a sample needs more than one process."""
+        return self.sequence * self.tensor > 1
+
+    def sizes(self, num_processes: int) -> tuple[int, int, int]:
+        """Processes along data, sequence and tensor; InputError if there are not so many."""
+        inner = self.sequence * self.tensor
+        data = num_processes // inner if self.data is None else self.data
+        if max(data, 1) * inner != num_processes:
+            rest = "N" if self.data is None else self.data
+            wanted = f"data {rest} x sequence {self.sequence} x tensor {self.tensor}"
+            total = f"a multiple of {inner}" if self.data is None else str(self.data * inner)
+            start = inner if self.data is None else self.data * inner
+            raise InputError(
+                f"parallel asks for {wanted} = {total} processes, and there "
+                f"{'is' if num_processes == 1 else 'are'} {num_processes}. Change parallel, or "
+                f"start by torchrun --nproc-per-node {start}."
+            )
+        return data, self.sequence, self.tensor
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainConfig:
     """One run, as the loop sees it; a task adds its data and its loss.
@@ -143,8 +216,8 @@ class TrainConfig:
         compile: "default" is torch.compile; "graphs" also captures whole updates as CUDA graphs,
             one for each shape of batches, for models so small that launches take longer than
             kernels; "graphs_only" captures them without the compiler, whose work takes a minute.
-        parallel: what several processes of torchrun do: "ddp" (each has the whole model),
-            "fsdp" (each has a share of it), or "none", which refuses more than one.
+        parallel: what several processes of torchrun share: samples, and by ``sequence`` and
+            ``tensor`` also the tokens and heads of each. By default, samples alone.
         device: "auto" is the GPU if there is one.
         log_every: steps between two lines in metrics.jsonl.
         evaluate_every, checkpoint_every: likewise; both also happen at the end, and every
@@ -165,7 +238,7 @@ class TrainConfig:
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     precision: Literal["bf16", "fp32"] = "bf16"
     compile: Literal["none", "default", "graphs", "graphs_only"] = "none"
-    parallel: Literal["none", "ddp", "fsdp"] = "ddp"
+    parallel: ParallelConfig = ParallelConfig()
     device: Literal["auto", "cpu", "cuda"] = "auto"
     log_every: Steps = 50
     evaluate_every: Steps = 1000

@@ -1,5 +1,6 @@
 """Configs as YAML files, with changes from the command line; names and types are checked."""
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -9,7 +10,7 @@ import yaml
 from flashpoint.errors import InputError, UnsupportedError, describe
 from flashpoint.lab.runs.schema import build, plain
 from flashpoint.lab.runs.stored import parse_yaml, read_yaml
-from flashpoint.lab.training.config import TrainConfig
+from flashpoint.lab.training.config import ParallelConfig, TrainConfig
 from flashpoint.lab.training.task_registry import config_class
 
 PUBLISHED = "configs"
@@ -23,10 +24,15 @@ def _attention(word: str) -> Values:
     return fields_of(word)
 
 
+def _parallel(word: str) -> Values:
+    return dataclasses.asdict(ParallelConfig.parse(word))
+
+
 _SHORT: dict[str, Callable[[str], Values]] = {
     "model": lambda word: {"name": word},
     "attention": _attention,
     "cross_attention": _attention,
+    "parallel": _parallel,
 }
 """Sections that may be written as one word, and the fields it fills."""
 

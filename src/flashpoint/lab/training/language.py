@@ -132,7 +132,7 @@ class LanguageTask:
     unit = "tokens"
 
     def __init__(self, config: LanguageConfig, ranks: Ranks) -> None:
-        check_rows(config, ranks.size)
+        check_rows(config, ranks.data_size)
         train, validation = open_both(config.data)
         self.pieces, file = pieces_of(train, config.data.pieces)
         self.config: LanguageConfig = _completed(config, self.pieces, file)
@@ -175,7 +175,7 @@ class LanguageTask:
         """All batches have the same shapes."""
 
         def make() -> Batch:
-            rows = batch_size // self.config.data.length // self._ranks.size
+            rows = batch_size // self.config.data.length // self._ranks.data_size
             shape = (rows, self.config.data.length)
             tokens = torch.zeros(shape, dtype=torch.int64, device=self._ranks.device)
             return tokens, torch.zeros_like(tokens)

@@ -34,12 +34,13 @@ from flashpoint.lab.training.progress import Progress, describe_numbers
 from flashpoint.lab.training.ranks import Ranks, join
 from flashpoint.lab.training.run_folder import best_of, settle
 from flashpoint.lab.training.schedule import Warmup, learning_rate, warmup_steps
-from flashpoint.lab.training.sharing import Shared, check_sharing
+from flashpoint.lab.training.sharing import Shared, check_sharing, check_split
 from flashpoint.lab.training.step import CapturedStep, Counts, Step, Update
 from flashpoint.lab.training.stopping import Stopped, Wish, stop_wishes
 from flashpoint.lab.training.stopwatch import Stopwatch
 from flashpoint.lab.training.task import Batch, Task
 from flashpoint.lab.training.task_registry import task_class
+from flashpoint.lab.training.whole_state import gather_state, restore_state
 
 
 class _State(TypedDict):
@@ -73,7 +74,7 @@ def train(
         total = config.total_steps(task.steps_per_epoch)
         warmup = warmup_steps(config.schedule, total)
         with torch.device("meta"):
-            task.build_model()  # what cannot be is refused before a folder is made
+            check_split(task.build_model(), ranks)  # refused before a folder is made
         progress = Progress(
             console, name=out.name, unit=task.unit, total=total, is_shown=ranks.is_first
         )
@@ -263,7 +264,7 @@ class _Run:
         if not counts.bad_row:
             self.last_good = step
         with self.watch.paused():
-            weights, moments = self.model.state(self.optimizer)
+            weights, moments = gather_state(self.model, self.optimizer)
             saved = Checkpoint(step=step, model=weights, optimizer=moments, state=state)
 
             def write() -> None:
@@ -301,7 +302,7 @@ class _Run:
         if step:
             state = parse_json(text, _State, f"the state of step_{step} in {self.out}")
             seconds = state["seconds"]
-            self.model.restore(self.optimizer, dict(saved.model), dict(saved.optimizer))
+            restore_state(self.model, self.optimizer, dict(saved.model), dict(saved.optimizer))
             self.step.tally.reset(state["counts"])
             self.task.resume_data(step, state.get("data", {}))
             self.last_good = step
@@ -362,7 +363,7 @@ class _Run:
             unit=task.unit,
             seconds=seconds,
             samples_per_s=samples / seconds,
-            num_parameters=sum(p.numel() for p in self.model.module.parameters()),
+            num_parameters=self.model.num_parameters,
             flops=flops,
             utilisation=self.rate and flops / seconds / self.rate,
             peak_memory_bytes=torch.cuda.max_memory_allocated() if is_gpu else None,

@@ -26,8 +26,11 @@ def check_memory(task: Task, ranks: Ranks, say: Callable[[str], None]) -> None:
     """Refuse a batch that no process could get through, with the largest one that would fit.
 
     What is compiled or captured needs another amount than the estimate, which knows neither: of
-    such a step ``say`` only gets the numbers.
+    such a step ``say`` only gets the numbers. A step whose tokens or heads are shared is not
+    looked at: it needs less than the estimate, which takes whole samples.
     """
+    if task.config.parallel.splits_model:
+        return
     free = free_memory(ranks)
     if free is None or most_needed(task) < SMALL_SHARE * free:
         return
@@ -91,15 +94,16 @@ def largest_batch(task: Task, ranks: Ranks, free: int) -> int:
 
     Memory grows in proportion with the batch, beyond what weights need; two sizes show how fast.
     """
-    config = task.config
-    more, less = config.batch_size, task.round_batch(config, config.batch_size // 2, ranks.size)
+    config, shares = task.config, ranks.data_size
+    more = config.batch_size
+    less = task.round_batch(config, more // 2, shares)
     if not less:
         return 0
     most, least = (estimate(task, ranks, size).total for size in (more, less))
     slope = (most - least) / (more - less)
     found = less + int((free - least) / slope)
     for _ in range(_TRIES):
-        found = task.round_batch(config, min(found, more), ranks.size) if found > 0 else 0
+        found = task.round_batch(config, min(found, more), shares) if found > 0 else 0
         if not found or estimate(task, ranks, found).total <= free:
             return found
         found = int(0.9 * found)

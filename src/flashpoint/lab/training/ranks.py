@@ -9,9 +9,11 @@ from typing import Any, TypeVar, cast
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from flashpoint.errors import FlashpointError, InputError, UnsupportedError
+from flashpoint.errors import FlashpointError, UnsupportedError
 from flashpoint.lab.runs.failure import Preempted, RunError
+from flashpoint.lab.training.config import ParallelConfig
 
 T = TypeVar("T")
 
@@ -24,11 +26,40 @@ class Ranks:
         rank: number of this process; the first one, 0, writes all files.
         size: how many there are.
         device: where this process computes.
+        sequence, tensor: how many share the tokens of a sample, and its heads. Those that share
+            heads have numbers in a row; those that share tokens come next.
+        mesh: the processes by "data", "sequence" and "tensor"; None where there is one.
+        replicas: the same by "replica" and "tensor": all of one "replica" mesh have the same
+            weights, or shares of them.
     """
 
     rank: int = 0
     size: int = 1
     device: torch.device = torch.device("cpu")  # noqa: RUF009  immutable
+    sequence: int = 1
+    tensor: int = 1
+    mesh: DeviceMesh | None = None
+    replicas: DeviceMesh | None = None
+
+    @property
+    def data_size(self) -> int:
+        """How many shares a batch's samples are cut into."""
+        return self.size // (self.sequence * self.tensor)
+
+    @property
+    def data_rank(self) -> int:
+        """Which of these shares this process has."""
+        return self.rank // (self.sequence * self.tensor)
+
+    @property
+    def replica_size(self) -> int:
+        """How many processes have parts of a batch of their own: samples, or tokens of them."""
+        return self.size // self.tensor
+
+    @property
+    def replica_rank(self) -> int:
+        """Which of them this process is."""
+        return self.rank // self.tensor
 
     @property
     def is_first(self) -> bool:
@@ -69,10 +100,14 @@ class Ranks:
         dist.all_gather_object(values, value)
         return cast("list[T]", values)
 
+    def gather_by_data(self, value: T) -> list[T]:
+        """A value for each share of the samples, everywhere."""
+        return self.gather(value)[:: self.sequence * self.tensor]
+
     @property
     def place(self) -> dict[str, Any]:
-        """This process among all, as batches take it."""
-        return {"rank": self.rank, "world_size": self.size, "device": self.device}
+        """This process among those that share samples, as batches take it."""
+        return {"rank": self.data_rank, "world_size": self.data_size, "device": self.device}
 
     def on_first(self, do: Callable[[], None]) -> None:
         """Do something in the first process while the others wait; an error ends them all."""
@@ -106,36 +141,48 @@ class Ranks:
 
 
 @contextmanager
-def join(device: str, parallel: str) -> Generator[Ranks]:
+def join(device: str, parallel: ParallelConfig) -> Generator[Ranks]:
     """Take part in the group that torchrun describes, if it does, and leave it at the end.
 
     A group that is there already is used, and left as it is.
     """
     size = int(os.environ.get("WORLD_SIZE", "1"))
+    parallel.sizes(size)
     where = choose_device(device)
     if size == 1:
         yield Ranks(device=where)
         return
-    if parallel == "none":
-        raise InputError(
-            f"torchrun started {size} processes, but parallel='none'. "
-            "Pass --set parallel=ddp or --set parallel=fsdp, or start one process."
-        )
     if dist.is_initialized():
-        yield Ranks(rank=dist.get_rank(), size=size, device=where)
+        yield _place(where, parallel)
         return
     is_gpu = where.type == "cuda"
     if is_gpu:
         torch.cuda.set_device(where)
     dist.init_process_group("cpu:gloo,cuda:nccl" if is_gpu else "gloo")
     try:
-        yield Ranks(rank=dist.get_rank(), size=size, device=where)
+        yield _place(where, parallel)
         dist.barrier()  # who leaves while another still talks may abort it
     except Preempted:
         dist.barrier()  # all were asked to stop; after other errors one may be alone
         raise
     finally:
         dist.destroy_process_group()
+
+
+def _place(device: torch.device, parallel: ParallelConfig) -> Ranks:
+    """This process in the group, by data, sequence and tensor."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    data, sequence, tensor = parallel.sizes(size)
+    names, replicas = ("data", "sequence", "tensor"), ("replica", "tensor")
+    return Ranks(
+        rank=rank,
+        size=size,
+        device=device,
+        sequence=sequence,
+        tensor=tensor,
+        mesh=init_device_mesh(device.type, (data, sequence, tensor), mesh_dim_names=names),
+        replicas=init_device_mesh(device.type, (data * sequence, tensor), mesh_dim_names=replicas),
+    )
 
 
 def choose_device(name: str) -> torch.device:

@@ -40,6 +40,7 @@ MAY_CHANGE = (
     *("accumulate", "checkpoint_every", "compile", "data.pieces.file", "data.workers"),
     *("data.max_broken_share", "device"),
     *("evaluate_every", "keep_checkpoints", "log_every", "max_bad_steps", "parallel"),
+    *("parallel.data", "parallel.sequence", "parallel.tensor", "parallel.shard"),
 )
 """Keys that may differ when a run goes on: how it is computed and watched, not what it is.
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from flashpoint.errors import InputError
 from flashpoint.lab.training.config import TrainConfig
@@ -83,7 +83,6 @@ class Step:
         self.device = model.ranks.device
         self.tally = Tally(self.device)
         self.is_rehearsal = torch.zeros((), dtype=torch.bool, device=self.device)
-        self._parameters = list(model.module.parameters())
 
     def set_rate(self, rate: float) -> None:
         """Set the learning rate of the next updates."""
@@ -95,8 +94,7 @@ class Step:
         parts = zip(*(tensor.chunk(self.config.accumulate) for tensor in batch), strict=True)
         loss = self.model.ranks.mean_(add_gradients(self.task, self.model, list(parts)))
         most = self.config.optimizer.clip
-        norm = nn.utils.clip_grad_norm_(self._parameters, math.inf if most is None else most)
-        norm = self.model.whole(norm)
+        norm = self.model.clip_(math.inf if most is None else most)
         good = loss.isfinite() & norm.isfinite()
         skip_if(self.optimizer, ~good | self.is_rehearsal)
         self.optimizer.step()

@@ -85,8 +85,8 @@ def estimate(task: Task, ranks: Ranks, batch_size: int | None = None) -> StepMem
     state = sum(tensor.nbytes for tensor in model.parameters())
     held = state + sum(tensor.nbytes for tensor in model.buffers())
     traced = [_trace(task, ranks, make) for make in task.largest_shares(size)]
-    spread = ranks.size if config.parallel == "fsdp" else 1
-    buckets = ranks.size > 1 and spread == 1  # DDP copies gradients to send them
+    spread = ranks.replica_size if config.parallel.shard else 1
+    buckets = ranks.replica_size > 1 and spread == 1  # DDP copies gradients to send them
     return StepMemory(
         parameters=held // spread,
         gradients=state * (2 if buckets else 1) // spread,
@@ -138,6 +138,7 @@ class _Alone(Shared):
 
     def __init__(self, model: nn.Module, ranks: Ranks) -> None:
         self.ranks, self.module, self.forward, self._ddp = ranks, model, model, None
+        self.is_sharded = False
 
 
 class _Storages(TorchDispatchMode):

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from flashpoint.bounds import Bounds
-from flashpoint.errors import InputError
+from flashpoint.errors import InputError, UnsupportedError
 from flashpoint.files import cache_folder
 from flashpoint.lab.data.places import remark_on_test
 from flashpoint.lab.data.text.batch_plan import (
@@ -47,6 +47,7 @@ from flashpoint.lab.training.config import (
 from flashpoint.lab.training.ranks import Ranks
 from flashpoint.lab.training.stopping import Wish, in_step
 from flashpoint.lab.training.task import Batch, Numbers, finite
+from flashpoint.lab.training.token_split import own_positions, own_tokens
 from flashpoint.models.cost import TRAINING_PASSES, translation_flops
 from flashpoint.models.registry import text_model_config
 from flashpoint.models.reluformer import ReLUFormer, ReLUFormerConfig
@@ -140,11 +141,17 @@ class TextTask:
     unit = "tokens"
 
     def __init__(self, config: TextConfig, ranks: Ranks) -> None:
-        check_rows(config.data.length, config.batch_size, ranks.size, config.accumulate)
+        check_rows(config.data.length, config.batch_size, ranks.data_size, config.accumulate)
         train, validation = open_both(config.data)
         self.pieces = cached_pieces(train, config.data.pieces, cache_folder() / "pieces")
         self.model_config = _fitting(config.model, self.pieces)
         self.config: TextConfig = self._completed(config)
+        if self.config.penalty and ranks.sequence > 1:
+            raise UnsupportedError(
+                f"penalty={self.config.penalty} is a mean over all queries, and with "
+                f"parallel.sequence={ranks.sequence} a process has some of them. Set penalty: 0, "
+                "or parallel.sequence: 1."
+            )
         self.identity = _identity(train)
         self.remark = remark_on_test(config.data.validation, validation.name)
         self._ranks = ranks
@@ -197,18 +204,22 @@ class TextTask:
     def batches(self, start: int) -> Generator[Batch]:
         """Sources, targets and their lengths, and for each row how many tokens are to be one loss.
 
+        Where processes share tokens, lengths are of all, and where a token stands comes last.
         What dropout drops in a step is settled here, by the step's number.
         """
-        parts = self._ranks.size * self.config.accumulate
+        ranks = self._ranks
+        parts = ranks.replica_size * self.config.accumulate
         for step, batch in enumerate(self._train.iterate(start), start=start):
             share = batch.num_tokens / parts
             shares = torch.full_like(batch.source_lengths, share, dtype=torch.float32)
             if self.model_config.dropout:
-                torch.manual_seed(hash((self.config.seed, step, self._ranks.rank)))
+                torch.manual_seed(hash((self.config.seed, step, ranks.replica_rank)))
+            places = own_positions(batch.source.shape[1], ranks).expand(len(shares), -1)
             yield (
-                *(batch.source, batch.source_lengths),
-                *(batch.target_in, batch.target_out, batch.target_lengths),
-                shares,
+                *(own_tokens(batch.source, ranks), batch.source_lengths),
+                *(own_tokens(x, ranks) for x in (batch.target_in, batch.target_out)),
+                *(batch.target_lengths, shares),
+                *([places] if ranks.sequence > 1 else []),
             )
 
     def largest_shares(self, batch_size: int) -> list[Callable[[], Batch]]:
@@ -218,7 +229,8 @@ class TextTask:
         return [partial(self._blank, width, batch_size) for width in {most, widths[-1]}]
 
     def _blank(self, width: int, batch_size: int) -> Batch:
-        rows, device = rows_of_width(width, batch_size) // self._ranks.size, self._ranks.device
+        device = self._ranks.device
+        rows = rows_of_width(width, batch_size) // self._ranks.data_size
         source, target_in, target_out = (
             torch.zeros(rows, width, dtype=torch.int64, device=device) for _ in range(3)
         )
@@ -259,10 +271,13 @@ class TextTask:
 
         So a token weighs the same in every part of a batch, on every rank.
         """
-        source, source_lengths, target_in, target_out, target_lengths, shares = batch
+        source, source_lengths, target_in, target_out, target_lengths, shares, *places = batch
         weight = self.config.penalty or 0.0
         lengths = {"source_lengths": source_lengths, "target_lengths": target_lengths}
-        result = forward(source, target_in, **lengths, with_penalty=weight > 0)
+        positions = places[0][0] if places else None
+        result = forward(
+            source, target_in, **lengths, positions=positions, with_penalty=weight > 0
+        )
         logits, penalty = result if weight > 0 else (result, 0.0)
         losses = F.cross_entropy(
             logits.float().flatten(0, 1),
@@ -289,13 +304,21 @@ class TextTask:
                     "source_lengths": batch.source_lengths,
                     "target_lengths": batch.target_lengths,
                 }
-                sums.add(model(batch.source, batch.target_in, **lengths), batch.target_out)
+                logits = self._ask(model, batch.source, batch.target_in, **lengths)
+                sums.add(logits, own_tokens(batch.target_out, self._ranks))
         return sums.numbers(self._ranks)
+
+    def _ask(self, model: nn.Module, source: Tensor, target: Tensor, **lengths: Tensor) -> Tensor:
+        """Logits of this process' tokens."""
+        ranks = self._ranks
+        positions = own_positions(source.shape[1], ranks)[0]
+        own = (own_tokens(tokens, ranks) for tokens in (source, target))
+        return model(*own, **lengths, positions=positions)
 
     def _keep_step_with_others(self, model: nn.Module) -> None:
         """A forward for nothing: processes that share weights need each other in each one."""
         source, target = torch.tensor([[[EOS]], [[BOS]]], device=self._ranks.device)
-        model(source, target)
+        self._ask(model, source, target)
 
     def check_data(self, say: Callable[[str], None]) -> Mapping[str, int]:
         """Nothing: documents are read whole before the first step."""

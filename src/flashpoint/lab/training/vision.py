@@ -118,7 +118,7 @@ class VisionTask:
         self._train = TrainBatches(
             train, config.data, batch_size=config.batch_size, seed=config.seed, **ranks.place
         )
-        size = max(config.batch_size // config.accumulate, ranks.size)
+        size = max(config.batch_size // config.accumulate, ranks.data_size)
         self._validation = EvalBatches(validation, config.data, batch_size=size, **ranks.place)
 
     def begin(self, say: Callable[[str], None] = lambda line: None) -> Mapping[str, Any]:
@@ -154,7 +154,7 @@ class VisionTask:
         p, seed = self.config.data.augmentation.mixup, self.config.seed
         for step, batch in enumerate(self._train.iterate(start), start=start):
             if self.model_config.drop_path:
-                torch.manual_seed(hash((seed, step, self._ranks.rank)))
+                torch.manual_seed(hash((seed, step, self._ranks.data_rank)))
             neighbor = batch.neighbor
             if neighbor is not None:
                 neighbor = neighbor[0], self._one_hot(neighbor[1])
@@ -165,7 +165,7 @@ class VisionTask:
         """All batches have the same shapes."""
 
         def make() -> Batch:
-            data, rows = self.config.data, batch_size // self._ranks.size
+            data, rows = self.config.data, batch_size // self._ranks.data_size
             images = (rows, data.channels, data.image_size, data.image_size)
             targets = (rows, self.model_config.num_classes)
             device = self._ranks.device
@@ -175,7 +175,7 @@ class VisionTask:
 
     def bytes_read_ahead(self, batch_size: int) -> int:
         """What workers have ready, and the images as they were before mixup."""
-        data, rows = self.config.data, batch_size // self._ranks.size
+        data, rows = self.config.data, batch_size // self._ranks.data_size
         unmixed = 4 * rows * data.channels * data.image_size**2 if data.augmentation.mixup else 0
         return self._train.bytes_ahead(batch_size) + unmixed
 
@@ -246,7 +246,7 @@ class VisionTask:
     def _share_broken(self, batches: TrainBatches | EvalBatches) -> None:
         """Count over all processes; too many end them all, and the first says why."""
         try:
-            batches.share_broken(self._ranks.gather)
+            batches.share_broken(self._ranks.gather_by_data)
         except InputError as error:
             raise RunError(str(error)) from error
 
