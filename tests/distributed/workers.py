@@ -3,6 +3,7 @@
 One process imports torch and forks all others, so that a start costs one import.
 """
 
+import importlib
 import os
 import pickle
 import subprocess
@@ -53,9 +54,9 @@ def _answer(back):
 
 
 class Worlds:
-    """Several groups of workers, of so many processes each."""
+    """Several groups of workers, of so many processes each; ``module`` is what all need."""
 
-    def __init__(self, *sizes):
+    def __init__(self, *sizes, module="distributed.on_ranks"):
         self.folder = tempfile.TemporaryDirectory()
         path = [str(TESTS), str(TESTS.parent / "src"), os.environ.get("PYTHONPATH", "")]
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(path), "OMP_NUM_THREADS": "1"}
@@ -67,7 +68,8 @@ class Worlds:
             ours = [(os.fdopen(a[1], "wb"), os.fdopen(b[0], "rb")) for a, b in pairs]
             self.worlds.append(Workers(ours))
         fds = [fd for world in given for pair in world for fd in pair]
-        command = [sys.executable, "-m", "distributed.workers", self.folder.name, repr(given)]
+        command = [sys.executable, "-m", "distributed.workers", self.folder.name]
+        command += [repr(given), module]
         self.process = subprocess.Popen(command, env=environment, pass_fds=fds)
         for fd in fds:
             os.close(fd)
@@ -83,12 +85,12 @@ class Worlds:
         self.folder.cleanup()
 
 
-def main(folder, given):
+def main(folder, given, module):
     """Fork a process for every rank and wait for all of them."""
     import torch
     import torch.fx.experimental.symbolic_shapes  # a first backward does
-    from distributed import on_ranks, refused  # noqa: F401  what all of them need
 
+    importlib.import_module(module)
     torch.set_num_threads(1)
     worlds = [[tuple(pair) for pair in world] for world in eval(given)]
     fds = {fd for world in worlds for pair in world for fd in pair}

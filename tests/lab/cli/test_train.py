@@ -334,13 +334,14 @@ def test_help_shows_how_to_begin_and_loads_no_torch():
 
 
 @pytest.mark.slow
-def test_training_digits_needs_no_torchvision_and_loads_no_scikit_learn(tmp_path):
+def test_training_digits_needs_no_torchvision_and_loads_nothing_for_many_processes(tmp_path):
     code = (
         "import sys; sys.modules['torchvision'] = None\n"
         "from pathlib import Path\n"
         "from flashpoint.lab.training import config_file, loop\n"
         "loop.train(config_file.load(Path(sys.argv[1])), Path(sys.argv[2]))\n"
-        "assert 'sklearn' not in sys.modules"
+        "for name in ('sklearn', 'torch.distributed.checkpoint'):\n"
+        "    assert name not in sys.modules, name"
     )
     arguments = [str(write_config(tmp_path, "steps=2")), str(tmp_path / "run")]
     done = subprocess.run(

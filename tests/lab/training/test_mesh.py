@@ -5,22 +5,19 @@ import shutil
 
 import pytest
 import torch
-from lab.training.runs import (
-    curve,
-    final,
-    finish,
-    tiny_config,
-    torchrun,
-    train_quietly,
-)
-from lab.training.test_distributed import SEVERAL_RUNS
+from distributed.workers import Worlds
+from lab.training.mesh_runs import train_each
+from lab.training.runs import curve, final, tiny_config, train_quietly
 from lab.training.text_runs import text_config, write_corpus
 
 from flashpoint.errors import UnsupportedError
 from flashpoint.lab.runs import checkpoints
-from flashpoint.lab.training import config_file
+from flashpoint.lab.runs.checkpoints import DamagedError
+from flashpoint.lab.training import checkpoint_tensors, config_file
+from flashpoint.lab.training.given_weights import read_weights
 from flashpoint.lab.training.head_split import check_heads
 from flashpoint.lab.training.ranks import Ranks
+from flashpoint.lab.training.run_folder import open_run
 from flashpoint.lab.training.sharing import check_sharing, check_split
 from flashpoint.lab.training.text import TextTask
 from flashpoint.models.registry import create_model
@@ -57,12 +54,18 @@ def test_a_mesh_of_four_equals_one_process_and_two_and_one_go_on_from_it(tmp_pat
         (tmp_path / f"{task}.yaml").write_text(config_file.dump(config))
         train_quietly(config, tmp_path / task)
     meshes = [(task, name, mesh) for task in MESHES for name, mesh in MESHES[task].items()]
-    train_on(4, tmp_path, meshes)
-    for task, name, _ in meshes:
-        assert_same(tmp_path / task, tmp_path / f"{task}-{name}")
-    for name in FEWER:
-        cut_back(tmp_path / f"images-{name}", 2)
-    train_on(2, tmp_path, [("images", name, mesh) for name, mesh in FEWER.items()])
+    worlds = Worlds(4, 2, module="lab.training.mesh_runs")
+    try:
+        four, two = worlds.worlds
+        four.run(train_each, plans_of(tmp_path, meshes))
+        for task, name, _ in meshes:
+            assert_same(tmp_path / task, tmp_path / f"{task}-{name}")
+        check_shards(tmp_path / "images-tokens-sharded", tmp_path / "copy")
+        for name in FEWER:
+            cut_back(tmp_path / f"images-{name}", 2)
+        two.run(train_each, plans_of(tmp_path, [("images", *mesh) for mesh in FEWER.items()]))
+    finally:
+        worlds.stop()
     for name in FEWER:
         out = tmp_path / f"images-{name}"
         assert_same(tmp_path / "images", out)
@@ -72,14 +75,28 @@ def test_a_mesh_of_four_equals_one_process_and_two_and_one_go_on_from_it(tmp_pat
         assert_same(tmp_path / "images", out)
 
 
-def train_on(num_processes, folder, meshes):
-    """Train several runs in one go, each with a mesh of its own."""
-    plans = []
-    for task, name, mesh in meshes:
-        changes = ",".join(f"parallel.{change}" for change in mesh)
-        plans.append(f"{folder / task}.yaml,{folder / task}-{name},{changes}")
-    done = finish(torchrun(num_processes, folder / "train.py", *plans, code=SEVERAL_RUNS))
-    assert done.returncode == 0, done.stderr
+def check_shards(out, copy):
+    """Every process wrote its share, one alone reads the model, and no damage goes unnoticed."""
+    files = sorted((out / "checkpoints" / "step_6").glob("shard-*.safetensors"))
+    assert {name.name[:11] for name in files} == {f"shard-0000{rank}" for rank in (1, 2, 3, 4)}
+    model = open_run(out).load_model("last")
+    assert all(x.equal(final(out).model[name]) for name, x in model.state_dict().items())
+    assert read_weights(str(out)).source["file"].endswith("state.json")
+    shutil.copytree(out / "checkpoints", copy)
+    with (copy / "step_6" / files[2].name).open("r+b") as file:
+        file.seek(-1, 2)
+        file.write(b"?")
+    for leave_shards in (False, True):
+        with pytest.raises(DamagedError, match=r"does not match its checksum"):
+            checkpoint_tensors.load(copy, 6, leave_shards=leave_shards)
+
+
+def plans_of(folder, meshes):
+    """For each run its config, its folder and its mesh."""
+    return [
+        (f"{folder / task}.yaml", f"{folder / task}-{name}", [f"parallel.{x}" for x in mesh])
+        for task, name, mesh in meshes
+    ]
 
 
 def cut_back(out, step):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from flashpoint.errors import FlashpointError, InputError, hint
+from flashpoint.errors import FlashpointError, InputError, LostRankError, hint
 from flashpoint.lab.cli.run_arguments import Fresh, path_of
 
 if TYPE_CHECKING:
@@ -19,6 +19,8 @@ STOPPED = 75
 """Exit status of a run that was asked to stop and saved itself; EX_TEMPFAIL, "try again"."""
 SECONDS_TO_SPEAK = 30.0
 """So long the other processes of a run wait at most for the first one to say why all end."""
+SECONDS_AFTER_LOSS = 2.0
+"""So long all wait where a process was lost, so that torchrun sees which one it was."""
 
 
 def train(
@@ -96,6 +98,11 @@ def train(
         if said and is_first:
             typer.echo(said, err=True)
         run_to_end(config, folder, fresh=fresh)
+    except LostRankError as error:
+        if is_first:
+            typer.echo(f"error: {error}", err=True)
+        time.sleep(SECONDS_AFTER_LOSS)
+        raise typer.Exit(2) from None
     except FlashpointError as error:
         if is_first:
             raise

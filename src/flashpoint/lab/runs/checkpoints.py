@@ -1,7 +1,8 @@
 """The folder of a run's checkpoints, as far as it needs no torch.
 
 ``checkpoints/step_N/`` holds the weights, the optimizer's state (safetensors, no pickle) and
-state.json, written last, with the SHA-256 of the others and of itself. A checkpoint is made under
+state.json, written last, with the SHA-256 of the others and of itself. Weights and state are one
+file each, or a few of every process that FSDP spread them over. A checkpoint is made under
 a temporary name, brought to disk, and renamed: whoever is killed meanwhile leaves the old ones.
 """
 
@@ -53,23 +54,42 @@ def save(
         parts: what gives the content of each file, by its name; called one after the other.
         state: what the loop noted, as plain data.
     """
-    final = step_folder(folder, step)
-    temporary = folder / f"{TEMPORARY}{final.name}"
-    with writing(final):
-        folder.mkdir(parents=True, exist_ok=True)
-        remove(temporary)
+    with writing(step_folder(folder, step)):
+        temporary = begin(folder, step)
         try:
-            temporary.mkdir()
             digests = {name: write(temporary / name, make()) for name, make in parts.items()}
-            write(temporary / STATE, _seal({"step": step, "state": state, "files": digests}))
-            sync_folder(temporary)
-            if os.path.lexists(final):  # only a damaged one can be in the way
-                set_aside(final)
-            temporary.rename(final)
-            sync_folder(folder)
+            return commit(folder, step, digests, state)
         finally:
             remove(temporary)
+
+
+def begin(folder: Path, step: int) -> Path:
+    """Make an empty folder for the files of a checkpoint; ``commit`` gives it its name."""
+    temporary = temporary_folder(folder, step)
+    with writing(temporary):
+        folder.mkdir(parents=True, exist_ok=True)
+        remove(temporary)
+        temporary.mkdir()
+    return temporary
+
+
+def commit(folder: Path, step: int, digests: Mapping[str, str], state: Mapping[str, Any]) -> Path:
+    """Make a checkpoint of what was written since ``begin``, by the SHA-256 of each file."""
+    final, temporary = step_folder(folder, step), temporary_folder(folder, step)
+    with writing(final):
+        write(temporary / STATE, _seal({"step": step, "state": state, "files": dict(digests)}))
+        sync_folder(temporary)
+        if os.path.lexists(final):  # only a damaged one can be in the way
+            set_aside(final)
+        temporary.rename(final)
+        sync_folder(folder)
     return final
+
+
+def digest_of(file: Path) -> str:
+    """The SHA-256 of a file."""
+    with file.open("rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()
 
 
 def read_part(folder: Path, step: int, name: str) -> bytes:
@@ -148,6 +168,11 @@ def noted_step(run: Path) -> int:
 def step_folder(folder: Path, step: int) -> Path:
     """Where the checkpoint of a step lies."""
     return folder / f"step_{step}"
+
+
+def temporary_folder(folder: Path, step: int) -> Path:
+    """Where it lies until it is whole."""
+    return folder / f"{TEMPORARY}{step_folder(folder, step).name}"
 
 
 def is_written(folder: Path, step: int) -> bool:

@@ -8,7 +8,8 @@
       weights.json    what training started from, where that was not fresh weights
       pieces.model    the vocabulary of a run on text
       metrics.jsonl   one line a log step
-      checkpoints/    step_N/{model.safetensors, optimizer.safetensors, state.json}
+      checkpoints/    step_N/{model.safetensors, optimizer.safetensors, state.json}, or
+                      step_N/{shard-R-model-F-of-2.safetensors, state.json} by processes R
       saved.json      the step of the last checkpoint, so that its loss is noticed
       record.json     final numbers; there once the run has ended
       attention/      {statistics.json, statistics.png, maps.png} of ``flashpoint inspect``

@@ -24,12 +24,14 @@ class Checkpoint:
         step: updates done.
         model, optimizer: tensors by name.
         state: what the loop noted, as plain data.
+        is_left: whether tensors lie on disk in shards, and were only compared with checksums.
     """
 
     step: int
     model: Tensors
     optimizer: Tensors
     state: Mapping[str, Any]
+    is_left: bool = False
 
 
 def save(folder: Path, checkpoint: Checkpoint) -> Path:
@@ -55,27 +57,44 @@ def _apart(tensors: Tensors) -> dict[str, Tensor]:
     return found
 
 
-def load(folder: Path, step: int) -> Checkpoint:
-    """Read a checkpoint and compare it with its checksums.
+def load(folder: Path, step: int, *, leave_shards: bool = False) -> Checkpoint:
+    """Read a checkpoint and compare it with its checksums; shards may be left where they are.
 
     Raises:
         DamagedError: it differs.
         RunError: it cannot be read, which says nothing about it.
     """
+    noted = checkpoints.read_state(folder, step)
+    if leave_shards and MODEL not in noted["files"]:
+        _check_shards(folder, step)
+        return Checkpoint(step=step, model={}, optimizer={}, state=noted["state"], is_left=True)
     return Checkpoint(
         step=step,
         model=load_tensors(folder, step, MODEL),
         optimizer=load_tensors(folder, step, OPTIMIZER),
-        state=checkpoints.read_state(folder, step)["state"],
+        state=noted["state"],
     )
 
 
 def load_tensors(folder: Path, step: int, name: str) -> dict[str, Tensor]:
-    """A file of a checkpoint, ``MODEL`` or ``OPTIMIZER``; DamagedError if it is not whole."""
+    """``MODEL`` or ``OPTIMIZER`` of a checkpoint; DamagedError if it is not whole."""
+    if name not in checkpoints.read_state(folder, step)["files"]:
+        from flashpoint.lab.training.sharded_state import read_whole
+
+        _check_shards(folder, step)
+        return read_whole(step_folder(folder, step), name)
     return safetensors.torch.load(checkpoints.read_part(folder, step, name))
 
 
-def latest(folder: Path, say: Callable[[str], None]) -> Checkpoint | None:
+def _check_shards(folder: Path, step: int) -> None:
+    """Compare all files with their checksums."""
+    for name in checkpoints.read_state(folder, step)["files"]:
+        checkpoints.read_part(folder, step, name)
+
+
+def latest(
+    folder: Path, say: Callable[[str], None], *, leave_shards: bool = False
+) -> Checkpoint | None:
     """The newest whole checkpoint, or None where there is none at all.
 
     Damaged ones are reported through ``say``, and renamed once an older one was read, so that
@@ -84,7 +103,7 @@ def latest(folder: Path, say: Callable[[str], None]) -> Checkpoint | None:
     damaged: dict[int, str] = {}
     for step in reversed(saved_steps(folder)):
         try:
-            found = load(folder, step)
+            found = load(folder, step, leave_shards=leave_shards)
         except DamagedError as error:
             damaged[step] = str(error)
             continue

@@ -16,7 +16,7 @@ from flashpoint.convert.weights import listed
 from flashpoint.errors import InputError
 from flashpoint.lab.runs.beginning import read_data
 from flashpoint.lab.runs.checkpoints import read_state, step_folder
-from flashpoint.lab.runs.names import CHECKPOINTS, CONFIG, MODEL
+from flashpoint.lab.runs.names import CHECKPOINTS, CONFIG, MODEL, STATE
 from flashpoint.lab.runs.schema import plain
 from flashpoint.lab.training.config_file import differences
 from flashpoint.lab.training.run_folder import open_run, run_and_step
@@ -72,8 +72,10 @@ def _of_run(path: Path, step: int | None = None) -> GivenWeights:
     run, folder = open_run(path), path / CHECKPOINTS
     step = run.best_step if step is None else step
     model = run.load_model(step)
-    digest = read_state(folder, step)["files"][MODEL]
-    source = {"file": str(step_folder(folder, step) / MODEL), "sha256": digest, "step": step}
+    noted, where = read_state(folder, step), step_folder(folder, step)
+    digest = noted["files"].get(MODEL, noted["digest"])  # of state.json, where there are shards
+    file = where / (MODEL if MODEL in noted["files"] else STATE)
+    source = {"file": str(file), "sha256": digest, "step": step}
     return GivenWeights(
         tensors=model.state_dict(),
         source=source,

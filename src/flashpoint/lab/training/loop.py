@@ -21,7 +21,6 @@ from flashpoint.lab.runs.names import CHECKPOINTS, METRICS, RECORD
 from flashpoint.lab.runs.record import Record, numbers_of
 from flashpoint.lab.runs.stored import exists, parse_json
 from flashpoint.lab.runs.writing import claim
-from flashpoint.lab.training import checkpoint_tensors
 from flashpoint.lab.training.checkpoint_tensors import Checkpoint
 from flashpoint.lab.training.config import TrainConfig
 from flashpoint.lab.training.device_rate import matrix_rate
@@ -33,6 +32,7 @@ from flashpoint.lab.training.optimizer import make_optimizer
 from flashpoint.lab.training.progress import Progress, describe_numbers
 from flashpoint.lab.training.ranks import Ranks, join
 from flashpoint.lab.training.run_folder import best_of, settle
+from flashpoint.lab.training.saving import Saver
 from flashpoint.lab.training.schedule import Warmup, learning_rate, warmup_steps
 from flashpoint.lab.training.sharing import Shared, check_sharing, check_split
 from flashpoint.lab.training.step import CapturedStep, Counts, Step, Update
@@ -40,7 +40,6 @@ from flashpoint.lab.training.stopping import Stopped, Wish, stop_wishes
 from flashpoint.lab.training.stopwatch import Stopwatch
 from flashpoint.lab.training.task import Batch, Task
 from flashpoint.lab.training.task_registry import task_class
-from flashpoint.lab.training.whole_state import gather_state, restore_state
 
 
 class _State(TypedDict):
@@ -127,6 +126,7 @@ class _Run:
             self.model.module, config.optimizer, ranks.device, captured=config.is_captured
         )
         self.step = Step(task, self.model, self.optimizer)
+        self.saver = Saver(out / CHECKPOINTS, self.model, self.optimizer)
         self.graph_pool = torch.cuda.graph_pool_handle() if config.is_captured else None
         self.rate = _rate_of_all(ranks, config.precision)
         self.metrics: Metrics | None = None  # of the first process
@@ -188,7 +188,9 @@ class _Run:
         validates = self._validates_at(step)
         if stops or validates or step % self.config.checkpoint_every == 0:
             self._save(step)
+        self.saver.finish_if_done()
         if stops:
+            self.saver.finish()
             raise self._preempted(step, wish)
         if validates:
             self._validate(step, wish)
@@ -244,7 +246,9 @@ class _Run:
             try:
                 numbers = self.task.validate(self.model.module, wish)
             except Stopped as stop:
+                self.saver.finish()
                 raise self._preempted(step, wish) from stop
+            self.saver.finish()  # only what is saved is validated
             self.model.module.train()
             line = {"kind": "validation", "step": step, **numbers}
             self._write(line)
@@ -263,18 +267,14 @@ class _Run:
         state = {**noted, "data": data}
         if not counts.bad_row:
             self.last_good = step
+
+        def note() -> None:
+            checkpoints.note_saved(self.out, step)
+            self._prune()
+
         with self.watch.paused():
-            weights, moments = gather_state(self.model, self.optimizer)
-            saved = Checkpoint(step=step, model=weights, optimizer=moments, state=state)
-
-            def write() -> None:
-                assert self.metrics is not None
-                self.metrics.sync()
-                checkpoint_tensors.save(self.out / CHECKPOINTS, saved)
-                checkpoints.note_saved(self.out, step)
-                self._prune()
-
-            self.ranks.on_first(write)
+            self.ranks.on_first(lambda: self.metrics and self.metrics.sync())
+            self.saver.save(step, state, note)
 
     def _prune(self) -> None:
         """Keep the last checkpoints, the best one, and the last one before bad updates."""
@@ -290,7 +290,7 @@ class _Run:
         found: list[Checkpoint | None] = [None]
 
         def read() -> None:
-            found[0] = checkpoint_tensors.latest(self.out / CHECKPOINTS, self.progress.say)
+            found[0] = self.saver.latest(self.progress.say)
             step = found[0].step if found[0] else 0
             self.metrics = Metrics(self.out, step, self.progress.say)
 
@@ -302,7 +302,7 @@ class _Run:
         if step:
             state = parse_json(text, _State, f"the state of step_{step} in {self.out}")
             seconds = state["seconds"]
-            restore_state(self.model, self.optimizer, dict(saved.model), dict(saved.optimizer))
+            self.saver.restore(saved, step)
             self.step.tally.reset(state["counts"])
             self.task.resume_data(step, state.get("data", {}))
             self.last_good = step

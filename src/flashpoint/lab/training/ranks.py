@@ -1,6 +1,7 @@
 """The processes of a run: one, or those that torchrun started."""
 
 import os
+import re
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,8 +11,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.rendezvous import rendezvous
 
-from flashpoint.errors import FlashpointError, UnsupportedError
+from flashpoint.errors import FlashpointError, LostRankError, UnsupportedError, reason
 from flashpoint.lab.runs.failure import Preempted, RunError
 from flashpoint.lab.training.config import ParallelConfig
 
@@ -109,7 +111,7 @@ class Ranks:
         """This process among those that share samples, as batches take it."""
         return {"rank": self.data_rank, "world_size": self.data_size, "device": self.device}
 
-    def on_first(self, do: Callable[[], None]) -> None:
+    def on_first(self, do: Callable[[], object]) -> None:
         """Do something in the first process while the others wait; an error ends them all."""
         message = ""
         if self.is_first:
@@ -158,15 +160,44 @@ def join(device: str, parallel: ParallelConfig) -> Generator[Ranks]:
     is_gpu = where.type == "cuda"
     if is_gpu:
         torch.cuda.set_device(where)
-    dist.init_process_group("cpu:gloo,cuda:nccl" if is_gpu else "gloo")
+    _meet("cpu:gloo,cuda:nccl" if is_gpu else "gloo")
     try:
         yield _place(where, parallel)
         dist.barrier()  # who leaves while another still talks may abort it
     except Preempted:
         dist.barrier()  # all were asked to stop; after other errors one may be alone
         raise
+    except RuntimeError as error:
+        if not _is_lost(error):
+            raise
+        raise LostRankError(
+            f"process {dist.get_rank()} of {size} lost another one ({_cause(error)}). torchrun "
+            "names the first that failed. What was saved is whole: give the same command again "
+            "to go on."
+        ) from error
     finally:
         dist.destroy_process_group()
+
+
+def _meet(backend: str) -> None:
+    """Make the group of all processes, from what torchrun says."""
+    store, rank, size = next(rendezvous("env://"))
+    if os.environ.get("GROUP_WORLD_SIZE") == "1":
+        # torchrun may keep a store over restarts, with addresses of processes
+        # that are gone. Several nodes may count restarts differently: docs/scaling.md.
+        start = os.environ["TORCHELASTIC_RESTART_COUNT"]
+        store = dist.PrefixStore(f"start {start}", store)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size)
+
+
+def _is_lost(error: RuntimeError) -> bool:
+    """Whether messages could not be exchanged; gloo has no class of its own for that."""
+    return isinstance(error, dist.DistError) or "gloo" in str(error)
+
+
+def _cause(error: RuntimeError) -> str:
+    """What gloo or NCCL says, without places in its source and addresses."""
+    return re.split(r"[.,:;]\s|\s\[", re.sub(r"^\[[^\]]*\]\s*", "", reason(error)))[0]
 
 
 def _place(device: torch.device, parallel: ParallelConfig) -> Ranks:
