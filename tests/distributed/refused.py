@@ -12,7 +12,6 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 import flashpoint
 from flashpoint import layers
 from flashpoint.distributed import Rates, sequence_parallel, unshard
-from flashpoint.models.penalty import attend_and_measure
 from flashpoint.ops.sdpa import current_attend
 
 
@@ -42,7 +41,6 @@ def refusals():
         message_of(attend, q, q, q, key_lengths=torch.tensor([9])),
         message_of(layer, x),
         message_of(cached, x, cache=layers.KeyValueCache()),
-        message_of(attend_and_measure, cached, x),
         message_of(cached.weights, q, q),
         message_of(sequence_parallel, group, "rings"),
         message_of(sequence_parallel, "world"),

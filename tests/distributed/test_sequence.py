@@ -207,7 +207,6 @@ def test_what_is_not_served_is_refused_in_one_line(workers):
         "InputError: key_lengths[0] is 9; it must lie between 0 and the 8 keys.",
         "UnsupportedError: softmax is not served over shards of a sequence.",
         "InputError: a cache holds whole sequences",
-        "UnsupportedError: the penalty is not served over shards",
         "UnsupportedError: weights are not served over shards",
         "InputError: strategy='rings' is unknown. Did you mean 'ring'?",
         "InputError: expected a process group or a DeviceMesh of one dimension. Got 'world'.",

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from flashpoint.distributed.call import ShardedCall
@@ -13,6 +15,7 @@ class ShardVisibility(Visibility):
     """That of this rank's queries; keys and their numbers are those of the whole sequence."""
 
     seen: Tensor
+    call: ShardedCall
 
     @classmethod
     def of_call(cls, call: ShardedCall, q: Tensor) -> "ShardVisibility":
@@ -20,7 +23,19 @@ class ShardVisibility(Visibility):
         causal = call.terms.right == 0
         made = cls(q.shape[2], call.keys.total, q.device, None, causal, call.key_lengths)
         made.seen = count_seen(call, call.queries.ranges[call.rank], q.device)
+        made.call = call
         return made
+
+    def positions(self) -> Tensor:
+        """Where this rank's queries stand among all."""
+        runs = self.call.queries.ranges[self.call.rank]
+        return torch.cat([torch.arange(*run, device=self.device) for run in runs])
+
+    def total(self, valid: Tensor) -> Tensor:
+        """How many are valid, on all ranks."""
+        count = valid.sum()
+        dist.all_reduce(count, group=self.call.transport.group)
+        return count
 
     def counts(self, rows: slice | None = None) -> Any:
         """How many keys of the whole sequence a query of these rows sees: [#B, 1, rows, 1]."""

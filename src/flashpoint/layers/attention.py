@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from flashpoint.errors import InputError, UnsupportedError, check_choice
+from flashpoint.errors import InputError, check_choice
 from flashpoint.layers.cache import KeyValueCache
 from flashpoint.layers.mixing import HeadMixing, refuse_weight_dropout
 from flashpoint.layers.output import GATES, Gate, OutputNorm, activate_gate, make_output_norm
@@ -198,10 +198,6 @@ class Attention(HeadMixing):
 
         Without the spec's normalizer and gain, in fp32 or more.
         """
-        if is_sharded(self.attend):
-            raise UnsupportedError(
-                "the penalty is not served over shards of a sequence. Train without it."
-            )
         found: list[Tensor] = []
 
         def attend(**options: Any) -> Tensor:

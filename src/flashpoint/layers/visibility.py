@@ -15,7 +15,7 @@ from flashpoint.ops.check import (
     is_readable,
     read_key_lengths,
 )
-from flashpoint.shapes import Bool, Int
+from flashpoint.shapes import Bool, Float, Int
 
 
 class Visibility(NamedTuple):
@@ -68,6 +68,18 @@ class Visibility(NamedTuple):
         for part in parts[1:]:
             seen = seen & part
         return seen
+
+    def positions(self) -> Int[Tensor, " Lq"]:
+        """Where queries stand among all."""
+        return torch.arange(self.num_queries, device=self.device)
+
+    def mean(self, values: Tensor, valid: Bool[Tensor, "..."]) -> Float[Tensor, ""]:
+        """The mean of the values that are valid; of shards, this rank's part of that sum."""
+        return values.where(valid, 0).sum() / self.total(valid).clamp(min=1)
+
+    def total(self, valid: Bool[Tensor, "..."]) -> Int[Tensor, ""]:
+        """How many are valid, on all ranks."""
+        return valid.sum()
 
     def counts(self, rows: slice | None = None) -> int | Int[Tensor, "#B #H #Lq 1"]:
         """How many keys a query of these rows (all) sees; a plain number where that is Lk."""

@@ -29,7 +29,7 @@ from torch import Tensor
 from flashpoint.errors import UnsupportedError
 from flashpoint.layers.attention import Attention
 from flashpoint.layers.spec import AttentionSpec
-from flashpoint.layers.visibility import Visibility
+from flashpoint.layers.visibility import Visibility, visibility_of
 from flashpoint.shapes import Float, Int
 
 FLOOR = 1e-3
@@ -112,7 +112,7 @@ def attend_and_measure(
             f"{layer.spec.word!r}. Train it without."
         )
     q, k, v = layer.project(x, context)
-    visibility = Visibility.of(q, k, None, causal, key_lengths)
+    visibility = visibility_of(layer.attend, q, k, None, causal, key_lengths)
     y, raw, raw_log = layer.finish_with_sums(x, q, k, v, visibility)
     return y, MeasuredRows(raw, raw_log, *layer.factor_terms(), visibility)
 
@@ -125,7 +125,8 @@ def penalize(
     """The mean penalty of layers whose queries see alike: over heads and valid queries.
 
     A query is valid if it exists, by ``query_lengths``, and sees a key. All layers are computed
-    at once, since one's numbers are too few for a GPU to be busy.
+    at once, since one's numbers are too few for a GPU to be busy. Where ranks share a sequence,
+    each gets its queries' part of the mean over all: these add up to it.
 
     Args:
         layer: any of them; they share its spec.
@@ -138,14 +139,13 @@ def penalize(
         >>> penalize(layer, [rows]).shape
         torch.Size([])
     """
-    sums = row_sums(layer, rows)
+    sums, visibility = row_sums(layer, rows), rows[0].visibility
     valid = sums.counts > 0
     if query_lengths is not None:
-        row = torch.arange(sums.raw.shape[-2], device=valid.device).view(1, 1, -1, 1)
+        row = visibility.positions().view(1, 1, -1, 1)
         valid = valid & (row < query_lengths.view(-1, 1, 1, 1))
     penalties = sums.penalty()
-    valid = valid.expand_as(penalties)
-    return penalties.where(valid, 0).sum() / valid.sum().clamp(min=1)
+    return visibility.mean(penalties, valid.expand_as(penalties))
 
 
 def row_sums(layer: Attention, rows: Sequence[MeasuredRows]) -> RowSums:

@@ -19,7 +19,6 @@ from flashpoint.lab.training.head_split import check_heads
 from flashpoint.lab.training.ranks import Ranks
 from flashpoint.lab.training.run_folder import open_run
 from flashpoint.lab.training.sharing import check_sharing, check_split
-from flashpoint.lab.training.text import TextTask
 from flashpoint.models.registry import create_model
 
 SHORT = ("steps=6", "log_every=2", "evaluate_every=6", "checkpoint_every=2", "keep_checkpoints=9")
@@ -34,7 +33,7 @@ MESHES = {
         "heads-sharded": ("data=2", "tensor=2", "shard=true"),
     },
     "text": {"tokens": ("data=2", "sequence=2")},
-    "penalty": {"heads": ("tensor=4",)},
+    "penalty": {"heads": ("tensor=4",), "tokens": ("sequence=2", "tensor=2")},
 }
 FEWER = {"tokens": ("sequence=2",), "tokens-sharded": ("shard=true",), "heads": ("tensor=2",)}
 """What two processes make of runs that four began."""
@@ -145,12 +144,6 @@ def test_softmax_over_slots_cannot_be_cut():
         model = create_model("reluformer_tiny", **settings)
     with pytest.raises(UnsupportedError, match=r"the softmax of encoder\.0\.memory is over all"):
         check_heads(model, Ranks(size=2, tensor=2))
-
-
-def test_a_penalty_over_tokens_of_several_processes_is_refused(tmp_path):
-    config = text_config(write_corpus(tmp_path))
-    with pytest.raises(UnsupportedError, match=r"penalty=0\.1 is a mean .* Set penalty: 0"):
-        TextTask(config, Ranks(size=2, sequence=2))
 
 
 def test_compilers_and_other_tasks_are_refused_where_models_are_cut():

@@ -186,7 +186,7 @@ def _meet(backend: str) -> None:
         # torchrun may keep a store over restarts, with addresses of processes
         # that are gone. Several nodes may count restarts differently: docs/scaling.md.
         start = os.environ["TORCHELASTIC_RESTART_COUNT"]
-        store = dist.PrefixStore(f"start {start}", store)
+        store = cast("Any", dist).PrefixStore(f"start {start}", store)
     dist.init_process_group(backend, store=store, rank=rank, world_size=size)
 
 

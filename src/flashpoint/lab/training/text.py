@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from flashpoint.bounds import Bounds
-from flashpoint.errors import InputError, UnsupportedError
+from flashpoint.errors import InputError
 from flashpoint.files import cache_folder
 from flashpoint.lab.data.places import remark_on_test
 from flashpoint.lab.data.text.batch_plan import (
@@ -146,12 +146,6 @@ class TextTask:
         self.pieces = cached_pieces(train, config.data.pieces, cache_folder() / "pieces")
         self.model_config = _fitting(config.model, self.pieces)
         self.config: TextConfig = self._completed(config)
-        if self.config.penalty and ranks.sequence > 1:
-            raise UnsupportedError(
-                f"penalty={self.config.penalty} is a mean over all queries, and with "
-                f"parallel.sequence={ranks.sequence} a process has some of them. Set penalty: 0, "
-                "or parallel.sequence: 1."
-            )
         self.identity = _identity(train)
         self.remark = remark_on_test(config.data.validation, validation.name)
         self._ranks = ranks
