@@ -128,6 +128,18 @@ def test_no_whole_checkpoint_is_an_error_that_keeps_them(tmp_path):
     assert files(tmp_path) == before
 
 
+def test_shares_that_the_first_process_does_not_see_are_no_checkpoint(tmp_path):
+    """As on nodes that share no folder."""
+    file = checkpoints.begin(tmp_path, 3) / "shard-1"
+    file.write_bytes(b"mine")
+    digests = {"shard-1": checkpoints.digest_of(file), "shard-2": "theirs"}
+    with pytest.raises(RunError, match=r"shard-2 of step 3 .* an --out that all nodes share"):
+        checkpoints.commit(tmp_path, 3, digests, {})
+    assert checkpoints.saved_steps(tmp_path) == []
+    checkpoints.commit(tmp_path, 3, {"shard-1": digests["shard-1"]}, {})
+    assert checkpoints.read_part(tmp_path, 3, "shard-1") == b"mine"
+
+
 def test_no_checkpoint_is_none(tmp_path):
     assert checkpoint_tensors.latest(tmp_path / "nothing", print) is None
 

@@ -76,6 +76,12 @@ def begin(folder: Path, step: int) -> Path:
 def commit(folder: Path, step: int, digests: Mapping[str, str], state: Mapping[str, Any]) -> Path:
     """Make a checkpoint of what was written since ``begin``, by the SHA-256 of each file."""
     final, temporary = step_folder(folder, step), temporary_folder(folder, step)
+    for name in digests:
+        if not exists(temporary / name):
+            raise RunError(
+                f"{name} of step {step} was written, and is not in {temporary}. All processes "
+                "must see the same folder: pass an --out that all nodes share."
+            )
     with writing(final):
         write(temporary / STATE, _seal({"step": step, "state": state, "files": dict(digests)}))
         sync_folder(temporary)

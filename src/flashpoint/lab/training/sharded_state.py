@@ -19,6 +19,7 @@ from flashpoint.errors import reason
 from flashpoint.lab.runs.checkpoints import digest_of
 from flashpoint.lab.runs.failure import RunError
 from flashpoint.lab.runs.names import MODEL, OPTIMIZER
+from flashpoint.lab.runs.writing import writing
 from flashpoint.lab.training.sharing import Shared
 from flashpoint.lab.training.whole_state import make_moment, named_moments
 
@@ -62,8 +63,9 @@ class ShardedSave:
         """Until all processes have written; gives the SHA-256 of this process' files, by name."""
         with _one_line(f"{self._folder} cannot be written"):
             self._future.result()
-        own = self._folder.glob(f"shard-{self._rank + 1:05}-*")
-        return {path.name: digest_of(path) for path in own}
+        with writing(self._folder):
+            own = self._folder.glob(f"shard-{self._rank + 1:05}-*")
+            return {path.name: digest_of(path) for path in own}
 
 
 def load_shards(folder: Path, model: Shared, optimizer: torch.optim.Optimizer) -> None:
