@@ -3,10 +3,11 @@
 import os
 from pathlib import Path
 
+import torch._dynamo
 import torch.distributed as dist
 import torch.distributed.checkpoint.hf_storage
 import torch.distributed.fsdp
-import torch.utils.tensorboard  # noqa: F401  what the first save and log would import
+import torch.utils.tensorboard  # noqa: F401  what first steps, saves and logs would import
 
 from flashpoint.lab.training import config_file, loop, text, vision  # noqa: F401
 

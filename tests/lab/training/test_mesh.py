@@ -21,7 +21,7 @@ from flashpoint.lab.training.run_folder import open_run
 from flashpoint.lab.training.sharing import check_sharing, check_split
 from flashpoint.models.registry import create_model
 
-SHORT = ("steps=6", "log_every=2", "evaluate_every=6", "checkpoint_every=2", "keep_checkpoints=9")
+SHORT = ("steps=3", "log_every=1", "evaluate_every=3", "checkpoint_every=1", "keep_checkpoints=9")
 # Five tokens, so that shards differ in length; a gate, and learned numbers per head.
 IMAGES = (*SHORT, "model.pool=token", "model.gate=silu", "batch_size=64")
 TEXT = (*SHORT, "data.join=false", "data.length=128", "model.num_heads=4")
@@ -61,33 +61,33 @@ def test_a_mesh_of_four_equals_one_process_and_two_and_one_go_on_from_it(tmp_pat
             assert_same(tmp_path / task, tmp_path / f"{task}-{name}")
         check_shards(tmp_path / "images-tokens-sharded", tmp_path / "copy")
         for name in FEWER:
-            cut_back(tmp_path / f"images-{name}", 2)
+            cut_back(tmp_path / f"images-{name}", 1)
         two.run(train_each, plans_of(tmp_path, [("images", *mesh) for mesh in FEWER.items()]))
     finally:
         worlds.stop()
     for name in FEWER:
         out = tmp_path / f"images-{name}"
         assert_same(tmp_path / "images", out)
-        cut_back(out, 4)
+        cut_back(out, 2)
         _, said = train_quietly(configs["images"], out)
-        assert "going on from step 4 of 6" in said
+        assert "going on from step 2 of 3" in said
         assert_same(tmp_path / "images", out)
 
 
 def check_shards(out, copy):
     """Every process wrote its share, one alone reads the model, and no damage goes unnoticed."""
-    files = sorted((out / "checkpoints" / "step_6").glob("shard-*.safetensors"))
+    files = sorted((out / "checkpoints" / "step_3").glob("shard-*.safetensors"))
     assert {name.name[:11] for name in files} == {f"shard-0000{rank}" for rank in (1, 2, 3, 4)}
     model = open_run(out).load_model("last")
     assert all(x.equal(final(out).model[name]) for name, x in model.state_dict().items())
     assert read_weights(str(out)).source["file"].endswith("state.json")
     shutil.copytree(out / "checkpoints", copy)
-    with (copy / "step_6" / files[2].name).open("r+b") as file:
+    with (copy / "step_3" / files[2].name).open("r+b") as file:
         file.seek(-1, 2)
         file.write(b"?")
     for leave_shards in (False, True):
         with pytest.raises(DamagedError, match=r"does not match its checksum"):
-            checkpoint_tensors.load(copy, 6, leave_shards=leave_shards)
+            checkpoint_tensors.load(copy, 3, leave_shards=leave_shards)
 
 
 def plans_of(folder, meshes):
