@@ -175,7 +175,9 @@ def _choose_batch(config: "TrainConfig", folder: Path | None) -> "tuple[TrainCon
     if folder is not None and (folder / CONFIG).is_file():
         return replace(config, batch_size=config_file.load(folder / CONFIG).batch_size), ""
     device = choose_device("auto").type if config.device == "auto" else config.device
-    return choose_batch(config, device, int(os.environ.get("WORLD_SIZE", "1")))
+    parallel, size = config.parallel, int(os.environ.get("WORLD_SIZE", "1"))
+    shares = max(1, size // (parallel.sequence * parallel.tensor))
+    return choose_batch(config, device, shares)
 
 
 def _check_kind(what: str, data: str, *, is_text: bool) -> None:
