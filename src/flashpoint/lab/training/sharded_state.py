@@ -10,7 +10,7 @@ from collections.abc import Generator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -22,8 +22,6 @@ from flashpoint.lab.runs.names import MODEL, OPTIMIZER
 from flashpoint.lab.runs.writing import writing
 from flashpoint.lab.training.sharing import Shared
 from flashpoint.lab.training.whole_state import make_moment, named_moments
-
-T = TypeVar("T")
 
 PREFIXES = {MODEL: "model.", OPTIMIZER: "optimizer."}
 """What the names of tensors begin with, by the file that holds them in a checkpoint of one."""
