@@ -64,6 +64,12 @@ def _writing(stored: Stored) -> str:
     for word, name in ATTENTIONS.items():
         for layers, shown in LAYERS.items():
             place = f"{name}_{layers}"
-            rows.append([word, f"{shown}, converted", *cells("softmax-", f"{place}.converted_")])
-            rows.append([word, f"{shown}, adapted in 20%", *cells("softmax-", f"{place}_20.")])
+            kinds = {stage: f"{place}.{stage}_" for stage in ("converted", "calibrated")}
+            kinds |= {f"adapted in {share}%": f"{place}_{share}." for share in SHARES}
+            rows += [
+                [word, f"{shown}, {n}", *cells("softmax-", kind)] for n, kind in kinds.items()
+            ]
+        trial = word.replace("/", "-")
+        keys = PERCENT * stored.values("adapt-language", f"{trial}-", "test.keys")
+        rows.append([word, "from scratch", "", f"{spread(keys, 1)}%"])
     return table(["", "layers", "log-likelihood a token", "planted keys found"], rows)

@@ -16,7 +16,7 @@ def refuse_shards(attend: Any) -> None:
     if is_sharded(attend):
         raise UnsupportedError(
             "softmax is not served over shards of a sequence. Take another spec: 'relu4/sum', or "
-            "'exp/sum' with floor 0, which is softmax as long as no exp overflows."
+            "'exp/sum', which is softmax as long as no exp overflows."
         )
 
 

@@ -39,7 +39,8 @@ class AttentionSpec:
         o_i = gain * sum_j w_ij * v_j / (sum_j w_ij + floor * n_i)        normalize="sum"
 
     A word stands for the common ones: "relu", "softmax", and "relu4/sum" for both of
-    ``activation="relu4", normalize="sum"``; ``parse`` reads it.
+    ``activation="relu4", normalize="sum"``; ``parse`` reads it. "exp/sum" has floor 0 and so is
+    softmax, as long as no exp overflows.
 
     With "sum" the output is an average of values, and needs no factor at the start: with scores
     and values of variance 1 its variance is E h^2 / (n (E h)^2), for relu 3.1 / n, relu2 6 / n,
@@ -205,12 +206,19 @@ class AttentionSpec:
 def fields_of(word: str) -> dict[str, Any]:
     """The fields that a word for an attention sets.
 
+    "exp/sum" has floor 0: no row of exp is all zero, and without a floor it is softmax.
+
     Example:
         >>> fields_of("relu4/sum"), fields_of("softmax")
         ({'activation': 'relu4', 'normalize': 'sum'}, {'activation': 'softmax'})
+        >>> fields_of("exp/sum")["floor"]
+        0.0
     """
     activation, slash, normalize = word.partition("/")
-    return {"activation": activation} | ({"normalize": normalize} if slash else {})
+    fields: dict[str, Any] = {"activation": activation} | (
+        {"normalize": normalize} if slash else {}
+    )
+    return fields | ({"floor": 0.0} if word == "exp/sum" else {})
 
 
 AnySpec = AttentionSpec | str | Mapping[str, Any]

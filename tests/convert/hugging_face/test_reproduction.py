@@ -8,7 +8,7 @@ from flashpoint import AttentionSpec
 from flashpoint.convert.substitute import Substitute
 from flashpoint.convert.transformers import find, register
 
-EXPONENTIAL = AttentionSpec(activation="exp", normalize="sum", floor=0.0)
+EXPONENTIAL = AttentionSpec.parse("exp/sum")
 TEXTS = tuple(name for name in SERVED if "input_ids" in make_call(name))
 
 

@@ -89,6 +89,7 @@ def test_time_limit_is_kept():
     result = run_check("--time-limit", "0")
     assert result.exit_code == 0
     assert result.stdout.startswith("1 case on cpu")
+    assert "So few say little: give it a --time-limit for 50 or more. " in result.stdout
 
 
 def test_record_says_where_and_what(monkeypatch):

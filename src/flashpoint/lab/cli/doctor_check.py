@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 SECONDS = 60.0
 MOST_LINES = 10
 """Of misses; the record has them all."""
+FEW = 50
+"""Cases below which a time limit was too short for a verdict about the machine."""
 MOST_CASES = 1_000_000_000
 MOST_JOBS = 64
 MOST_SECONDS = 30 * 86_400
@@ -225,6 +227,8 @@ def _verdict(request: "Request", tally: "Tally", repeat: Callable[[int], str]) -
     else:
         found = f"{_count(tally.judged)} {where}{extra}: all within the error budget; worst "
         found += f"{worst.ratio:.2f} of it (case {worst.index})"
+        if request.cases is None and tally.judged < FEW:
+            found += f". So few say little: give it a --time-limit for {FEW} or more"
     return f"{found}. Repeat it: {repeat(worst.index)}"
 
 

@@ -46,6 +46,7 @@ def bind_log(case: Case) -> Attend:
 
     block_mask, grouped, causal = _block_mask(case), _is_grouped(case), case.causal
     h, by_sum = find_activation(case.options["activation"]).forward, case.by_sum
+    floor = case.options.get("floor", FLOOR)
     aux_request = AuxRequest(lse=True)
 
     def score_mod(score: Tensor, *_: Tensor) -> Tensor:
@@ -64,7 +65,7 @@ def bind_log(case: Case) -> Attend:
         average, lse = found[0], found[1].lse  # [B, H, Lq, D], [B, H, Lq] fp32
         n = visible_counts(q, k) if causal else k.shape[-2]
         sums = torch.exp(lse)[..., None]
-        return (average * sums / (sums + FLOOR * n if by_sum else n)).to(q.dtype)
+        return (average * sums / (sums + floor * n if by_sum else n)).to(q.dtype)
 
     return attend
 

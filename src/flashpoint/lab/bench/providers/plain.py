@@ -21,6 +21,7 @@ def plain_attention(
     *,
     activation: str = "relu",
     normalize: str = "length",
+    floor: float = FLOOR,
     causal: bool = False,
 ) -> Tensor:
     """Weights h(scale q k^T) over the number of keys that are seen, or over their sum."""
@@ -33,7 +34,7 @@ def plain_attention(
     if causal:
         weights = weights.tril(k.shape[-2] - q.shape[-2])
     if normalize == "sum":
-        n = weights.sum(-1, keepdim=True) + FLOOR * n
+        n = weights.sum(-1, keepdim=True) + floor * n
     return weights @ v / n
 
 
