@@ -35,20 +35,28 @@ def killed_in_checkpoint(folder, number, digests, state):
 
 step, commit = Step.__call__, checkpoints.commit
 
+def hanging(self, batch):
+    step(self, batch)
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+    signal.sigwait([signal.SIGTERM])  # the other has ended
+    os._exit(1)
+
 def work(config, out):
     number, rank = (int(os.environ[n]) for n in ("TORCHELASTIC_RESTART_COUNT", "RANK"))
     if number == 0 and rank == 1:
         Step.__call__ = killed_in_step
     if number == 1 and rank == 0:
         checkpoints.commit = killed_in_checkpoint
+    if number == 2 and rank == 1:
+        Step.__call__ = hanging
     try:
         train(config, out=out)
     except typer.Exit as error:
         sys.exit(error.exit_code)
 
-# What torchrun --standalone --max-restarts 2 does, with processes that are forked.
+# What torchrun --standalone --max-restarts 3 does, with processes that are forked.
 launch = LaunchConfig(
-    min_nodes=1, max_nodes=1, nproc_per_node=2, max_restarts=2, monitor_interval=0.1,
+    min_nodes=1, max_nodes=1, nproc_per_node=2, max_restarts=3, monitor_interval=0.1,
     run_id="test", rdzv_backend="c10d", rdzv_endpoint="localhost:0", start_method="fork",
 )
 from pathlib import Path
@@ -56,21 +64,22 @@ elastic_launch(launch, work)(sys.argv[2], Path(sys.argv[3]))
 """
 
 
-def test_restarts_go_on_after_a_kill_in_a_step_and_one_in_a_checkpoint(tmp_path, request):
+def test_restarts_go_on_after_kills_in_a_step_and_in_a_checkpoint_and_a_hang(tmp_path, request):
     """All files of step 6 are written when the process dies that would give it its name."""
     changes = ("steps=8", "log_every=2", "evaluate_every=8", "checkpoint_every=2")
-    config = write_config(tmp_path, *changes, "parallel.shard=true")
+    config = write_config(tmp_path, *changes, "parallel={shard: true, timeout_s: 4}")
     alone, out, script = (tmp_path / name for name in ("alone", "run", "train.py"))
     train_quietly(config_file.load(config), alone)
     script.write_text(RESTARTED)
     tests = request.config.rootpath / "tests"
     done = finish([sys.executable, script, tests, config, out])
     assert done.returncode == 0, done.stderr
-    assert len(re.findall(r"error: process 0 of 2 lost another one \(.+?\)", done.stderr)) == 1
+    lost = re.findall(r"error: process 0 of 2 lost process 1, which (.+?) \(", done.stderr)
+    assert lost == ["died", "did not answer"]
     for rank in (1, 0):  # torchrun's own report
         assert f"failed (exitcode: -9) local_rank: {rank} (pid: " in done.stderr
     # A checkpoint is written while training goes on, and is there at the latest when the next is.
-    first, second = re.findall(r"going on from step (\d) of 8", done.stderr)
+    first, second, _ = re.findall(r"going on from step (\d) of 8", done.stderr)
     assert first in ("2", "4")
     assert second == "4"
     assert not list((out / "checkpoints").glob(".unfinished*"))

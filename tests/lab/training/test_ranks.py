@@ -55,7 +55,8 @@ def test_words_and_sections_of_parallel_are_read_and_written():
         assert plain(ParallelConfig.parse(word)) == word
     assert plain(config_file.parse(TINY))["parallel"] == "ddp"
     changed = config_file.parse({**TINY, "parallel": "fsdp"}, ["parallel.sequence=2"])
-    assert plain(changed)["parallel"] == {"data": None, "sequence": 2, "tensor": 1, "shard": True}
+    section = {"data": None, "sequence": 2, "tensor": 1, "shard": True, "timeout_s": None}
+    assert plain(changed)["parallel"] == section
     with pytest.raises(InputError, match=r"parallel='dp' is unknown\. Did you mean 'ddp'"):
         config_file.parse({**TINY, "parallel": "dp"})
 

@@ -18,6 +18,7 @@ ScheduleKind = Literal["cosine", "inverse_sqrt"]
 MAX_STEPS = 1_000_000_000
 MAX_BATCH = 2**24
 MAX_PROCESSES = 2**20
+MAX_SECONDS = 30 * 24 * 3600.0
 
 Steps: TypeAlias = Annotated[int, Bounds(1, MAX_STEPS)]
 StepsOrNone: TypeAlias = Annotated[int, Bounds(0, MAX_STEPS)]
@@ -147,6 +148,8 @@ class ParallelConfig:
         tensor: processes that share the heads, and the hidden units of MLPs and memories.
         shard: whether each of the data x sequence processes keeps a share of weights, gradients
             and moments (FSDP2), or all of them (DDP).
+        timeout_s: how long a process waits for another before all end. Null: as long as PyTorch
+            does, 30 minutes on a CPU and 10 between GPUs.
 
     Example:
         >>> ParallelConfig(sequence=2).sizes(8)
@@ -157,6 +160,7 @@ class ParallelConfig:
     sequence: Annotated[int, Bounds(1, MAX_PROCESSES)] = 1
     tensor: Annotated[int, Bounds(1, MAX_PROCESSES)] = 1
     shard: bool = False
+    timeout_s: Annotated[float | None, Bounds(1, MAX_SECONDS)] = None
 
     def __post_init__(self) -> None:
         check_bounds(self)

@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, TypeVar, cast
 
 import torch
@@ -15,6 +16,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from flashpoint.errors import FlashpointError, LostRankError, UnsupportedError, reason
 from flashpoint.lab.runs.failure import Preempted, RunError
+from flashpoint.lab.training.attendance import Attendance
 from flashpoint.lab.training.config import ParallelConfig
 
 T = TypeVar("T")
@@ -160,7 +162,7 @@ def join(device: str, parallel: ParallelConfig) -> Generator[Ranks]:
     is_gpu = where.type == "cuda"
     if is_gpu:
         torch.cuda.set_device(where)
-    _meet("cpu:gloo,cuda:nccl" if is_gpu else "gloo")
+    attendance = _meet("cpu:gloo,cuda:nccl" if is_gpu else "gloo")
     try:
         yield _place(where, parallel)
         dist.barrier()  # who leaves while another still talks may abort it
@@ -171,15 +173,14 @@ def join(device: str, parallel: ParallelConfig) -> Generator[Ranks]:
         if not _is_lost(error):
             raise
         raise LostRankError(
-            f"process {dist.get_rank()} of {size} lost another one ({_cause(error)}). torchrun "
-            "names the first that failed. What was saved is whole: give the same command again "
-            "to go on."
+            f"process {dist.get_rank()} of {size} lost {attendance.describe_missing()} "
+            f"({_cause(error)}). What was saved is whole: give the same command again to go on."
         ) from error
     finally:
         dist.destroy_process_group()
 
 
-def _meet(backend: str) -> None:
+def _meet(backend: str) -> Attendance:
     """Make the group of all processes, from what torchrun says."""
     store, rank, size = next(rendezvous("env://"))
     if os.environ.get("GROUP_WORLD_SIZE") == "1":
@@ -188,6 +189,7 @@ def _meet(backend: str) -> None:
         start = os.environ["TORCHELASTIC_RESTART_COUNT"]
         store = cast("Any", dist).PrefixStore(f"start {start}", store)
     dist.init_process_group(backend, store=store, rank=rank, world_size=size)
+    return Attendance(store, rank, size)
 
 
 def _is_lost(error: RuntimeError) -> bool:
@@ -205,7 +207,7 @@ def _place(device: torch.device, parallel: ParallelConfig) -> Ranks:
     rank, size = dist.get_rank(), dist.get_world_size()
     data, sequence, tensor = parallel.sizes(size)
     names, replicas = ("data", "sequence", "tensor"), ("replica", "tensor")
-    return Ranks(
+    ranks = Ranks(
         rank=rank,
         size=size,
         device=device,
@@ -214,6 +216,19 @@ def _place(device: torch.device, parallel: ParallelConfig) -> Ranks:
         mesh=init_device_mesh(device.type, (data, sequence, tensor), mesh_dim_names=names),
         replicas=init_device_mesh(device.type, (data * sequence, tensor), mesh_dim_names=replicas),
     )
+    if parallel.timeout_s is not None:
+        _limit_waiting(ranks, timedelta(seconds=parallel.timeout_s))
+    return ranks
+
+
+def _limit_waiting(ranks: Ranks, timeout: timedelta) -> None:
+    """Let no group wait longer for a message."""
+    from torch.distributed import distributed_c10d
+
+    meshes = [mesh for mesh in (ranks.mesh, ranks.replicas) if mesh is not None]
+    groups = [group for mesh in meshes for group in mesh.get_all_groups()]
+    for group in (dist.group.WORLD, *groups):
+        distributed_c10d._set_pg_timeout(timeout, group)
 
 
 def choose_device(name: str) -> torch.device:
