@@ -72,7 +72,7 @@ Providers: TypeAlias = Annotated[
     typer.Option(
         metavar="NAMES",
         help="Whom to measure besides flashpoint: all, or any of sdpa, sdpa_cudnn, sdpa_flash, "
-        "sdpa_efficient, sdpa_math, flex_softmax, flex_log, plain, plain_compiled.",
+        "sdpa_efficient, sdpa_math, fa4, flex_softmax, flex_log, plain, plain_compiled.",
         show_default="sdpa and plain; on cuda sdpa_cudnn and sdpa_flash",
     ),
 ]

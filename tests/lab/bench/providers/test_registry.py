@@ -17,7 +17,7 @@ EAGER = ("flashpoint", "sdpa", "sdpa_flash", "sdpa_math", "plain")
 def test_all_are_there_in_order():
     assert list(PROVIDERS) == [
         *("flashpoint", "sdpa", "sdpa_cudnn", "sdpa_flash", "sdpa_efficient", "sdpa_math"),
-        *("flex_softmax", "flex_log", "plain", "plain_compiled"),
+        *("fa4", "flex_softmax", "flex_log", "plain", "plain_compiled"),
     ]
     assert {name for names in USUAL.values() for name in names} <= PROVIDERS.keys()
 

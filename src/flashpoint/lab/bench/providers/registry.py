@@ -7,7 +7,7 @@ from torch import Tensor
 
 import flashpoint
 from flashpoint.lab.bench.cases import Case
-from flashpoint.lab.bench.providers import flex, plain, sdpa
+from flashpoint.lab.bench.providers import fa4, flex, plain, sdpa
 from flashpoint.lab.bench.providers.provider import EPS, Attend, Provider
 
 
@@ -38,6 +38,7 @@ _ALL = (
         bind_packed=_bind_packed,
     ),
     *sdpa.PROVIDERS,
+    *fa4.PROVIDERS,
     *flex.PROVIDERS,
     *plain.PROVIDERS,
 )
