@@ -81,11 +81,12 @@ def export_program(
 
     Args:
         model: any module; one in training is traced as in evaluation and stays in training.
-        example: a tensor, a tuple of arguments or a mapping of them. None, for a ViT or a
-            ReLUFormer (of which the encoder is exported): made from its config.
+        example: a tensor, a tuple of arguments or a mapping of them. None, for a ViT, a
+            ReLUFormer (of which the encoder is exported) or a causal language model of
+            transformers (without a cache): made from its config.
         dynamic_shapes: axes that may change, as ``torch.export.export`` takes them, or words for
-            their names, as ``({0: "batch"},)``. None: of our models the batch and the length of
-            text, of others none. An axis that may change has two or more in the example.
+            their names, as ``({0: "batch"},)``. None: of an example made here the batch and the
+            length of text, of others none. An axis that may change has two or more in the example.
         fused: keep Flashpoint's operators, and with them its kernels.
 
     Example:

@@ -1,10 +1,12 @@
 """What of a model is exported, and with which inputs: ours by themselves, others as they are told.
 
 A ViT maps images to logits, for any number of images. A ReLUFormer's encoder maps tokens to the
-vectors that a decoder reads, for any number of samples of any length. Of any other module the
-caller gives an example.
+vectors that a decoder reads, for any number of samples of any length. A causal language model of
+transformers, converted or not, maps tokens to logits, likewise. Of any other module the caller
+gives an example.
 """
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -57,13 +59,29 @@ class Encoder(nn.Module):
         return self.model.encode(source, source_lengths)
 
 
+class CausalLanguageModel(nn.Module):
+    """A causal language model of transformers, of whole rows: no cache, logits alone.
+
+    There is no mask of padding: a token sees those before it, so rows padded on the right have the
+    same logits where they have tokens. An attention with ``length="keys"`` counts padding, too.
+    """
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, input_ids: Int[Tensor, "B L"]) -> Float[Tensor, "B L V"]:
+        """For every token the logits of the next one."""
+        return self.model(input_ids=input_ids, use_cache=False).logits
+
+
 def served(model: Any, example: Any = None, dynamic_shapes: Any = None) -> Served:
     """What a call of an export is about.
 
     Args:
         model: any module.
         example: its inputs: a tensor, a tuple of arguments, or a mapping of them by name. None:
-            made here, for a ViT or a ReLUFormer.
+            made here, for a ViT, a ReLUFormer or a causal language model of transformers.
         dynamic_shapes: axes that may change, as ``torch.export`` takes them; a word names an axis.
             Of an example made here they are known.
     """
@@ -118,7 +136,43 @@ def _ours(model: nn.Module) -> Served:
             inputs=("source", "source_lengths"),
             outputs=("encoded",),
         )
+    if _is_causal_language_model(model):
+        return _text(model, generator)
     raise InputError(
         f"the inputs of {type(model).__name__} are not known. Give an example of them: "
         "a tensor, a tuple of arguments or a mapping of them."
+    )
+
+
+def _is_causal_language_model(model: Any) -> bool:
+    """Whether a model of transformers maps tokens, and nothing else, to logits."""
+    loaded = sys.modules.get("transformers.modeling_utils")
+    return (
+        loaded is not None
+        and isinstance(model, loaded.PreTrainedModel)
+        and model.can_generate()
+        and model.main_input_name == "input_ids"
+        and not model.config.is_encoder_decoder
+    )
+
+
+def _text(model: Any, generator: torch.Generator) -> Served:
+    table = model.get_input_embeddings()
+    most = getattr(model.config, "max_position_embeddings", None) or _SIZES[-1][1]
+    rows = [
+        (
+            torch.randint(
+                table.num_embeddings, (batch, min(length, most)), generator=generator
+            ).to(table.weight.device),
+        )
+        for batch, length in _SIZES
+    ]
+    return Served(
+        module=CausalLanguageModel(model),
+        args=rows[0],
+        kwargs={},
+        shapes=({0: BATCH, 1: LENGTH},),
+        others=rows[1:],
+        inputs=("input_ids",),
+        outputs=("logits",),
     )
