@@ -49,7 +49,8 @@ def one_rank(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if python_of(page)])
-def test_python_runs(page, request):
+def test_python_runs(page, request, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # for what a page saves
     name = Path(page).stem
     if name in LIBRARIES:
         request.getfixturevalue(LIBRARIES[name])

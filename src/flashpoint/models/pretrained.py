@@ -95,7 +95,7 @@ class Pretrained:
             CONFIG: (json_text(content, indent=2) + "\n").encode(),
         }
         try:
-            _write_all(folder, files)
+            write_together(folder, files)
         except OSError as error:
             raise InputError(f"{folder} cannot be written: {error.strerror}.") from error
         return folder
@@ -166,7 +166,7 @@ def _parts(model: Any) -> dict[str, str]:
     return parts | {name: str(getattr(model, name)) for name in model._beyond_config}
 
 
-def _write_all(folder: Path, files: Mapping[str, bytes]) -> None:
+def write_together(folder: Path, files: Mapping[str, bytes]) -> None:
     """All files, or none: each is written whole beside its place before any takes it."""
     for name in files:
         if (folder / name).is_dir():
@@ -194,7 +194,7 @@ def model_card(model: Any, body: str = "") -> str:
     specs = {"Attention": config.attention}
     if getattr(config, "cross_attention", None) is not None:
         specs["Cross-attention"] = config.cross_attention
-    told = " ".join(f"{name}: `{_spec_text(spec)}`." for name, spec in specs.items())
+    told = " ".join(f"{name}: `{spec_text(spec)}`." for name, spec in specs.items())
     has_softmax = any(spec.activation == SOFTMAX for spec in specs.values())
     has_softmax |= getattr(config, "pool", None) == "map"  # whose probe attends by softmax
     tag = "" if has_softmax else "\n- attention-without-softmax"
@@ -221,7 +221,7 @@ model = {type(model).__name__}.from_pretrained("THIS_FOLDER")
 {body}"""
 
 
-def _spec_text(spec: Any) -> str:
+def spec_text(spec: Any) -> str:
     """The fields of a spec that are not the defaults, and its activation."""
     changed = [
         f"{field.name}={getattr(spec, field.name)!r}"

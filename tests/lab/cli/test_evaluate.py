@@ -10,7 +10,6 @@ from lab.training.runs import train_quietly
 from flashpoint.errors import InputError
 from flashpoint.lab.cli import run_arguments
 from flashpoint.lab.cli.evaluate import evaluate
-from flashpoint.lab.cli.export import export
 from flashpoint.lab.training.run_folder import open_run
 
 
@@ -83,6 +82,3 @@ def test_language_models_have_a_perplexity(tmp_path):
     for option in (("--beam", "3"), ("--labels", "matching")):
         with pytest.raises(InputError, match="is a language model: it takes --data"):
             call(evaluate, tmp_path / "run", *option)
-    for name in ("pretrained", "onnx"):
-        with pytest.raises(InputError, match="trained a language model of transformers"):
-            call(export, tmp_path / "run", "--format", name, "--out", tmp_path / "model")

@@ -103,9 +103,9 @@ def adapt(
     whole model on labels and on the softmax model's answers, while attention goes over from
     softmax in the first quarter. The table has the accuracy of every stage, or its perplexity.
 
-    The result is a run's folder like any other, for evaluate and report, of images for probe,
-    inspect and train --weights too. Its config.yaml has all settings. The same command again goes
-    on from the newest checkpoint. Runs that translate cannot be adapted yet.
+    The result is a run's folder like any other, for evaluate, report and export, of images for
+    probe, inspect and train --weights too. Its config.yaml has all settings. The same command
+    again goes on from the newest checkpoint. Runs that translate cannot be adapted yet.
     """
     from rich.console import Console
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from flashpoint.convert import Exported
+    from flashpoint.lab.training.run_folder import Run
 
 
 class Format(StrEnum):
@@ -64,10 +65,12 @@ def export(
 ) -> None:
     """Write a run's model as a file for other programs, and compare it with PyTorch.
 
-    Of a model of images all is exported, of a model of text the encoder. Batches may have any
-    size, texts any length. Attention is written out in plain operations, so nobody needs
-    Flashpoint to run the file; without softmax in the model there is none in the file. A
-    pretrained folder has all of either model, and Flashpoint loads it.
+    Of a model of images all is exported, of a translator the encoder, of a language model the
+    logits of whole rows, without a cache. Batches may have any size, texts any length. Attention
+    is written out in plain operations, so nobody needs Flashpoint to run the file; without softmax
+    in the model there is none in the file. A pretrained folder has all of any model. Flashpoint
+    loads it; a language model's is loaded by transformers, and its README.md says how to put the
+    attention back.
 
     \b
     flashpoint export runs/mine
@@ -80,17 +83,13 @@ def export(
     if int8 and format_ is not Format.ONNX:
         raise InputError(f"--int8 is for --format onnx, and the format is {format_.value}.")
     opened, model, step = open_with_model(run, checkpoint, "cpu")
-    if opened.config.task in LANGUAGE_TASKS:
-        raise InputError(
-            f"{run} trained a language model of transformers, which export does not write. In "
-            "Python: flashpoint.lab.training.run_folder.open_run(RUN).load_model(STEP) gives it, "
-            "for transformers' own tools."
-        )
     out = out or Path(f"{run.resolve().name}{_ENDINGS[format_]}")
     if format_ is Format.PRETRAINED:
         if out.resolve() == run.resolve():
             raise InputError(f"--out {out} is the run itself. Name a folder for the model.")
-        _write_folder(run, model, step, out)
+        is_language = opened.config.task in LANGUAGE_TASKS
+        write = _write_language_folder if is_language else _write_folder
+        write(opened, model, step, out)
         return
     result = _write_file(model, format_, out, int8=int8)
     from flashpoint.models.reluformer import ReLUFormer
@@ -111,32 +110,60 @@ def _write_file(model: "nn.Module", format_: Format, out: Path, *, int8: bool) -
     return export_pt2(model, out, compiled=format_ is Format.AOTI)
 
 
-def _write_folder(run: Path, model: Any, step: int, out: Path) -> None:
+def _write_folder(run: "Run", model: Any, step: int, out: Path) -> None:
     """The model with a card of the run's record; of text, with its pieces."""
     import torch
 
     from flashpoint.convert.export import ExportError
     from flashpoint.files import write_atomically
-    from flashpoint.lab.report.model_card import card_of_run
     from flashpoint.lab.runs.names import PIECES
-    from flashpoint.lab.runs.run_files import read_runs
     from flashpoint.models.pretrained import model_card
 
-    (files,) = read_runs([run])
-    folder = model.save_pretrained(out, card=model_card(model, card_of_run(files, step)))
-    if (run / PIECES).is_file():
-        content = (run / PIECES).read_bytes()
+    folder = model.save_pretrained(out, card=model_card(model, _card_body(run.path, step)))
+    if (run.path / PIECES).is_file():
+        content = (run.path / PIECES).read_bytes()
         write_atomically(folder / PIECES, lambda handle: handle.write(content))
     kind = type(model)
     loaded = kind.from_pretrained(folder).state_dict()
     if not all(torch.equal(x, loaded[name]) for name, x in model.state_dict().items()):
-        raise ExportError(f"{folder} does not give back the weights of {run}. Write it again.")
-    size = sum(file.stat().st_size for file in folder.iterdir() if file.is_file())
-    names = ", ".join(sorted(file.name for file in folder.iterdir()))
-    typer.echo(f"{folder}: the model of {run}, step {step}, {_size(size)} ({names})")
+        raise ExportError(
+            f"{folder} does not give back the weights of {run.path}. Write it again."
+        )
+    _say_folder(run.path, step, folder)
     typer.echo(
         f'load it: {type(model).__name__}.from_pretrained("{folder}"); its weights are equal'
     )
+
+
+def _write_language_folder(run: "Run", model: Any, step: int, out: Path) -> None:
+    """The same of a model of transformers, whose attention its card puts back."""
+    from flashpoint.lab.runs.names import PIECES
+    from flashpoint.lab.training.adapting_recipe import HF_TOKENIZER
+    from flashpoint.lab.training.language_folder import save_language_model
+
+    files: dict[str, bytes] = {}
+    if (run.path / PIECES).is_file():
+        pieces = (run.path / PIECES).read_bytes()
+        name = HF_TOKENIZER if pieces.lstrip()[:1] == b"{" else PIECES  # as transformers knows it
+        files[name] = pieces
+    body, config = _card_body(run.path, step), run.config.complete_model()
+    folder = save_language_model(model, config, out, body=body, files=files)
+    _say_folder(run.path, step, folder)
+    typer.echo(f"load it as {folder / 'README.md'} says; its weights and results are equal")
+
+
+def _card_body(run: Path, step: int) -> str:
+    from flashpoint.lab.report.model_card import card_of_run
+    from flashpoint.lab.runs.run_files import read_runs
+
+    (files,) = read_runs([run])
+    return card_of_run(files, step)
+
+
+def _say_folder(run: Path, step: int, folder: Path) -> None:
+    size = sum(file.stat().st_size for file in folder.iterdir() if file.is_file())
+    names = ", ".join(sorted(file.name for file in folder.iterdir()))
+    typer.echo(f"{folder}: the model of {run}, step {step}, {_size(size)} ({names})")
 
 
 def _size(num_bytes: int) -> str:

@@ -9,8 +9,9 @@ from flashpoint.lab.runs.checkpoints import step_folder
 from flashpoint.lab.runs.names import CHECKPOINTS, PIECES
 from flashpoint.lab.runs.schema import plain
 from flashpoint.lab.runs.stored import read_json
+from flashpoint.lab.training.language_folder import MARK
 from flashpoint.lab.training.run_folder import Run
-from flashpoint.layers.spec import AttentionSpec
+from flashpoint.layers.spec import SOFTMAX, AttentionSpec
 
 MATCHED_SHARE = 0.2
 """Of all updates, those that match layers; the others fine-tune the whole model."""
@@ -143,6 +144,11 @@ def _hf_sizes(folder: Path) -> dict[str, int]:
         raise InputError(
             f"{folder} holds a model of type {describe(found['model_type'])}, and only gpt2 can "
             "be adapted here. flashpoint.replace_attention takes others."
+        )
+    if settings.get(MARK, SOFTMAX) != SOFTMAX:
+        raise InputError(
+            f"{folder} holds a model with {describe(settings[MARK])} attention, and only softmax "
+            "models can be adapted."
         )
     inner = settings.get("n_inner")
     other = {n: settings[n] for n, usual in _USUAL.items() if settings.get(n, usual) != usual}
