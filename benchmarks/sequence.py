@@ -1,6 +1,6 @@
 """What one GPU can show of attention over several: strategies, chunks, overlap, 1M tokens.
 
-    python benchmarks/sequence.py --json benchmarks/results/h200_sequence.json
+    python benchmarks/sequence.py --json benchmarks/results/sequence/h200.json
 
 About 90 seconds on an H200, most of them for compiling. Nothing else may run on the GPU.
 - chunks: 64k tokens, keys in 8 chunks added up as a ring does, over one call. At most 1.05.

@@ -6,7 +6,7 @@ from typing import Any
 from docs_numbers.stored import Stored
 from docs_numbers.tables import numbers, table
 
-FILE = "benchmarks/results/h200_sequence.json"
+FILE = "benchmarks/results/sequence/h200.json"
 FROM = {"cpu": "the host, pinned", "cuda": "the same GPU"}
 
 
