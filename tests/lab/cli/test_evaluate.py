@@ -3,14 +3,16 @@
 import json
 
 import pytest
+from lab.data.pictures import make_folder
 from lab.evaluation.trained import call, trained_run
 from lab.training.language_runs import language_config, require_gpt2
-from lab.training.runs import train_quietly
+from lab.training.runs import tiny_config, train_quietly
 
 from flashpoint.errors import InputError
 from flashpoint.lab.cli import run_arguments
 from flashpoint.lab.cli.evaluate import evaluate
 from flashpoint.lab.training.run_folder import open_run
+from flashpoint.lab.training.vision import VisionTask
 
 
 def test_numbers_are_shown_and_written(tmp_path):
@@ -68,6 +70,32 @@ def test_wrong_arguments_are_one_line(arguments, message):
 def test_what_is_no_run_is_refused(tmp_path):
     with pytest.raises(InputError, match="is not a run's folder"):
         call(evaluate, tmp_path)
+
+
+def test_best_among_ties_of_accuracy_is_that_of_the_lowest_loss(tmp_path, monkeypatch):
+    losses = iter([0.9, 0.3, 0.6])
+    with monkeypatch.context() as patch:
+        patch.setattr(VisionTask, "validate", lambda *_: {"top1": 0.8, "loss": next(losses)})
+        train_quietly(tiny_config("evaluate_every=4"), tmp_path / "run")
+    out, _ = call(evaluate, tmp_path / "run", "--json", "-")
+    assert json.loads(out)["step"] == 8
+
+
+def test_folder_that_was_split_is_evaluated_where_it_was_held_out(tmp_path):
+    flat = make_folder(tmp_path / "flat", {"a": 20, "b": 20})
+    other = make_folder(tmp_path / "other", {"a": 3, "b": 3})
+    data = (f"data.train={flat}", f"data.validation={flat}", "data.workers=0")
+    record, _ = train_quietly(tiny_config(*data), tmp_path / "run")
+    for where in ((), ("--data", flat), ("--data", f"{flat}/../flat")):
+        found = json.loads(call(evaluate, tmp_path / "run", *where, "--json", "-")[0])
+        assert (found["num_images"], found["data"]) == (4, f"{flat}:held-out")
+        assert found["loss"] == pytest.approx(record.best["loss"], rel=1e-4)
+    found = json.loads(call(evaluate, tmp_path / "run", "--data", other, "--json", "-")[0])
+    assert (found["num_images"], found["data"]) == (6, str(other))
+    for file in (flat / "a").iterdir():
+        file.rename(file.with_stem(f"x{file.stem}"))
+    with pytest.raises(InputError, match=r"flat has other images than .*run began with"):
+        call(evaluate, tmp_path / "run")
 
 
 def test_language_models_have_a_perplexity(tmp_path):

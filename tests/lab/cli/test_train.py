@@ -153,6 +153,21 @@ def test_batch_of_an_earlier_start_is_kept_unless_it_begins_anew(run, tmp_path, 
     assert open_run(tmp_path / "runs" / "vit_ti16").config.batch_size == 32
 
 
+def test_folder_without_splits_is_split_and_said_in_a_line(run, tmp_path):
+    make_folder(tmp_path / "pets", {"a": 15, "b": 15})
+    said = (
+        "pets has no folders train and val: 4 of its 30 images are held out for validation, class "
+        "by class, the same ones every time."
+    )
+    shown = run("vit_ti16", "--data", "pets", *NEW_USER, "--dry-run").stdout.splitlines()
+    assert f"# {said}" in shown
+    assert "  validation: pets:held-out" in shown
+    result = run("vit_ti16", "--data", "pets", *NEW_USER)
+    assert result.exit_code == 0, result.output
+    assert said in result.stderr.splitlines()
+    assert "nothing to do" in run("vit_ti16", "--data", "pets", *NEW_USER).stderr
+
+
 def test_fresh_replaces_a_broken_config_of_a_named_model(run, tmp_path):
     arguments = ("vit_ti16", "--data", photographs(tmp_path), *NEW_USER)
     assert run(*arguments).exit_code == 0

@@ -128,11 +128,14 @@ def _print_images(where: str, summaries: "list[Summary]", png: Path | None) -> N
     """The splits that can be opened, and what of them cannot be read."""
     from rich.console import Console
 
+    from flashpoint.lab.data.image_folder import FolderSource
     from flashpoint.lab.data.summary import contact_sheet
 
     console = Console()
     typer.echo(where)
     console.print(_draw_splits(summaries))
+    if summaries[0].split == "all" and isinstance(summaries[0].source, FolderSource):
+        typer.echo("No folders train and val: training holds one image of ten out to validate on.")
     labels_shown = _choose_labels(summaries[0])
     if len(labels_shown) < summaries[0].source.num_classes:
         typer.echo(f"The {SHOWN} classes with the most images and the {SHOWN} with the fewest:")

@@ -148,7 +148,7 @@ def _evaluate_images(
     from rich.console import Console
 
     from flashpoint.lab.cli import run_arguments
-    from flashpoint.lab.evaluation.classification import evaluate_run
+    from flashpoint.lab.evaluation.classification import data_at, evaluate_run
 
     found, model, step = run_arguments.open_classifier(run, checkpoint, device)
     with run_arguments.counting("Evaluating") as on_count:
@@ -161,7 +161,7 @@ def _evaluate_images(
             batch_size=batch_size,
             on_count=on_count,
         )
-    where = data or found.config.data.validation
+    where = data_at(found.config.data, data).validation
     title = f"{run}, step {step}, on {where}"
     Console(stderr=json_file == run_arguments.STDOUT).print(_draw(result, title))
     _warn_of_unmatched(result)

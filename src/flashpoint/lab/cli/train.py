@@ -294,7 +294,7 @@ def _show(config: "TrainConfig", said: str) -> None:
         f"# {steps} steps, {samples:,} {task.unit}, {size:,} parameters, "
         f"{samples * task.flops_per_sample:.3g} FLOPs in all"
     )
-    for line in (said, memory, describe_start(start) if start else ""):
+    for line in (said, task.remark, memory, describe_start(start) if start else ""):
         if line:
             typer.echo(f"# {line}")
     typer.echo(config_file.dump(task.config), nl=False)

@@ -5,16 +5,17 @@ A new kind is a row of ``KINDS``; what it opens is a ``Source`` (``image_source.
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from flashpoint.errors import InputError, hint
+from flashpoint.errors import InputError, hint, show_names
 from flashpoint.lab.data.config import DataConfig
 from flashpoint.lab.data.huggingface import open_huggingface
-from flashpoint.lab.data.image_folder import open_folder
+from flashpoint.lab.data.image_folder import has_splits, open_folder, refuse_half_split
 from flashpoint.lab.data.image_source import Source
-from flashpoint.lab.data.places import at_home, folder_and_split
+from flashpoint.lab.data.places import FIT, HELD_OUT, PARTS, at_home, folder_and_split
 from flashpoint.lab.data.shards import open_shards
 from flashpoint.lab.data.small_sets import PREPARED, open_digits, open_prepared
 
@@ -67,8 +68,8 @@ def open_source(text: str, split: str, labels: str | Path | None = None) -> Sour
     | ``hf:DIR`` | a Hugging Face dataset, written by ``save_to_disk`` |
 
     Behind the folder of a prepared set or a Hugging Face dataset ``:NAME`` may name a split,
-    which then counts and not the argument. A prepared set has ``:fit`` and ``:held-out``, parts of
-    its training split.
+    which then counts and not the argument. A prepared set and an image folder have ``:fit`` and
+    ``:held-out``, parts of their training split.
 
     Args:
         text: as above.
@@ -80,11 +81,12 @@ def open_source(text: str, split: str, labels: str | Path | None = None) -> Sour
         >>> open_source("digits", "validation").num_samples
         360
     """
-    word, colon, place = text.partition(":")
     class_list = Path(labels) if labels is not None else None
-    kind = KINDS.get(word)
-    if kind is None or (colon and kind.form == word):
-        return open_folder(_existing(at_home(text), text), split, class_list)
+    if _is_folder(text):
+        folder, part = _folder_and_part(text)
+        return open_folder(_existing(folder, text), part or split, class_list)
+    word, _, place = text.partition(":")
+    kind = KINDS[word]
     if not place and kind.form != word:
         raise InputError(f"{text!r} needs a place: {kind.form}.")
     return kind.open(place, split, class_list)
@@ -93,8 +95,10 @@ def open_source(text: str, split: str, labels: str | Path | None = None) -> Sour
 def open_sources(config: DataConfig) -> tuple[Source, Source]:
     """The training and the validation source of a config, if they fit together.
 
-    They must have the same classes in the same order, and share no folder, file or shard.
+    They must have the same classes in the same order, and share no folder, file or shard. A folder
+    that is both and has no splits is split (``split_flat``).
     """
+    config = split_flat(config)
     train = open_source(config.train, "train", config.labels)
     validation = open_source(config.validation, "validation", config.labels)
     _check_apart(train, validation, config)
@@ -108,6 +112,43 @@ def open_sources(config: DataConfig) -> tuple[Source, Source]:
             "data.labels in a config, --classes for a probe."
         )
     return train, validation
+
+
+def split_flat(config: DataConfig) -> DataConfig:
+    """The config with two parts of a folder, if it trains on and validates one without splits."""
+    folder = _flat_folder(config.train)
+    if folder is None or _flat_folder(config.validation) != folder:
+        return config
+    refuse_half_split(at_home(config.train))
+    train, validation = (text.rstrip("/") for text in (config.train, config.validation))
+    return replace(config, train=f"{train}:{FIT}", validation=f"{validation}:{HELD_OUT}")
+
+
+def is_held_out_of(part: str, where: str) -> bool:
+    """Whether the first text names the part that ``split_flat`` holds out of a folder."""
+    folder, name = _folder_and_part(part)
+    flat = _flat_folder(where)
+    return flat is not None and name == HELD_OUT and os.path.realpath(folder) == flat
+
+
+def remark_on_flat(config: DataConfig, train: Source, validation: Source) -> str:
+    """What to say where ``split_flat`` split a folder, or nothing.
+
+    Args:
+        config: as the user wrote it.
+        train, validation: of ``open_sources``.
+    """
+    if split_flat(config) == config:
+        return ""
+    total = train.num_samples + validation.num_samples
+    counts = train.label_counts + validation.label_counts
+    alone = [name for name, count in zip(train.class_names, counts, strict=True) if count == 1]
+    rest = f" Classes with one image, which is trained on: {show_names(alone)}." if alone else ""
+    return (
+        f"{config.train} has no folders train and val: {validation.num_samples:,} of its "
+        f"{total:,} images are held out for validation, class by class, the same ones every "
+        f"time.{rest}"
+    )
 
 
 def names_images(text: str) -> bool:
@@ -136,6 +177,25 @@ def _check_apart(train: Source, validation: Source, config: DataConfig) -> None:
         f"{both} share {len(shared)} of {len(set(validation.places))} shards of the latter, "
         f"first {shared[0]}. Leave them out of one."
     )
+
+
+def _is_folder(text: str) -> bool:
+    """Whether a text has no word of a kind in front."""
+    word, colon, _ = text.partition(":")
+    return word not in KINDS or bool(colon and KINDS[word].form == word)
+
+
+def _folder_and_part(text: str) -> tuple[Path, str]:
+    """A folder, and which part of it the text names; empty for none."""
+    folder, part = folder_and_split(text, "")
+    return (folder, part) if part in PARTS else (at_home(text), "")
+
+
+def _flat_folder(text: str) -> str | None:
+    """The resolved path of a folder without splits; None for anything else."""
+    if not _is_folder(text) or not text.strip() or not os.path.isdir(at_home(text)):
+        return None
+    return None if has_splits(at_home(text)) else os.path.realpath(at_home(text))
 
 
 def _existing(folder: Path, text: str) -> Path:

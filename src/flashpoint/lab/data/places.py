@@ -17,7 +17,10 @@ SPLIT_NAMES = {
 }
 FIT, HELD_OUT = PARTS = ("fit", "held-out")
 """Names of two parts of a prepared set's training split: settings are chosen on the second by
-training on the first, and the validation and test splits stay for judging."""
+training on the first, and the validation and test splits stay for judging. Of an image folder too,
+where they are what is trained on and validated if it has no splits."""
+HELD_OUT_FOLD = 10
+"""One image of ten is held out of training, 5,000 of CIFAR-10's 50,000."""
 
 
 class MissingSplitError(InputError):

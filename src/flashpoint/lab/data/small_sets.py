@@ -15,7 +15,7 @@ from flashpoint.errors import InputError, UnsupportedError, missing, reason
 from flashpoint.lab.data.decode import require_pillow
 from flashpoint.lab.data.image_source import Integers, Pixels, Source
 from flashpoint.lab.data.labels import as_labels, rename_classes
-from flashpoint.lab.data.places import HELD_OUT, PARTS, pick_part, pick_split
+from flashpoint.lab.data.places import HELD_OUT, HELD_OUT_FOLD, PARTS, pick_part, pick_split
 from flashpoint.lab.runs.stored import open_plain
 
 if TYPE_CHECKING:
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 DIGITS_FOLD = 5
-HELD_OUT_FOLD = 10
-"""One image of ten is held out of training, 5,000 of CIFAR-10's 50,000."""
 NO_ARRAYS = (
     *(OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, MemoryError),
     *(NotImplementedError, RuntimeError, zipfile.BadZipFile, zlib.error),

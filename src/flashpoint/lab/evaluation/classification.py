@@ -13,7 +13,9 @@ from torch import nn
 from flashpoint.errors import InputError
 from flashpoint.lab.data.batches import EvalBatches
 from flashpoint.lab.data.config import DataConfig
-from flashpoint.lab.data.image_kinds import open_source
+from flashpoint.lab.data.image_folder import FolderSource
+from flashpoint.lab.data.image_kinds import is_held_out_of, open_source
+from flashpoint.lab.data.image_source import Source
 from flashpoint.lab.evaluation.class_matching import (
     ClassMatch,
     match_classes,
@@ -121,6 +123,7 @@ def evaluate_run(
     """
     config = data_at(run.config.data, data, classes)
     source = open_source(config.validation, "validation", config.labels)
+    _require_held_out(run, config, source)
     known = class_names(run, model)
     match = match_classes(known, source.class_names) if is_matching else None
     if match is None:
@@ -139,11 +142,24 @@ def evaluate_run(
 def data_at(config: DataConfig, where: str | None, classes: str | None = None) -> DataConfig:
     """The run's validation data, or those at another place, read in the same way.
 
-    A file with their classes takes the place of the run's, which holds for its own data only.
+    A file with their classes takes the place of the run's, which holds for its own data only. Of a
+    folder without splits that the run was trained on, only the images that it held out are meant.
     """
-    if where is None or where == config.validation:
+    if where is None or where == config.validation or is_held_out_of(config.validation, where):
         return replace(config, labels=classes or config.labels)
     return replace(config, validation=where, labels=classes)
+
+
+def _require_held_out(run: Run, config: DataConfig, source: Source) -> None:
+    """Refuse images that are held out of a folder now, if the run held out others."""
+    kept = read_data(run.path).get("held_out")
+    if config.validation != run.config.data.validation or not isinstance(source, FolderSource):
+        return
+    if kept is not None and source.digest != kept:
+        raise InputError(
+            f"{source.root} has other images than {run.path} began with: some that are held out "
+            "now may have been trained on. Bring the images back, or pass another --data."
+        )
 
 
 def class_names(run: Run, model: ViT) -> Sequence[str]:

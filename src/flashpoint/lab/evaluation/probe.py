@@ -9,7 +9,7 @@ import torch
 from flashpoint.errors import InputError
 from flashpoint.lab.data.batches import EvalBatches
 from flashpoint.lab.data.config import AugmentationConfig, DataConfig
-from flashpoint.lab.data.image_kinds import open_sources
+from flashpoint.lab.data.image_kinds import is_held_out_of, open_sources
 from flashpoint.lab.data.image_source import Subset
 from flashpoint.lab.evaluation.few_shot import (
     Features,
@@ -30,11 +30,12 @@ def probe_config(config: DataConfig, where: str, classes: str | None = None) -> 
 
     A file with their classes takes the place of the run's, which holds for its own data only.
     """
+    is_own = where == config.train or is_held_out_of(config.validation, where)
     return replace(
         config,
         train=where,
         validation=where,
-        labels=classes or (config.labels if where == config.train else None),
+        labels=classes or (config.labels if is_own else None),
         evaluation_view="squash",
         augmentation=AugmentationConfig(),
     )

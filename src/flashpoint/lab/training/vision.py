@@ -14,7 +14,8 @@ from flashpoint.convert.fitting import Fitted, fit
 from flashpoint.errors import InputError, describe
 from flashpoint.lab.data.batches import EvalBatches, TrainBatches
 from flashpoint.lab.data.config import DataConfig
-from flashpoint.lab.data.image_kinds import open_sources
+from flashpoint.lab.data.image_folder import FolderSource
+from flashpoint.lab.data.image_kinds import open_sources, remark_on_flat, split_flat
 from flashpoint.lab.data.places import remark_on_test
 from flashpoint.lab.data.transforms import mixup
 from flashpoint.lab.runs.failure import RunError
@@ -103,14 +104,19 @@ class VisionTask:
                 "config: the model follows the data."
             )
         model = ModelConfig(name=config.model.name, settings=plain(self.model_config))
-        self.config: VisionConfig = dataclasses.replace(config, model=model)
+        data = split_flat(config.data)
+        self.config: VisionConfig = dataclasses.replace(config, model=model, data=data)
         self.steps_per_epoch = train.num_samples / config.batch_size
         self.identity: dict[str, Any] = {
             "samples": train.num_samples,
             "labels": hashlib.sha256(train.labels.tobytes()).hexdigest()[:16],
             "classes": list(train.class_names),
         }
-        self.remark = remark_on_test(config.data.validation, validation.name)
+        if isinstance(validation, FolderSource) and validation.part:
+            self.identity["held_out"] = validation.digest
+        self.remark = remark_on_test(config.data.validation, validation.name) or remark_on_flat(
+            config.data, train, validation
+        )
         self.flops_per_sample = TRAINING_PASSES * forward_flops(self.model_config)
         self._ranks = ranks
         self._given: dict[str, Tensor] = {}
