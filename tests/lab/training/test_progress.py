@@ -37,7 +37,7 @@ def test_terminal_shows_a_bar_with_loss_speed_and_time_left():
 
 
 def test_elsewhere_lines_come_now_and_then(monkeypatch):
-    clock = iter([0.0, 1.0, 6.0, 6.0, 7.0, 20.0])
+    clock = iter([0.0, 0.0, 1.0, 6.0, 6.0, 7.0, 20.0])
     monkeypatch.setattr("time.monotonic", lambda: next(clock))
     progress, file = make(is_terminal=False)
     progress.start(0)
@@ -72,9 +72,13 @@ def test_other_processes_are_silent():
 
 
 def test_slow_steps_are_a_line_now_and_then(monkeypatch):
-    clock = iter([0.0, 20.0, 31.0, 31.0, 40.0])
+    """Someone with a CPU sees within ten seconds or a step that it goes on, and for how long."""
+    clock = iter([0.0, 5.0, 30.0, 35.0, 41.0])
     monkeypatch.setattr("time.monotonic", lambda: next(clock))
     progress, file = make(is_terminal=False)
-    for step in (1, 2, 3):
+    progress.start(100)
+    for step in (101, 102, 103):
         progress.step(step)
-    assert file.getvalue() == "demo: step 2/200\n"
+    assert file.getvalue() == (
+        "demo: step 101/200, about 0:41:15 left\ndemo: step 103/200, about 0:19:24 left\n"
+    )

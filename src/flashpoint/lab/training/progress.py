@@ -9,7 +9,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, Tim
 from rich.progress import Progress as Bar
 
 _SECONDS_BETWEEN_LINES = 5.0
-_SECONDS_OF_SILENCE = 30.0
+_SECONDS_OF_SILENCE = 10.0
 
 
 class Progress:
@@ -30,10 +30,12 @@ class Progress:
         self._name, self._unit, self._total = name, unit, total
         self._bar: Bar | None = None
         self._task = TaskID(0)
-        self._shown_at = time.monotonic()
+        self._shown_at = self._began_at = time.monotonic()
+        self._began = 0
 
     def start(self, step: int) -> None:
         """Begin at a step."""
+        self._began, self._began_at = step, time.monotonic()
         if not self._console.is_terminal or self._console.quiet:
             return
         self._bar = Bar(
@@ -52,11 +54,13 @@ class Progress:
 
     def step(self, step: int) -> None:
         """A step is launched; the bar moves, or a line says so if there was none for long."""
+        now = time.monotonic()
         if self._bar is not None:
             self._bar.update(self._task, completed=step)
-        elif time.monotonic() - self._shown_at >= _SECONDS_OF_SILENCE:
-            self._shown_at = time.monotonic()
-            self.say(f"{self._name}: step {step}/{self._total}")
+        elif now - self._shown_at >= _SECONDS_OF_SILENCE:
+            self._shown_at = now
+            left = (self._total - step) * (now - self._began_at) / (step - self._began)
+            self.say(f"{self._name}: step {step}/{self._total}, about {_clock(left)} left")
 
     def log(self, line: Mapping[str, Any], seconds_left: float) -> None:
         """Show a line of metrics."""
