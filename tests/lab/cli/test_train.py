@@ -254,6 +254,11 @@ def test_dry_run_shows_the_whole_config_and_leaves_nothing(run, tmp_path):
             "'digits' is neither a config file nor a model. Did you mean 'configs/digits.yaml'?",
         ),
         (["configs/nope.yaml"], "configs/nope.yaml cannot be read: No such file or directory."),
+        (
+            ["configs"],
+            "'configs' is a folder. Name a model first: flashpoint train vit_s16 --data ",
+        ),
+        (["tiny.yaml", "--out", "tiny.yaml"], "tiny.yaml is a file, and a run needs a folder."),
         (["nope.yaml"], "nope.yaml cannot be read: No such file or directory."),
         (["vit_s16", "--data", "nowhere"], "'nowhere' is neither a folder nor a known set."),
         (

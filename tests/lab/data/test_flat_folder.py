@@ -102,7 +102,7 @@ def test_class_with_one_image_is_trained_on_and_named(tmp_path):
     ("counts", "message"),
     [
         ({"a": 1, "b": 1}, "has one image in every class, so that none can be held out"),
-        ({"a": 5}, r"has 1 class \(a\); a classifier needs at least 2"),
+        ({"a": 5}, r"flat has 1 class \(a\); a classifier needs at least 2"),
         ({"a": 5, "b": 0}, "the class folder .*flat/b holds no images"),
         ({"Train/a": 2, "Train/b": 2, "dev/a": 2}, "flat has Train and dev with class folders in"),
         ({"train/a": 2, "train/b": 2}, r"or pass .*flat/train alone: one image of 10 is then hel"),
@@ -113,6 +113,14 @@ def test_folder_that_cannot_be_split_is_one_line(tmp_path, counts, message):
     with pytest.raises(InputError, match=message) as refused:
         open_sources(config(str(flat)))
     assert "\n" not in str(refused.value)
+
+
+def test_mistyped_folder_and_file_are_one_line(tmp_path):
+    flat = make_folder(tmp_path / "flowers", {"a": 2, "b": 2})
+    with pytest.raises(InputError, match=r"nor a known set\. Did you mean 'flowers'\? Known: "):
+        open_source(f"{tmp_path}/flowrs", "train")
+    with pytest.raises(InputError, match=r"0000\.png' names a file\. Give the folder"):
+        open_source(f"{flat}/a/0000.png", "train")
 
 
 def test_class_of_trains_is_a_class(tmp_path):

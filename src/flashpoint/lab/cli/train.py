@@ -214,6 +214,11 @@ def _check_model(what: str) -> None:
     try:
         model_config(what)
     except InputError as error:
+        if os.path.isdir(what):
+            raise InputError(
+                f"{what!r} is a folder. Name a model first: "
+                f"flashpoint train vit_s16 --data {what}."
+            ) from error
         files = (*list_published(), *Path(PUBLISHED).glob("*.yaml"))
         configs = {file.stem: f"{PUBLISHED}/{file.name}" for file in files}
         near = repr(configs[what]) if what in configs else None

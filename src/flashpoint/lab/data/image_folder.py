@@ -73,8 +73,8 @@ class FolderSource(Source):
                 f"{root} has one image in every class, so that none can be held out for "
                 "validation. Add images, or make folders train and val."
             )
-        name = f"{root}:{part}" if part else str(root)
-        super().__init__(name, class_names, np.array(targets, dtype=np.int64))
+        super().__init__(str(root), class_names, np.array(targets, dtype=np.int64))
+        self.name = f"{root}:{part}" if part else str(root)
         self.root = root
         self.part = part
         real = os.path.realpath(root)

@@ -15,7 +15,14 @@ from flashpoint.lab.data.config import DataConfig
 from flashpoint.lab.data.huggingface import open_huggingface
 from flashpoint.lab.data.image_folder import has_splits, open_folder, refuse_half_split
 from flashpoint.lab.data.image_source import Source
-from flashpoint.lab.data.places import FIT, HELD_OUT, PARTS, at_home, folder_and_split
+from flashpoint.lab.data.places import (
+    FIT,
+    HELD_OUT,
+    PARTS,
+    at_home,
+    folder_and_split,
+    list_folder,
+)
 from flashpoint.lab.data.shards import open_shards
 from flashpoint.lab.data.small_sets import PREPARED, open_digits, open_prepared
 
@@ -200,10 +207,19 @@ def _flat_folder(text: str) -> str | None:
 
 def _existing(folder: Path, text: str) -> Path:
     """The folder, if it is one."""
+    if os.path.isfile(folder):
+        raise InputError(f"{text!r} names a file. Give the folder that holds the images.")
     if not os.path.isdir(folder):
         forms = ", ".join(kind.form for kind in KINDS.values())
+        near = hint(text.partition(":")[0], KINDS) or hint(folder.name, _folders_beside(folder))
         raise InputError(
             f"{text!r} is neither a folder nor a known set. "
-            f"{hint(text.partition(':')[0], KINDS)}Known: {forms}, and a folder of class folders."
+            f"{near}Known: {forms}, and a folder of class folders."
         )
     return folder
+
+
+def _folders_beside(folder: Path) -> list[str]:
+    """Names that may have been meant."""
+    can_be_read = os.path.isdir(folder.parent) and os.access(folder.parent, os.R_OK)
+    return list_folder(folder.parent).folders if can_be_read else []

@@ -21,6 +21,8 @@ PARTS = ".*.part"
 @contextlib.contextmanager
 def claim(path: Path) -> Generator[None]:
     """Hold a run's folder; refused while another process holds it."""
+    if path.is_file():
+        raise RunError(f"{path} is a file, and a run needs a folder. Pass another --out.")
     with contextlib.ExitStack() as stack:
         try:
             with writing(path):
