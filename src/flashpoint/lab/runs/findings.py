@@ -91,7 +91,8 @@ class Verdict:
         value, low, high: the quantity and its interval; None where runs are missing or diverged,
             and the interval's where seeds are too few.
         region: where the quantity lies if the claim holds; an infinite side is open.
-        unit: of the quantity, as "points of top-1".
+        unit: of the quantity, as "points of top-1". Where that is a difference, it says between
+            what, as "points of top-1, relu minus softmax": reports make a sentence of it.
         note: what is missing, or what else a reader should know.
     """
 

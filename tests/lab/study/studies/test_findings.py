@@ -137,6 +137,14 @@ def test_a_verdict_says_its_quantity_in_its_unit():
     assert verdict.value == pytest.approx(0.3)
 
 
+@pytest.mark.parametrize("name", STUDIES)
+def test_a_difference_is_said_as_one_thing_minus_another(name):
+    for verdict in STUDIES[name].findings(samples(name)).verdicts:
+        assert " less " not in verdict.unit
+        assert verdict.unit.count(" minus ") <= 1
+        assert " minus " not in verdict.unit.partition(", ")[0]
+
+
 def test_a_run_that_diverged_counts_once_however_many_numbers_it_has():
     some = samples("variance")
     some[0] = replace(some[0], numbers=dict.fromkeys(some[0].numbers, math.nan))

@@ -86,6 +86,16 @@ def _stages(outcomes: Sequence[Outcome], word: str, scale: float = 1.0) -> dict[
     }
 
 
+def name_stage(stage: str, word: str) -> str:
+    """A stage in a sentence: softmax is the model before, all others are of an attention.
+
+    Example:
+        >>> name_stage("adapted 20%", "relu"), name_stage("softmax", "relu")
+        ('relu adapted 20%', 'softmax')
+    """
+    return stage if stage == "softmax" else f"{word} {stage}"
+
+
 def _verdicts(outcomes: Sequence[Outcome], word: str) -> list[Verdict]:
     stages = _stages(outcomes, word, PERCENT)
     claims = {
@@ -102,7 +112,7 @@ def _verdicts(outcomes: Sequence[Outcome], word: str) -> list[Verdict]:
             claim,
             [stages[first], stages[second]],
             (least, float("inf")),
-            unit=f"points of top-1, {first} less {second}",
+            unit=f"points of top-1, {name_stage(first, word)} minus {name_stage(second, word)}",
         )
         for claim, (first, second, least) in claims.items()
     ]

@@ -10,6 +10,7 @@ from flashpoint.lab.study.outcome import Outcome
 from flashpoint.lab.study.plan import Evaluation, Scale, Settings, Study, Trial
 from flashpoint.lab.study.reading import arm_table, line, numbers, state_notes
 from flashpoint.lab.study.settings import language, pointwise, trial
+from flashpoint.lab.study.studies.adapt import name_stage
 from flashpoint.lab.study.verdict import Runs, judge
 
 ATTENTIONS: Mapping[str, object] = {
@@ -170,7 +171,8 @@ def _verdicts(outcomes: Sequence[Outcome], word: str) -> list[Verdict]:
                 claim,
                 [stages[first], stages[second]],
                 (least, float("inf")),
-                unit=f"nats of loss, {first} less {second}",
+                unit=f"nats of loss, {name_stage(first, word)} minus {name_stage(second, word)}"
+                f"{' in every second layer' if stages is half else ''}",
             )
             for claim, stages, first, second, least in claims
         ),
@@ -178,7 +180,7 @@ def _verdicts(outcomes: Sequence[Outcome], word: str) -> list[Verdict]:
             f"{told} keeps half of softmax's lead over a guess in finding planted keys.",
             [keys[last], keys["softmax"]],
             (KEPT, float("inf")),
-            unit="of softmax's lead",
+            unit="of softmax's lead over a guess",
             quantity=_share_of_lead,
         ),
     ]

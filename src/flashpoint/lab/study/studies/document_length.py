@@ -119,13 +119,13 @@ def _verdicts(outcomes: Sequence[Outcome]) -> list[Verdict]:
             f"Up to {SHORT} tokens ReLUFormer and softmax differ by no more than {MARGIN:g} BLEU.",
             Extreme("most", [Distance(Means(_groups(outcomes, length))) for length in short]),
             (0.0, MARGIN),
-            unit="BLEU between ReLUFormer and softmax, where it is largest",
+            unit="BLEU between ReLUFormer and softmax, at the most",
         ),
         judge(
             f"At the longest documents ReLUFormer is better (the paper: {PAPER_GAIN:+g} at 1024).",
             _groups(outcomes, long[-1]) if long else [[]],
             (0.0, float("inf")),
-            unit="BLEU, ReLUFormer less softmax",
+            unit="BLEU, ReLUFormer minus softmax at the longest documents",
             lack=no_long,
         ),
         _loss_verdict(outcomes, "ReLUFormer", "relu"),
@@ -141,7 +141,7 @@ def _loss_verdict(outcomes: Sequence[Outcome], name: str, attention: str) -> Ver
         "length.",
         Extreme("most", places),
         (-float("inf"), LOSS_MARGIN),
-        unit=f"nats a token, {name} less softmax, where it is largest",
+        unit=f"nats of loss a token, {name} minus softmax in the worst case",
     )
 
 
@@ -156,7 +156,7 @@ def _sum_verdicts(outcomes: Sequence[Outcome]) -> list[Verdict]:
                 f"At {LONG} tokens {first} is at most {MARGIN:g} BLEU below {second}.",
                 _groups(outcomes, LONG, attentions=(first, second)),
                 (-MARGIN, float("inf")),
-                unit=f"BLEU, {first} less {second}",
+                unit=f"BLEU, {first} minus {second} at {LONG} tokens",
                 lack="" if LONG in lengths else f"No trial of this scale has {LONG} tokens.",
             )
             for first, second in twins
@@ -168,7 +168,7 @@ def _sum_verdicts(outcomes: Sequence[Outcome]) -> list[Verdict]:
             f"{RELU4_SUM}'s validation loss is below ReLUFormer's at every length.",
             Extreme("most", below),
             (-float("inf"), 0.0),
-            unit=f"nats a token, {RELU4_SUM} less ReLUFormer, where it is largest",
+            unit=f"nats of loss a token, {RELU4_SUM} minus ReLUFormer in the worst case",
         ),
     ]
 

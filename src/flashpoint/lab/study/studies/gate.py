@@ -113,7 +113,7 @@ def _needs_length(outcomes: Sequence[Outcome]) -> Verdict:
         "With a gate, alpha 1 is still better than every alpha up to 0.5.",
         Extreme("least", _one_less_low(outcomes, "top1", PERCENT)),
         (0.0, float("inf")),
-        unit="points of top-1, alpha 1 less the best of the others",
+        unit="points of top-1, alpha 1 minus the best of the others",
     )
 
 
@@ -122,7 +122,7 @@ def _needs_length_by_loss(outcomes: Sequence[Outcome]) -> Verdict:
         "With a gate, alpha 1 still has a lower validation loss than every alpha up to 0.5.",
         Extreme("most", _one_less_low(outcomes, "loss", 1.0)),
         (-float("inf"), 0.0),
-        unit="nats, alpha 1 less the best of the others",
+        unit="nats of loss, alpha 1 minus the best of the others",
     )
 
 
@@ -145,7 +145,7 @@ def _cost(outcomes: Sequence[Outcome]) -> Verdict:
         f"longer (the paper: {PAPER_COST}% on S/8).",
         [numbers(outcomes, name, measured="time") for name in ("with_s", "without_s")],
         (PAPER_COST - half, PAPER_COST + half),
-        unit="% of a step's time",
+        unit="% more time a step",
         quantity=lambda gated, plain: PERCENT * (gated / plain - 1.0),
     )
 

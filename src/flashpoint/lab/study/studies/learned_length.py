@@ -87,32 +87,32 @@ def _verdicts(outcomes: Sequence[Outcome]) -> list[Verdict]:
             f"An alpha learned from 1 is not worse than alpha 1 by more than {MARGIN:g} points.",
             [top1("learned from 1"), top1("fixed at 1")],
             (-MARGIN, float("inf")),
-            unit="points of top-1, learned less fixed",
+            unit="points of top-1, alpha learned from 1 minus alpha fixed at 1",
         ),
         judge(
             "An alpha learned from 0.5 is better than one that stays there.",
             [top1("learned from 0.5"), top1("fixed at 0.5")],
             (0.0, float("inf")),
-            unit="points of top-1, learned less fixed",
+            unit="points of top-1, alpha learned from 0.5 minus alpha fixed at 0.5",
         ),
         judge(
             f"Learned from 0.5, alpha rises by more than {MOVED:g}, toward 1.",
             [numbers(outcomes, "learned.alpha", alpha="learned from 0.5")],
             (0.5 + MOVED, float("inf")),
-            unit="alpha, mean over layers",
+            unit="as the mean alpha of all layers",
         ),
         judge(
             f"Where alpha starts does not matter: {MARGIN:g} points at most.",
             [top1("learned from 1"), top1("learned from 0.5")],
             (-MARGIN, MARGIN),
-            unit="points of top-1, from 1 less from 0.5",
+            unit="points of top-1, alpha learned from 1 minus alpha learned from 0.5",
         ),
         judge(
             "The validation loss with an alpha learned from 1 is at most "
             f"{LOSS_OF_A_POINT:g} nats above that with alpha 1.",
             [loss("learned from 1"), loss("fixed at 1")],
             (-float("inf"), LOSS_OF_A_POINT),
-            unit="nats, learned less fixed",
+            unit="nats of loss, alpha learned from 1 minus alpha fixed at 1",
         ),
     ]
 

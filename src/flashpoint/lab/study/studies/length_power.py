@@ -125,20 +125,20 @@ def _verdicts(outcomes: Sequence[Outcome]) -> list[Verdict]:
             f"({judged} tokens).",
             best_near_less_best_far,
             (0.0, float("inf")),
-            unit="points of top-1, best near 1 less best elsewhere",
+            unit="points of top-1, the best alpha near 1 minus the best elsewhere",
         ),
         judge_quantity(
             f"No activation is more than {MARGIN:g} point better than relu at alpha 1 "
             f"({judged} tokens).",
             Extreme("most", [Means([top1(activation, 1.0), relu]) for activation in others]),
             (-float("inf"), MARGIN),
-            unit="points of top-1, best other less relu",
+            unit="points of top-1, the best other activation minus relu",
         ),
         judge(
             f"Without an activation (identity) accuracy is lost at alpha 1 ({judged} tokens).",
             [relu, top1("identity", 1.0)],
             (0.0, float("inf")),
-            unit="points of top-1, relu less identity",
+            unit="points of top-1, relu minus identity",
         ),
         _loss_verdict(some, judged),
     ]
@@ -154,7 +154,7 @@ def _loss_verdict(some: Sequence[Outcome], judged: Factor | None) -> Verdict:
         f"at alpha 1 ({judged} tokens).",
         Extreme("least", [Means([loss(activation), relu]) for activation in _others(some)]),
         (-LOSS_OF_A_POINT, float("inf")),
-        unit="nats, best other less relu",
+        unit="nats of loss, the best other activation minus relu",
     )
 
 

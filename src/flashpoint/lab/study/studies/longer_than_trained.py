@@ -140,7 +140,7 @@ def _keeps_up(outcomes: Sequence[Outcome], name: str, short: str, attention: str
             for tokens in (longest, _trained(outcomes))
         ],
         (-MARGIN, float("inf")),
-        unit=f"points of top-1, {short}'s change less softmax's",
+        unit=f"points of top-1, {short}'s change minus softmax's at {words}",
         quantity=change,
     )
 
@@ -148,6 +148,7 @@ def _keeps_up(outcomes: Sequence[Outcome], name: str, short: str, attention: str
 def _rule_verdicts(outcomes: Sequence[Outcome]) -> list[Verdict]:
     """Of relu / L by the keys seen less by the training length: accuracy, and loss."""
     longest, words = _longest(outcomes)
+    by_length = "relu/L by keys seen minus relu/L by training length"
 
     def both(number: str, scale: float) -> list[list[float]]:
         return [
@@ -161,14 +162,14 @@ def _rule_verdicts(outcomes: Sequence[Outcome]) -> list[Verdict]:
             "length.",
             both("top1", PERCENT),
             (0.0, float("inf")),
-            unit="points of top-1, keys seen less training length",
+            unit=f"points of top-1, {by_length} at {words}",
         ),
         judge(
             f"At {words}, relu/L's loss is lower divided by the keys seen than by the training "
             "length.",
             both("loss", 1.0),
             (-float("inf"), 0.0),
-            unit="nats, keys seen less training length",
+            unit=f"nats of loss, {by_length} at {words}",
         ),
     ]
 

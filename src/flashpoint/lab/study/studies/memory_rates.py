@@ -133,19 +133,19 @@ def _verdicts(outcomes: Sequence[Outcome], chosen: Mapping[Place, Factor]) -> li
             "number of slots.",
             Extreme("most", differences("relu", "softmax", slots)),
             below,
-            unit="nats a token of the test documents, relu less softmax, where it is largest",
+            unit="nats of loss a token of test documents, relu minus softmax in the worst case",
         ),
         judge_quantity(
             f"Below {MANY} slots, softmax with a norm has relu's loss, up to {MARGIN:g} nats.",
             Extreme("most", [Distance(difference) for difference in few]),
             (0.0, MARGIN),
-            unit="nats a token between softmax with a norm and relu, where it is largest",
+            unit="nats of loss a token between softmax with a norm and relu, at the most",
         ),
         judge_quantity(
             f"From {MANY} slots on, relu has a lower loss than softmax with a norm.",
             Extreme("most", differences("relu", "softmax + norm", many)),
             below,
-            unit="nats a token, relu less softmax with a norm, where it is largest",
+            unit="nats of loss a token, relu minus softmax with a norm in the worst case",
             lack="" if many else f"No trial of this scale has {MANY} slots or more.",
         ),
     ]

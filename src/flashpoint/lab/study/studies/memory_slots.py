@@ -99,13 +99,13 @@ def _verdicts(outcomes: Sequence[Outcome]) -> list[Verdict]:
             "A relu memory has a lower loss than a softmax memory at every number of slots.",
             Extreme("most", differences("relu", "softmax", slots)),
             (-float("inf"), 0.0),
-            unit="nats a token, relu less softmax, where it is largest",
+            unit="nats of loss a token, relu minus softmax in the worst case",
         ),
         judge_quantity(
             f"From {MANY} slots on, relu has a lower loss than softmax with a norm.",
             Extreme("most", differences("relu", "softmax + norm", many)),
             (-float("inf"), 0.0),
-            unit="nats a token, relu less softmax with a norm, where it is largest",
+            unit="nats of loss a token, relu minus softmax with a norm in the worst case",
             lack="" if many else f"No trial of this scale has {MANY} slots or more.",
         ),
     ]

@@ -86,7 +86,7 @@ def _verdict(outcomes: Sequence[Outcome], activation: str) -> Verdict:
             for norm in ("without", "with")
         ],
         (-MARGIN, MARGIN),
-        unit="points of top-1, without less with",
+        unit=f"points of top-1, {activation} without qk-norm minus {activation} with it",
     )
 
 
@@ -99,7 +99,7 @@ def _loss_verdict(outcomes: Sequence[Outcome], activation: str) -> Verdict:
             for norm in ("without", "with")
         ],
         (-LOSS_OF_A_POINT, LOSS_OF_A_POINT),
-        unit="nats, without less with",
+        unit=f"nats of loss, {activation} without qk-norm minus {activation} with it",
     )
 
 

@@ -100,7 +100,7 @@ def _verdicts(outcomes: Sequence[Outcome]) -> list[Verdict]:
             "it has with it.",
             [bleu(BARE), bleu(FACTOR)] if any(bleu(FACTOR)) else [[]],
             (-float("inf"), 0.0),
-            unit="BLEU without the factor less half of that with it",
+            unit="BLEU, relu without the factor minus half of relu with it",
             quantity=lambda bare, factor: bare - 0.5 * factor,
             lack="" if any(bleu(FACTOR)) else "No run with the factor has any BLEU yet.",
         ),
@@ -108,19 +108,19 @@ def _verdicts(outcomes: Sequence[Outcome]) -> list[Verdict]:
             "The factor alone does not reach softmax.",
             [bleu(FACTOR), bleu(VANILLA)],
             (-float("inf"), 0.0),
-            unit="BLEU, factor less softmax",
+            unit="BLEU, relu with the factor minus softmax",
         ),
         judge(
             "The regularization helps.",
             [bleu(WHOLE), bleu(FACTOR)],
             (0.0, float("inf")),
-            unit="BLEU, with the penalty less without",
+            unit="BLEU, relu with the penalty minus relu without it",
         ),
         judge(
             f"ReLUFormer is not worse than softmax by more than {MARGIN:g} BLEU.",
             [bleu(WHOLE), bleu(VANILLA)],
             (-MARGIN, float("inf")),
-            unit="BLEU, ReLUFormer less softmax",
+            unit="BLEU, ReLUFormer minus softmax",
         ),
     ]
     if FROM_ONE not in levels(outcomes, "attention"):
@@ -130,7 +130,7 @@ def _verdicts(outcomes: Sequence[Outcome]) -> list[Verdict]:
         "1.",
         [bleu(FACTOR), bleu(FROM_ONE)],
         (0.0, float("inf")),
-        unit="BLEU, gamma from 8 less gamma from 1",
+        unit="BLEU, gamma from 8 minus gamma from 1",
     )
     return [*verdicts, start]
 
@@ -144,13 +144,13 @@ def _loss_verdicts(outcomes: Sequence[Outcome]) -> list[Verdict]:
             "The regularization lowers the validation loss.",
             losses(WHOLE, FACTOR),
             (-float("inf"), 0.0),
-            unit="nats a token, with the penalty less without",
+            unit="nats of loss a token, relu with the penalty minus relu without it",
         ),
         judge(
             f"ReLUFormer's validation loss is at most {LOSS_MARGIN:g} nats above softmax's.",
             losses(WHOLE, VANILLA),
             (-float("inf"), LOSS_MARGIN),
-            unit="nats a token, ReLUFormer less softmax",
+            unit="nats of loss a token, ReLUFormer minus softmax",
         ),
     ]
 

@@ -165,7 +165,7 @@ def _verdict(
         if has_learned
         else [[]],
         (-margin, float("inf")),
-        unit="points of recall, relu less softmax",
+        unit=f"points of recall, {attention} minus softmax at {pairs or 'the most'} pairs",
         lack=""
         if has_learned
         else f"softmax has not learned to recall: {right:.1f}% right, a guess "

@@ -180,7 +180,8 @@ def _verdicts(outcomes: Sequence[Outcome]) -> list[Verdict]:
         f"{MARGIN:g} point on softmax.",
         ends,
         (-MARGIN, float("inf")),
-        unit="points of top-1, gap at the largest size less that at the smallest",
+        unit="points of top-1, relu/L's lead over softmax at the largest size minus that at "
+        "the smallest",
         quantity=change,
     )
     has_sum = is_planned(outcomes, "attention", RELU4_SUM)
@@ -198,14 +199,14 @@ def _worst_verdicts(outcomes: Sequence[Outcome], name: str, attention: str) -> l
             f"{name} is at most {MARGIN:g} point of top-1 below softmax at every size.",
             Extreme("least", points),
             (-MARGIN, float("inf")),
-            unit="points of top-1, the worst size",
+            unit=f"points of top-1, {name} minus softmax at the worst size",
         ),
         judge_quantity(
             f"{name}'s validation loss is at most {LOSS_OF_A_POINT:g} nats above softmax's at "
             "every size.",
             Extreme("most", nats),
             (-float("inf"), LOSS_OF_A_POINT),
-            unit=f"nats, {name} less softmax, the worst size",
+            unit=f"nats of loss, {name} minus softmax at the worst size",
         ),
     ]
 

@@ -106,25 +106,25 @@ def _bleu_verdicts(outcomes: Sequence[Outcome]) -> list[Verdict]:
             "it has with it, in both directions.",
             Extreme("most", _pairs(outcomes, BLEU, BARE, FACTOR, 0.5) if converged else []),
             (-float("inf"), 0.0),
-            unit="BLEU without the factor less half of that with it, where it is largest",
+            unit="BLEU, relu without the factor minus half of relu with it, better direction",
             lack="" if converged else "No run with the factor has any BLEU yet.",
         ),
         judge_quantity(
             "The factor alone does not reach softmax, in either direction.",
             Extreme("most", _pairs(outcomes, BLEU, FACTOR, VANILLA)),
             (-float("inf"), 0.0),
-            unit="BLEU, factor less softmax, where it is largest",
+            unit="BLEU, relu with the factor minus softmax in the better direction",
         ),
         gained(
             "The regularization helps, in both directions.",
             *(WHOLE, FACTOR, 0.0),
-            unit="BLEU, with the penalty less without, where it is smallest",
+            unit="BLEU, relu with the penalty minus relu without it in the worse direction",
         ),
         *(
             gained(
                 f"{name} is at most {MARGIN:g} BLEU below softmax, in both directions.",
                 *(kind, VANILLA, MARGIN),
-                unit=f"BLEU, {name} less softmax, where it is smallest",
+                unit=f"BLEU, {name} minus softmax in the worse direction",
             )
             for name, kind in (("ReLUFormer", WHOLE), (RELU4_SUM, RELU4_SUM))
         ),
@@ -140,14 +140,14 @@ def _loss_verdicts(outcomes: Sequence[Outcome]) -> list[Verdict]:
         lower(
             "The regularization lowers the validation loss, in both directions.",
             *(WHOLE, FACTOR, 0.0),
-            unit="nats a token, with the penalty less without, where it is largest",
+            unit="nats of loss a token, relu with the penalty minus without, worse direction",
         ),
         *(
             lower(
                 f"{name}'s validation loss is at most {LOSS_MARGIN:g} nats above softmax's, in "
                 "both directions.",
                 *(kind, VANILLA, LOSS_MARGIN),
-                unit=f"nats a token, {name} less softmax, where it is largest",
+                unit=f"nats of loss a token, {name} minus softmax in the worse direction",
             )
             for name, kind in (("ReLUFormer", WHOLE), (RELU4_SUM, RELU4_SUM))
         ),

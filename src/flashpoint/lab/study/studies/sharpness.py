@@ -145,7 +145,7 @@ def _near_softmax(outcomes: Sequence[Outcome], most: int) -> list[Verdict]:
             f"On {where}, {RELU4_SUM} is at most {margin:g} {unit} below softmax.",
             _twins(outcomes, task, number, *twins, scale=scale),
             (-margin, no_end),
-            unit=f"{unit}, {RELU4_SUM} less softmax",
+            unit=f"{unit}, {RELU4_SUM} minus softmax",
         )
         for task, number, scale, margin, unit, where in rows
     ]
@@ -155,7 +155,7 @@ def _near_softmax(outcomes: Sequence[Outcome], most: int) -> list[Verdict]:
             "softmax's.",
             _twins(outcomes, task, "loss", *twins),
             (-no_end, margin),
-            unit=f"nats, {RELU4_SUM} less softmax",
+            unit=f"nats of loss, {RELU4_SUM} minus softmax",
         )
         for task, margin in ((DOCUMENTS, LOSS_MARGIN), (IMAGES, LOSS_OF_A_POINT))
     ]
@@ -181,7 +181,8 @@ def _parts(outcomes: Sequence[Outcome]) -> list[Verdict]:
             f"{claim}: {first} has a lower validation loss than {', '.join(others)}.",
             Extreme("most", differences(first, *others)),
             below,
-            unit=f"nats a token, {first} less {'the best of these' if others[1:] else others[0]}",
+            unit=f"nats of loss a token, {first} minus "
+            f"{'the best of these' if others[1:] else others[0]}",
         )
         for claim, first, others in rows
     ]
@@ -193,7 +194,7 @@ def _mixed_verdict(outcomes: Sequence[Outcome], attention: str, softmax_in: str)
         f"validation loss at most {LOSS_MARGIN:g} nats above softmax's.",
         _twins(outcomes, DOCUMENTS, "loss", attention, SOFTMAX),
         (-float("inf"), LOSS_MARGIN),
-        unit="nats a token, mixed less softmax",
+        unit=f"nats of loss a token, {attention} minus softmax",
     )
 
 

@@ -126,13 +126,13 @@ def _verdicts(outcomes: Sequence[Outcome]) -> list[Verdict]:
             "A training step with relu is faster than one with softmax at every number of tokens.",
             Extreme("least", [Means(pair, np.divide) for pair in pairs]),
             (1.0, float("inf")),
-            unit="time of softmax over that of relu, where it is smallest",
+            unit="times as fast as softmax, at the least",
         ),
         judge(
             "A training step with relu gains more at the most tokens than at the fewest.",
             ends,
             (1.0, float("inf")),
-            unit="times as large a ratio at the most tokens as at the fewest",
+            unit="times the fewest tokens' speed-up, at the most tokens",
             quantity=lambda s_most, r_most, s_few, r_few: (s_most / r_most) / (s_few / r_few),
         ),
     ]

@@ -79,7 +79,7 @@ def _loss(outcomes: Sequence[Outcome], start: str) -> Verdict:
         f"{RELU4_SUM} has a lower validation loss with {start} than plain.",
         [numbers(outcomes, "loss", start=one) for one in (start, PLAIN)],
         (-float("inf"), 0.0),
-        unit=f"nats a token, {start} less plain",
+        unit=f"nats of loss a token, {RELU4_SUM} with {start} minus plain",
     )
 
 
@@ -88,7 +88,7 @@ def _spread(outcomes: Sequence[Outcome], start: str) -> Verdict:
         f"Seeds of {RELU4_SUM} differ less with {start} than plain.",
         [_log_spreads(numbers(outcomes, "loss", start=one)) for one in (start, PLAIN)],
         (-float("inf"), 0.0),
-        unit=f"logarithm of the deviation over seeds with {start} over that of plain",
+        unit=f"log units of spread over seeds, {RELU4_SUM} with {start} minus plain",
         lack=f"A deviation to compare takes {LEAST_SEEDS} seeds of both.",
     )
 

@@ -103,7 +103,7 @@ def _all_as_computed(outcomes: Sequence[Outcome]) -> Verdict:
         f"{MARGIN:.0%}.",
         Extreme("most", places),
         (0.0, MARGIN),
-        unit="distance of measured over computed from 1, where it is largest",
+        unit="as the relative error of the formula, at the most",
     )
 
 
@@ -118,7 +118,7 @@ def _relu_over_softmax(outcomes: Sequence[Outcome]) -> Verdict:
             numbers(outcomes, variance_name("relu", 1.0, keys)),
         ],
         (wanted * (1.0 - MARGIN), wanted * (1.0 + MARGIN)),
-        unit="variance of softmax over that of relu/L",
+        unit="times relu/L's variance",
         quantity=np.divide,
     )
 
@@ -131,7 +131,7 @@ def _lemma(outcomes: Sequence[Outcome]) -> Verdict:
         f"{MARGIN:.0%} in a layer at the most keys.",
         [numbers(outcomes, number, RELUFORMER_GAIN)],
         (1.0 - MARGIN, 1.0 + MARGIN),
-        unit="variance of a head's output",
+        unit="as the variance of a head's output",
         note="In a layer keys and values come of the same tokens, which adds n / (2 width): the "
         "lemma takes them for independent.",
     )
