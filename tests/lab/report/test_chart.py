@@ -1,5 +1,6 @@
 """Charts as figures: intervals, axes, categories and colors."""
 
+import dataclasses
 import math
 
 import pytest
@@ -12,7 +13,7 @@ from flashpoint.lab.report.chart import (
     tick_label,
     ticks_of,
 )
-from flashpoint.lab.report.figure import NUM_SERIES, SERIES
+from flashpoint.lab.report.figure import NUM_SERIES, SERIES, Line, line_figure
 from flashpoint.lab.runs.findings import Chart, Series
 
 
@@ -189,7 +190,7 @@ def test_categories_stand_side_by_side_and_apart_by_series():
     assert right == [0.125, 1.125]
     axis = draw(chart).layout["xaxis"]
     assert (axis["tickvals"], axis["ticktext"]) == ([0, 1], ["relu", "softmax"])
-    assert draw(chart).traces[0]["text"][1] == "softmax: 4"
+    assert draw(chart).traces[0]["text"][1] == "with, softmax: 4"
 
 
 def test_long_categories_are_broken_into_lines_with_room_for_them():
@@ -215,3 +216,26 @@ def test_markup_in_names_is_text_for_plotly():
     shown = [figure.traces[0]["name"], figure.layout["xaxis"]["title"]["text"]]
     assert all("<" not in text for text in shown)
     assert figure.traces[0]["hovertemplate"] == "%{text}"
+
+
+def test_pointer_names_a_series_once():
+    names = ("softmax", "relu")
+    alone = make_chart(*(line(name, x=(name,), y=(1.0,), has_line=False) for name in names))
+    assert {trace["hovertemplate"] for trace in draw(alone).traces} == {"%{text}<extra></extra>"}
+    assert [trace["text"] for trace in draw(alone).traces] == [["softmax: 1"], ["relu: 1"]]
+    crossed = make_chart(*(line(name, x=("with", "without")) for name in names))
+    assert draw(crossed).traces[1]["text"] == ["relu, with: 3", "relu, without: 4"]
+    beside = make_chart(line("a"), line("b"))
+    assert {trace["hovertemplate"] for trace in draw(beside).traces} == {"%{text}"}
+
+
+@pytest.mark.parametrize(("number", "place"), [(2, ""), (2 * NUM_SERIES + 1, "step %{x}: ")])
+def test_pointer_on_curves_gives_run_and_place_once(number, place):
+    plain = [Line(name=f"r{i}", x=[1], y=[0.5], color=SERIES[0]) for i in range(number)]
+    grouped = [dataclasses.replace(one, group="relu") for one in plain]
+    first, *_ = line_figure("t", plain, x_title="step", y_title="loss").traces
+    assert first["hovertemplate"] == f"{place}%{{y:.4g}}"
+    assert "hoverinfo" not in first
+    axes = {"x_title": "step", "y_title": "top-1", "y_format": ".0%"}
+    first, *_ = line_figure("t", grouped, **axes).traces
+    assert first["hovertemplate"] == f"%{{text}}, {place}%{{y:.2%}}<extra></extra>"

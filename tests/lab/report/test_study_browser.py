@@ -74,7 +74,8 @@ def unfold(page):
 def test_every_chart_is_drawn_and_folded_ones_when_opened(open_page):
     page = open_page(viewport=DESKTOP)
     assert count(page, ".chart .main-svg") > 0
-    assert count(page, ".grid > .chart > .js-plotly-plot") == 17  # 15, and 2 of the hostile study
+    assert count(page, ".opening .js-plotly-plot") == 13  # one a study
+    assert count(page, ".js-plotly-plot") == 13
     unfold(page)
     hidden = count(page, ".panel[hidden] .chart")
     assert count(page, ".js-plotly-plot") == count(page, ".chart") - hidden
@@ -141,6 +142,7 @@ def test_names_of_runs_above_their_attention_fit_a_phone(browser, tmp_path):
 
 def test_environments_are_stacked_on_a_phone(open_page):
     page = open_page(viewport=PHONE, has_touch=True, is_mobile=True)
+    unfold(page)
     cells = page.locator(".stacked tbody tr").first.locator("th, td")
     said = "cell => getComputedStyle(cell, '::before').content.replaceAll('\"', '')"
     assert [cell.evaluate(said) for cell in cells.all()] == [
@@ -216,6 +218,39 @@ def test_print_is_light_fits_paper_and_leaves_the_screen_as_it_was(open_page):
     assert page.evaluate(widths) == before
     assert count(page, ".main-svg[viewBox]") == 0
     assert page.pdf(format="A4").startswith(b"%PDF")
+
+
+def test_folded_parts_are_open_on_paper_and_folded_again(open_page):
+    page = open_page(viewport=DESKTOP)
+    drawn = "document.querySelectorAll('#study-scaling .main-svg').length"
+    before = page.evaluate(drawn)
+    page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+    assert count(page, "details.printed:not([open])") == 0
+    assert count(page, "details:not(.printed)[open]") == 0
+    assert page.evaluate(drawn) == 2 * before  # the second figure
+    page.evaluate("window.dispatchEvent(new Event('afterprint'))")
+    page.wait_for_selector(DRAWN)
+    assert count(page, "details[open]") == 0
+    assert page.evaluate(drawn) == before
+
+
+def test_toolbar_covers_no_legend(open_page):
+    page = open_page(viewport=DESKTOP)
+    chart = page.locator("#study-length-power .chart").first
+    chart.locator(".plot").hover()
+    bar = chart.locator(".modebar").bounding_box()
+    assert chart.locator(".modebar-btn").count() == 4
+    assert bar["y"] + bar["height"] <= chart.locator(".legend").first.bounding_box()["y"]
+    title = "caption => { const range = document.createRange(); range.selectNodeContents(caption);"
+    title += "return range.getBoundingClientRect().right; }"
+    assert chart.locator("figcaption").evaluate(title) <= bar["x"]
+
+
+def test_link_to_a_folded_section_opens_it(open_page):
+    page = open_page(viewport=DESKTOP)
+    assert not page.locator("#environment .table").first.is_visible()
+    page.locator("#contents").get_by_role("link", name="Environment").click()
+    page.locator("#environment .table").first.wait_for(state="visible")
 
 
 def test_nothing_is_cut_on_paper(open_page):

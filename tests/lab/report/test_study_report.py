@@ -23,7 +23,7 @@ from lab.report.sample_studies import (
 
 from flashpoint.lab.report.curves import MOST_RUNS
 from flashpoint.lab.report.html import join
-from flashpoint.lab.report.study_report import MOST_MAPS, report_studies
+from flashpoint.lab.report.study_report import MOST_MAPS, MOST_ROWS, report_studies
 from flashpoint.lab.report.verdicts import describe_region, strip, value_cell, verdict_card
 from flashpoint.lab.runs.findings import RULE, DataTable, Findings, Series
 from flashpoint.lab.runs.run_files import read_runs
@@ -55,7 +55,8 @@ def test_page_has_claims_studies_environment_and_commands(page, studies):
     assert page.of("h1", "title") == ["All studies", "All studies"]
     questions = [study.question for study in studies]
     assert page.of("h2") == ["Claims", *questions, "Environment", "To repeat it"]
-    assert "18 claims of 12 studies: 8 supported, 5 contradicted, 5 undecided." in page.of("p")
+    said = "12 studies. 8 of 18 claims are supported, 5 are contradicted, 5 are undecided."
+    assert said in page.of("li")
 
 
 @pytest.mark.parametrize(
@@ -103,6 +104,31 @@ def test_claim_without_numbers_is_shown_with_its_reason(text):
     assert "a ViT at 4096 tokens trains 10% faster" in body
 
 
+def test_study_opens_with_conclusions_and_one_figure(text):
+    body = text.partition('id="study-scaling"')[2].partition("</section>")[0]
+    before, folded, rest = body.partition("<details")
+    assert before.index('class="conclusions"') < before.index('class="chart"')
+    assert before.index('class="chart"') < before.index('class="verdict"')
+    assert before.count('class="chart"') == 1
+    assert "One more figure" in folded + rest
+    assert rest.index("How it was run") < rest.index("Models are smaller")
+
+
+def test_what_is_folded_is_printed_but_for_curves_and_long_tables(text):
+    printed = re.findall(r'<details class="printed"><summary>(.*?)</summary>', text)
+    others = re.findall(r"<details><summary>(.*?)</summary>", text)
+    assert {"How it was run", "One more figure", "What the gate costs"} <= set(printed)
+    assert {"<h2>Environment</h2>", "<h2>To repeat it</h2>"} <= set(printed)
+    assert {"Curves", "All 312 trials", f"Every draw, {4 * len(LENGTHS)} rows"} <= set(others)
+
+
+def test_many_claims_are_folded_into_one_table():
+    claims = [verdict(f"claim {i}", "supports", 1.0, 0.5, (0, 2)) for i in range(MOST_ROWS + 1)]
+    findings = Findings(verdicts=claims, charts=[], tables=[])
+    page = Page(report_studies([one_study(findings=findings)], title=""))
+    assert f"All {MOST_ROWS + 1} claims in one table" in page.of("summary")
+
+
 def test_rule_is_stated_once_and_is_the_one_that_is_used(page, text):
     assert page.of("p").count(RULE) == 1
     assert text.count("drawn again with replacement") == 1
@@ -120,7 +146,7 @@ def test_charts_and_captions_are_all_there(page, studies):
 
 
 def test_tables_and_notes_and_trials_are_there(page, text):
-    assert "What the gate costs" in page.of("h3")
+    assert "What the gate costs" in page.of("summary")
     assert "Models are smaller than the paper's" in text.replace("&#x27;", "'")
     assert "All 312 trials" in page.of("summary")
     assert 'data-file="length-power-trials.csv"' in text
@@ -129,8 +155,7 @@ def test_tables_and_notes_and_trials_are_there(page, text):
 
 def test_long_tables_start_folded(page, text):
     assert f"Every draw, {4 * len(LENGTHS)} rows" in page.of("summary")
-    assert "Every draw" not in page.of("h3")
-    assert "relu, alpha 1" in page.of("h3")
+    assert "relu, alpha 1" in page.of("summary")
     assert "<details open" not in text
 
 
@@ -252,7 +277,7 @@ def test_study_that_found_nothing_yet_is_shown():
     trials = DataTable(name="trials", title="", head=("trial", "status"), rows=[])
     page = Page(report_studies([one_study(findings=empty, trials=trials)], title=""))
     assert "Nothing yet." in page.of("p")
-    assert "1 studies, no verdict yet." in page.of("div")
+    assert "1 study, no verdict yet." in page.of("div")
     assert "No study has a trial that says where it was made." in page.of("p")
 
 
@@ -331,4 +356,4 @@ def test_no_number_is_rounded_onto_the_bound_that_it_misses():
         verdict("", "undecided", -1.049, 1.0, (-1, math.inf)), low=-7.449, high=2.21
     )
     assert "-1.05" in verdict_card(missed)
-    assert "(-7.4 to 2.2)" in verdict_card(dataclasses.replace(missed, region=(-2, math.inf)))
+    assert ": -7.4 to 2.2." in verdict_card(dataclasses.replace(missed, region=(-2, math.inf)))

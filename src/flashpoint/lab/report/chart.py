@@ -295,8 +295,8 @@ def _traces(
         "y": [p.y for p in points],
         "line": {"color": color, "width": 2, "dash": "dash" if series.is_dashed else "solid"},
         "marker": {"color": color, "size": 8, "symbol": SYMBOLS[place]},
-        "text": [_describe(point, chart) for point in points],
-        "hovertemplate": "%{text}",
+        "text": [_describe(point, series, chart) for point in points],
+        "hovertemplate": "%{text}<extra></extra>" if categories_of(chart) else "%{text}",
         "zorder": 0 if series.is_dashed else 1,
     }
     if has_band(series, points):
@@ -321,11 +321,15 @@ def _band(trace: Mapping[str, Any], points: Sequence[Point]) -> dict[str, Any]:
     }
 
 
-def _describe(point: Point, chart: Chart) -> str:
-    """A value with its interval, where the pointer is; and its category."""
+def _describe(point: Point, series: Series, chart: Chart) -> str:
+    """A value with its interval, where the pointer is; plotly adds the name to those of numbers.
+
+    Of categories, the name and the category, or one of them where they are the same.
+    """
     form = ".2%" if chart.y_format == "percent" else ".4g"
-    place = f"{plain(point.x)}: " if isinstance(point.x, str) else ""
-    value = f"{place}{point.y:{form}}"
+    names = dict.fromkeys([series.name, point.x]) if isinstance(point.x, str) else {}
+    place = ", ".join(plain(str(name)) for name in names)
+    value = f"{place}: {point.y:{form}}" if place else f"{point.y:{form}}"
     if point.low == point.high:
         return value
     return f"{value} ({point.low:{form}} to {point.high:{form}})"

@@ -71,22 +71,29 @@ def line_figure(
     y_format: str = "",
 ) -> Figure:
     """Curves over one axis; ``y_format`` is d3's, as ``.1%``."""
+    is_unified = len(lines) <= 2 * NUM_SERIES
     layout = {
         "xaxis": {"title": {"text": x_title}},
         "yaxis": {"title": {"text": y_title}, "tickformat": y_format},
-        "hovermode": "x unified" if len(lines) <= 2 * NUM_SERIES else "closest",
+        "hovermode": "x unified" if is_unified else "closest",
     }
+    place = "" if is_unified else f"{x_title} %{{x}}: "  # above all lines, or of this one
+    value = f"{place}%{{y:{'.2%' if y_format else '.4g'}}}"
     traces: list[dict[str, Any]] = []
     named: set[str] = set()
     for line in lines:
         group = line.group or line.name
         is_named = not line.is_faint and group not in named
         named |= {group} if is_named else set()
-        traces.append(_line_trace(line, group, is_named=is_named))
+        traces.append(_line_trace(line, group, value, is_named=is_named))
     return Figure(title=title, traces=traces, layout=layout)
 
 
-def _line_trace(line: Line, group: str, *, is_named: bool) -> dict[str, Any]:
+def _line_trace(line: Line, group: str, value: str, *, is_named: bool) -> dict[str, Any]:
+    """The curve; where the pointer is, its name once and the ``value``, as plotly's template."""
+    hover = {"hoverinfo": "skip"} if line.is_faint else {"hovertemplate": value}
+    if line.group and not line.is_faint:
+        hover = {"hovertemplate": f"%{{text}}, {value}<extra></extra>"}
     return {
         "type": "scatter",
         "mode": "lines+markers" if line.has_marks else "lines",
@@ -99,7 +106,7 @@ def _line_trace(line: Line, group: str, *, is_named: bool) -> dict[str, Any]:
         "legendgroup": group,
         "showlegend": is_named,
         "text": plain(line.name),
-        "hoverinfo": "skip" if line.is_faint else "x+y+text" if line.group else "all",
+        **hover,
     }
 
 

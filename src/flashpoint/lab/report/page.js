@@ -21,6 +21,7 @@
   };
 
   const FULL = 640, HALF = 440; // widths at which charts are drawn for paper, then scaled to it
+  const TOOLS = [["toImage", "zoomIn2d", "zoomOut2d", "resetScale2d"]]; // few enough to stand beside the title
   const LETTER = 7, BESIDE = 70; // pixels: of a letter below a chart, and beside its categories
 
   /* Names of categories that do not fit side by side stand at an angle, where lines would overlap. */
@@ -54,7 +55,9 @@
       modebar: { bgcolor: "rgba(0,0,0,0)", color: value("--muted"), activecolor: value("--ink") },
       dragmode: isTouch ? false : "zoom", autosize: !size, ...size,
     };
-    Plotly.react(plot, data, layout, { responsive: true, displaylogo: false, displayModeBar: isTouch ? false : "hover" });
+    Plotly.react(plot, data, layout, {
+      responsive: true, displaylogo: false, displayModeBar: isTouch ? false : "hover", modeBarButtons: TOOLS,
+    });
     plot.querySelectorAll(".main-svg").forEach((svg) => {
       if (size) svg.setAttribute("viewBox", `0 0 ${size.width} ${size.height}`);
       else svg.removeAttribute("viewBox");
@@ -62,6 +65,8 @@
     plot.style.aspectRatio = size ? `${size.width} / ${size.height}` : "";
   };
 
+  let isOnPaper = false;
+  let unfolded = []; // parts that are open for paper only
   let waiting = []; // drawn one by one, so that a long page answers meanwhile
 
   const drawNext = () => {
@@ -86,11 +91,27 @@
   const drawForPaper = () => {
     root.dataset.theme = "light";
     waiting = [];
+    isOnPaper = true;
+    unfolded = [...document.querySelectorAll("details.printed:not([open])")];
+    unfolded.forEach((part) => { part.open = true; });
     document.querySelectorAll(".chart").forEach((chart) => {
       const isAlone = chart.parentElement.children.length === 1;
       const height = parseFloat(chart.querySelector(".plot").style.height);
       draw(chart, { width: isAlone ? FULL : HALF, height });
     });
+  };
+
+  const backToScreen = () => {
+    isOnPaper = false;
+    unfolded.forEach((part) => {
+      part.open = false;
+      part.querySelectorAll(".js-plotly-plot").forEach((plot) => {
+        Plotly.purge(plot); // it has the size of paper; drawn again when it is opened
+        plot.style.aspectRatio = "";
+      });
+    });
+    unfolded = [];
+    applyTheme(currentTheme());
   };
 
   const applyTheme = (theme) => {
@@ -105,7 +126,7 @@
   });
   system.addEventListener("change", () => applyTheme(currentTheme()));
   window.addEventListener("beforeprint", drawForPaper);
-  window.addEventListener("afterprint", () => applyTheme(currentTheme()));
+  window.addEventListener("afterprint", backToScreen);
 
   document.querySelectorAll(".tabs").forEach((tabs) => {
     const buttons = [...tabs.querySelectorAll(":scope > .tabbar > button")];
@@ -118,7 +139,16 @@
   });
 
   document.querySelectorAll("details").forEach((part) =>
-    part.addEventListener("toggle", () => { if (part.open) drawIn(part); }));
+    part.addEventListener("toggle", () => { if (part.open && !isOnPaper) drawIn(part); }));
+
+  /* A link to a folded section opens it. */
+  const openTarget = () => {
+    const part = document.querySelector(":target > details");
+    if (!part) return;
+    part.open = true;
+    part.scrollIntoView();
+  };
+  window.addEventListener("hashchange", openTarget);
 
   const contents = document.getElementById("contents");
   const links = new Map([...contents.querySelectorAll("a")].map((link) =>
@@ -133,4 +163,5 @@
   links.forEach((_, part) => watcher.observe(part));
 
   applyTheme(currentTheme());
+  openTarget();
 })();

@@ -23,12 +23,14 @@ class Section:
         title: what its heading says.
         anchor: its address within the page.
         link: what the contents call it; empty: the title.
+        is_folded: its heading alone is shown until a click, or a link to it; printed all the same.
     """
 
     title: str
     anchor: str
     body: Html
     link: Child = ""
+    is_folded: bool = False
 
 
 def build_page(title: str, summary: Child, sections: Sequence[Section]) -> str:
@@ -42,10 +44,7 @@ def build_page(title: str, summary: Child, sections: Sequence[Section]) -> str:
         aria_label="contents",
     )
     header = tag("header", tag("h1", title), tag("div", summary, class_="summary"))
-    body = [
-        tag("section", tag("h2", section.title), section.body, id=section.anchor)
-        for section in sections
-    ]
+    body = [tag("section", _shown(section), id=section.anchor) for section in sections]
     codes = (_plotly(), _asset("page.js"), _asset("tables.js"))
     scripts = [tag("script", Html(code)) for code in codes]
     head = join(
@@ -61,6 +60,16 @@ def build_page(title: str, summary: Child, sections: Sequence[Section]) -> str:
     content = tag("body", nav, header, tag("main", *body), *scripts)
     page = tag("html", tag("head", head), content, lang="en")
     return f"<!doctype html>\n{page}\n"
+
+
+def _shown(section: Section) -> Html:
+    heading = tag("h2", section.title)
+    return fold(heading, section.body) if section.is_folded else join([heading, section.body])
+
+
+def fold(title: Child, body: Html, *, is_printed: bool = True) -> Html:
+    """A part that a click opens; on paper it is open if ``is_printed``, else left out."""
+    return tag("details", tag("summary", title), body, class_=is_printed and "printed")
 
 
 def write_page(page: str, file: Path) -> None:

@@ -6,18 +6,18 @@ from collections.abc import Sequence
 
 from flashpoint.lab.report.attention import attention
 from flashpoint.lab.report.chart import assign_places, chart_figure
+from flashpoint.lab.report.conclusions import conclude_all, conclude_study
 from flashpoint.lab.report.curves import curves_by_factors, spread
 from flashpoint.lab.report.figure import embed
 from flashpoint.lab.report.html import Cell, Child, Html, join, table, tag
-from flashpoint.lab.report.page import Section, build_page
+from flashpoint.lab.report.page import Section, build_page, fold
 from flashpoint.lab.report.provenance import SAME, environments
 from flashpoint.lab.report.verdicts import (
     badge,
-    count_words,
     describe_region,
     interval_cell,
     marks,
-    tally,
+    overview,
     value_cell,
     verdict_card,
 )
@@ -28,7 +28,7 @@ from flashpoint.lab.runs.names import CONFIG
 MOST_MAPS = 4
 """So many runs of a study show their attention."""
 MOST_ROWS = 30
-"""Longer tables start folded."""
+"""Longer tables are left out on paper, and that of all claims starts folded."""
 HEAD = ("study", "claim", "verdict", "found", "interval", "holds if")
 
 
@@ -46,18 +46,21 @@ def report_studies(sections: Sequence[StudySection], *, title: str) -> str:
             title="Environment",
             anchor="environment",
             body=environments({section.name: section.environments for section in sections}),
+            is_folded=True,
         ),
-        Section(title="To repeat it", anchor="commands", body=_commands(sections)),
+        Section(title="To repeat it", anchor="commands", body=_commands(sections), is_folded=True),
     ]
     return build_page(title, _summary(sections), parts)
 
 
 def _summary(sections: Sequence[StudySection]) -> Html:
-    verdicts = [verdict for section in sections for verdict in section.findings.verdicts]
-    if not verdicts:
-        return join([f"{len(sections)} studies, no verdict yet."])
-    said = f"{len(verdicts)} claims of {len(sections)} studies: {count_words(verdicts)}."
-    return join([tag("p", said), tally(verdicts)])
+    """Conclusions of all; with several studies, a bar for each."""
+    judged = [section for section in sections if section.findings.verdicts]
+    if len(judged) < 2:
+        return conclude_all(sections)
+    found = {section.name: section.findings.verdicts for section in judged}
+    anchors = {section.name: section.anchor for section in judged}
+    return tag("div", conclude_all(sections), overview(found, anchors), class_="opening")
 
 
 def _claims(sections: Sequence[StudySection]) -> Html:
@@ -74,40 +77,62 @@ def _claims(sections: Sequence[StudySection]) -> Html:
         for verdict in section.findings.verdicts
     ]
     listed = tag("div", table(HEAD, rows, label="claims", file="claims.csv"), class_="claims")
-    return join([listed, tag("p", tag("strong", "The rule. "), RULE, class_="note rule")])
+    rule = fold("How a verdict follows from the numbers", tag("p", RULE, class_="note rule"))
+    if len(rows) > MOST_ROWS:
+        listed = fold(f"All {len(rows)} claims in one table", listed)
+    return join([listed, rule])
 
 
 def _study(section: StudySection) -> Section:
+    """Conclusions beside the first figure, then the claims; the rest is folded up."""
     findings = section.findings
     places = assign_places(findings.charts)
     charts = [embed(chart_figure(chart, places)) for chart in findings.charts]
+    lead = [tag("div", chart, class_="grid") for chart in charts[:1]]
+    facts = (section.name, section.source, _progress(section.trials))
+    expected = "What one would expect" if section.source.startswith("open") else "The claim"
     said = tag(
         "div",
-        tag("h3", "What one would expect" if section.source.startswith("open") else "The claim"),
+        conclude_study(section),
+        tag("h3", expected),
         tag("blockquote", section.claim),
     )
-    verdicts = [verdict_card(verdict) for verdict in findings.verdicts]
-    found = tag("div", tag("h3", "What we found"), *(verdicts or [tag("p", "Nothing yet.")]))
-    facts = (section.name, section.source, _progress(section.trials))
-    grid = "grid three" if len(charts) == 3 or len(charts) > 4 else "grid"
     parts = [
         tag("p", " \u00b7 ".join(facts), class_="note"),
-        tag("p", section.scope, class_="scope"),
-        *_departures(section.departures),
-        tag("div", said, found, class_="beside"),
-        *([tag("div", *charts, class_=grid)] if charts else []),
+        tag("div", said, *lead, class_="opening"),
+        *_rows(section),
+        *_figures(charts[1:]),
         *(_titled(data, section) for data in findings.tables),
-        *(tag("p", note, class_="note") for note in findings.notes),
+        _conditions(section),
         *_more(section, places),
     ]
     link = join([section.name, marks(findings.verdicts)])
     return Section(title=section.question, anchor=section.anchor, body=join(parts), link=link)
 
 
-def _departures(departures: str) -> list[Html]:
-    if not departures:
+def _rows(section: StudySection) -> list[Html]:
+    cards = [verdict_card(verdict) for verdict in section.findings.verdicts]
+    return [tag("h3", "Claim by claim"), tag("div", *cards, class_="verdicts")] if cards else []
+
+
+def _figures(charts: Sequence[Html]) -> list[Html]:
+    """Those beside the first, folded up."""
+    if not charts:
         return []
-    return [tag("p", tag("strong", "Not as the paper has it. "), departures, class_="note")]
+    grid = "grid three" if len(charts) == 3 or len(charts) > 4 else "grid"
+    title = "One more figure" if len(charts) == 1 else f"{len(charts)} more figures"
+    return [fold(title, tag("div", *charts, class_=grid))]
+
+
+def _conditions(section: StudySection) -> Html:
+    """What was trained on what, where it departs from the paper, and what else to know."""
+    departed = tag("strong", "Not as the paper has it. ")
+    parts = [
+        tag("p", section.scope, class_="scope"),
+        *([tag("p", departed, section.departures)] if section.departures else []),
+        *(tag("p", note) for note in section.findings.notes),
+    ]
+    return fold("How it was run", join(parts))
 
 
 def _progress(trials: DataTable) -> str:
@@ -122,12 +147,9 @@ def _progress(trials: DataTable) -> str:
 def _titled(data: DataTable, section: StudySection) -> Html:
     listed = data_table(data, file=f"{section.name}-{data.name}.csv")
     if len(data.rows) > MOST_ROWS:
-        return _folded(f"{data.title}, {len(data.rows)} rows", tag("div", listed, class_="long"))
-    return join([tag("h3", data.title), listed])
-
-
-def _folded(name: str, body: Html) -> Html:
-    return tag("details", tag("summary", name), body)
+        title = f"{data.title}, {len(data.rows)} rows"
+        return fold(title, tag("div", listed, class_="long"), is_printed=False)
+    return fold(data.title, listed)
 
 
 def _more(section: StudySection, places: dict[str, int]) -> list[Html]:
@@ -144,7 +166,7 @@ def _more(section: StudySection, places: dict[str, int]) -> list[Html]:
         file = f"{section.name}-{section.trials.name}.csv"
         body = tag("div", data_table(section.trials, file=file), class_="long")
         folded[f"All {len(section.trials.rows)} trials"] = body
-    return [_folded(name, body) for name, body in folded.items()]
+    return [fold(name, body, is_printed=False) for name, body in folded.items()]
 
 
 def _commands(sections: Sequence[StudySection]) -> Html:

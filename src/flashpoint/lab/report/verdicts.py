@@ -2,7 +2,8 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from flashpoint.lab.report.html import Cell, Html, join, tag
 from flashpoint.lab.runs.findings import Verdict, Word
@@ -18,6 +19,39 @@ WIDTH, MIDDLE = 180, 11
 """Of a strip: how wide, and how far down its axis is."""
 MARGIN = 0.18
 """Room beside what a strip shows, as a share of it."""
+
+
+class Measure(NamedTuple):
+    """A verdict's unit taken apart; ``first`` and ``second`` are empty unless it compares two."""
+
+    unit: str
+    first: str
+    second: str
+
+
+def measure_of(verdict: Verdict) -> Measure:
+    """What the quantity is: "points of top-1, relu minus softmax" is a difference in points."""
+    unit, _, compared = verdict.unit.partition(", ")
+    first, minus, second = compared.partition(" minus ")
+    return Measure(unit, first, second) if minus else Measure(verdict.unit, "", "")
+
+
+def describe_found(verdict: Verdict) -> str:
+    """The quantity as words without a period, as "relu is 1.8 points of top-1 above identity"."""
+    number, measure = numbers_of(verdict)[0], measure_of(verdict)
+    if verdict.value is None:
+        return "nothing yet"
+    if not measure.first or not math.isfinite(verdict.value):
+        return _with_unit(number, measure.unit)
+    if float(number) == 0:
+        return f"{measure.first} is level with {measure.second}"
+    side = "below" if number.startswith("-") else "above"
+    size = _with_unit(number.removeprefix("-"), measure.unit)
+    return f"{measure.first} is {size} {side} {measure.second}"
+
+
+def _with_unit(number: str, unit: str) -> str:
+    return f"{number}{'' if unit.startswith('%') else ' '}{unit}".strip()
 
 
 def badge(word: Word) -> Html:
@@ -50,12 +84,48 @@ def tally(verdicts: Iterable[Verdict]) -> Html:
     return tag("div", *parts, class_="tally")
 
 
+def overview(verdicts: Mapping[str, Sequence[Verdict]], anchors: Mapping[str, str]) -> Html:
+    """One bar a study, as long as it has claims; their parts are its verdicts.
+
+    Args:
+        verdicts: by study.
+        anchors: where each study is on the page.
+    """
+    most = max(map(len, verdicts.values()))
+    rows: list[Html] = []
+    for name, listed in verdicts.items():
+        found = Counter(verdict.word for verdict in listed)
+        parts = [
+            tag("span", f"{SIGNS[word]} {found[word]}", class_=word, style=f"flex:{found[word]}")
+            for word in PAST
+            if found[word]
+        ]
+        width = f"width:{100 * len(listed) / most:.1f}%"
+        bar = tag(
+            "div", *parts, class_="bar", style=width, role="img", aria_label=count_words(listed)
+        )
+        rows += [tag("a", name, href=f"#{anchors[name]}"), tag("div", bar)]
+    every = [verdict for listed in verdicts.values() for verdict in listed]
+    title = tag("figcaption", "What came of the claims of each study")
+    return tag("figure", title, tally(every), tag("div", *rows, class_="bars"), class_="overview")
+
+
 def value_cell(verdict: Verdict) -> Cell:
-    """What was found, with its unit."""
+    """What was found, with its unit; below it, what was compared."""
     if verdict.value is None:
         return Cell(DASH, None)
-    number = tag("strong", numbers_of(verdict)[0])
-    return Cell(join([number, " ", tag("span", verdict.unit, class_="unit")]), verdict.value)
+    number, measure = tag("strong", numbers_of(verdict)[0]), measure_of(verdict)
+    space = "" if measure.unit.startswith("%") else " "
+    compared = f"{measure.first} minus {measure.second}" if measure.first else ""
+    return Cell(
+        join(
+            [
+                *(number, space, tag("span", measure.unit, class_="unit")),
+                *([tag("span", compared, class_="compared")] if compared else []),
+            ]
+        ),
+        verdict.value,
+    )
 
 
 def interval_cell(verdict: Verdict) -> Cell:
@@ -125,16 +195,24 @@ def strip(verdict: Verdict) -> Html:
 
 
 def verdict_card(verdict: Verdict) -> Html:
-    """One verdict with all that belongs to it."""
+    """One claim as a row: the verdict, the claim with what was found, and where it had to lie."""
     _, low, high = numbers_of(verdict)
-    interval = [f" ({low} to {high})"] if verdict.low is not None else []
-    found = [tag("p", value_cell(verdict).shown, *interval, class_="found")]
-    holds = f"The claim holds if it is {describe_region(verdict.region)}."
+    interval = [f"95% interval: {low} to {high}."] if verdict.low is not None else []
+    found = tag("p", f"Found: {describe_found(verdict)}.", class_="found")
+    holds = f"The claim holds if this is {describe_region(verdict.region)}."
+    if measure_of(verdict).first:
+        holds = f"Holds if the difference is {describe_region(verdict.region)}."
     return tag(
         "div",
-        tag("p", badge(verdict.word), verdict.claim, class_="said"),
-        *(found if verdict.value is not None else []),
-        strip(verdict),
-        *(tag("p", text, class_="note") for text in (holds, verdict.note) if text),
+        badge(verdict.word),
+        tag(
+            "div",
+            tag("p", verdict.claim, class_="said"),
+            *([found] if verdict.value is not None else []),
+            *([tag("p", verdict.note, class_="note")] if verdict.note else []),
+        ),
+        tag(
+            "div", strip(verdict), *(tag("p", said, class_="note") for said in [*interval, holds])
+        ),
         class_="verdict",
     )
