@@ -10,6 +10,8 @@ from implementations import HAS_GPU
 
 from flashpoint.ops.activation import BUILTIN, find_activation
 from flashpoint.ops.gpu.activations import in_kernels
+from flashpoint.ops.gpu.call import Call
+from flashpoint.ops.spec import Terms
 
 DEVICE = "cuda" if HAS_GPU else "cpu"
 NAMES = ("gelu", "softplus")
@@ -60,7 +62,7 @@ def dense_scores():
 @pytest.mark.parametrize("name", NAMES)
 def test_weights_and_slopes_are_near_float64(name):
     scores = dense_scores()
-    h, gradient = in_kernels(name, torch.float16)
+    h, gradient = in_kernels(name, rounded=True)
     small, small_slope = FAR_TAIL[name]
     weights, slopes = exact(name, scores)
     got = apply(weigh_kernel, h, scores)
@@ -73,7 +75,7 @@ def test_weights_and_slopes_are_near_float64(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_limits_and_nan_are_kept(name):
     scores = torch.tensor([float("inf"), 1e30, -1e30, float("nan")])
-    h, gradient = in_kernels(name, torch.bfloat16)
+    h, gradient = in_kernels(name, rounded=True)
     weights, slopes = apply(weigh_kernel, h, scores), apply(slope_kernel, gradient, scores)
     assert weights[:2].tolist() == pytest.approx([float("inf"), 1e30])
     assert slopes[:2].tolist() == pytest.approx([1.0, 1.0], rel=EXACT)
@@ -83,7 +85,22 @@ def test_limits_and_nan_are_kept(name):
     assert slopes[3].isnan()
 
 
-def test_full_precision_keeps_full_functions():
+def test_what_is_not_rounded_keeps_full_functions():
     for name in BUILTIN:
-        short, full = (in_kernels(name, dtype) for dtype in (torch.float16, torch.float32))
+        short, full = (in_kernels(name, rounded=rounded) for rounded in (True, False))
         assert (short == full) == (name not in NAMES)
+
+
+@pytest.mark.parametrize(
+    ("rounded", "dtype", "scores", "terms"),
+    [
+        (True, torch.bfloat16, None, Terms("gelu")),
+        (False, torch.float32, None, Terms("gelu")),
+        (False, torch.float16, torch.zeros(1, 1, 4, 4), Terms("gelu")),
+        (False, torch.float16, None, Terms("softplus", normalize="sum")),
+    ],
+    ids=["plain", "fp32", "bias", "sums"],
+)
+def test_calls_whose_results_are_finer_than_16_bits_are_told(rounded, dtype, scores, terms):
+    q = torch.zeros(1, 1, 4, 16, dtype=dtype)
+    assert Call.dense(q, q, q, scores, None, None, terms).rounds_weights == rounded

@@ -222,6 +222,6 @@ def differentiate(
 def gradient_arguments(call: Call) -> dict[str, Any]:
     """What every kernel of backward takes, by name."""
     key = call.terms.activation
-    _, gradient = in_kernels(key, call.q.dtype)
+    _, gradient = in_kernels(key, rounded=call.rounds_weights)
     own = {"GRADIENT": gradient, "IS_BUILTIN": is_builtin(key), "offsets": None, "slopes": None}
     return call.arguments() | own

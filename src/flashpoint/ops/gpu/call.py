@@ -255,6 +255,16 @@ class Call(NamedTuple):
         return self.q.dtype == torch.float16 and steep
 
     @property
+    def rounds_weights(self) -> bool:
+        """True where weights and ds are rounded to 16 bits before anything is made of them.
+
+        Sums of weights and gradients of a bias or a mask are made of them as they are.
+        """
+        has_scores = self.bias is not None or self.mask is not None
+        has_sums = self.has_sums or self.terms.normalize == "sum"
+        return self.q.dtype.itemsize == 2 and not has_sums and not has_scores
+
+    @property
     def shrinks_weights(self) -> bool:
         """True where a power of two keeps weights in fp16's range."""
         return self.q.dtype == torch.float16 and not self.is_wide
@@ -322,7 +332,7 @@ class Call(NamedTuple):
     def arguments(self) -> dict[str, Any]:
         """What every kernel takes, by name; tensors that depend on tiles are not among it."""
         terms, made = self.terms, Normalizer.of(self)
-        weigh, _ = in_kernels(terms.activation, self.q.dtype)
+        weigh, _ = in_kernels(terms.activation, rounded=self.rounds_weights)
         shrink, shrink_ds = self.shrinks()
         return {
             "bias": self.bias,

@@ -1,4 +1,7 @@
-"""Activations for 16-bit inputs, whose weights are rounded to 8 or 11 bits: short polynomials.
+"""Activations whose weights are rounded to 8 or 11 bits at once: short polynomials.
+
+So they are in calls with 16-bit inputs, unless rows' sums or gradients of a bias or a mask are
+made of them too.
 
 Accurate exponentials, divisions and error functions take 20 to 40 instructions a score, where the
 tensor cores leave time for about 15. Here a score takes one fast exponential and a polynomial.
