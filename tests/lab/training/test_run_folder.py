@@ -207,7 +207,7 @@ def test_checkpoint_in_place_of_its_run_is_refused_by_name(run, inner):
 
 def test_file_in_the_folders_place_is_refused_by_its_name(tmp_path):
     (tmp_path / "run").write_text("a file")
-    message = r"/run cannot be written: File exists\."
+    message = r"/run is a file, and a run needs a folder\. Pass another --out\."
     with pytest.raises(RunError, match=message), claim(tmp_path / "run"):
         pass
 
