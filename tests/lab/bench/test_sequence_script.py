@@ -1,22 +1,15 @@
 """benchmarks/sequence.py: its parts at tiny sizes on a CPU, and what it says of limits."""
 
-from importlib.util import module_from_spec, spec_from_file_location
-from pathlib import Path
-
 import pytest
 import typer
+from scripts import load_script
 
 from flashpoint.lab.bench.timing import Budget, CpuTimer
-
-FILE = Path(__file__).parents[3] / "benchmarks" / "sequence.py"
 
 
 @pytest.fixture(scope="module")
 def sequence():
-    spec = spec_from_file_location("sequence", FILE)
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script("benchmarks/sequence.py")
 
 
 @pytest.fixture(scope="module")

@@ -1,24 +1,17 @@
 """benchmarks/variants.py: its constants hold for a call of a variant, and for no other."""
 
-from importlib.util import module_from_spec, spec_from_file_location
-from pathlib import Path
-
 import pytest
 import typer
+from scripts import load_script
 
 from flashpoint.errors import InputError
 
 pytest.importorskip("triton")
 
-FILE = Path(__file__).parents[3] / "benchmarks" / "variants.py"
-
 
 @pytest.fixture(scope="module")
 def variants():
-    spec = spec_from_file_location("variants", FILE)
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script("benchmarks/variants.py")
 
 
 def test_constants_hold_while_a_variant_is_called(variants):

@@ -9,7 +9,7 @@ import torch.distributed.checkpoint.hf_storage
 import torch.distributed.fsdp
 import torch.utils.tensorboard  # noqa: F401  what first steps, saves and logs would import
 
-from flashpoint.lab.training import config_file, loop, text, vision  # noqa: F401
+from flashpoint.lab.training import config_file, loop, text, vision  # noqa: F401  loop asks for
 
 
 def train_each(plans):
