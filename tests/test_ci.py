@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from lab.report.conftest import find_chromium
+from lab.conftest import find_chromium
 
 ROOT = Path(__file__).parents[1]
 SCRIPT = ROOT / ".ci" / "run"

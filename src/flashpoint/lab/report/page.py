@@ -45,7 +45,7 @@ def build_page(title: str, summary: Child, sections: Sequence[Section]) -> str:
     )
     header = tag("header", tag("h1", title), tag("div", summary, class_="summary"))
     body = [tag("section", _shown(section), id=section.anchor) for section in sections]
-    codes = (_plotly(), _asset("page.js"), _asset("tables.js"))
+    codes = (_plotly(), asset("page.js"), asset("tables.js"))
     scripts = [tag("script", Html(code)) for code in codes]
     head = join(
         [
@@ -54,7 +54,7 @@ def build_page(title: str, summary: Child, sections: Sequence[Section]) -> str:
             tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
             tag("meta", name="color-scheme", content="light dark"),
             tag("title", title),
-            tag("style", Html(_asset("page.css"))),
+            tag("style", Html(asset("theme.css") + asset("page.css"))),
         ]
     )
     content = tag("body", nav, header, tag("main", *body), *scripts)
@@ -81,7 +81,8 @@ def write_page(page: str, file: Path) -> None:
         raise InputError(f"cannot write the page {file}: {error.strerror}.") from error
 
 
-def _asset(name: str) -> str:
+def asset(name: str) -> str:
+    """A style or script of this folder."""
     return (files("flashpoint.lab.report") / name).read_text(encoding="utf-8")
 
 
