@@ -12,13 +12,16 @@ INTERNALS := tests/ops/test_library.py tests/layers/test_pytorch.py \
   tests/lab/training/test_step.py tests/lab/training/test_step_memory.py tests/lab/training/test_optimizer.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-versions versions mutants lint docs docs-numbers wheel try-wheel bench clean
+.PHONY: help demo page test test-all test-versions versions mutants lint docs docs-numbers wheel try-wheel bench clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 15
 
 demo: $(STAMP) ## train twins with and without softmax and show them; DEMO=--fresh to start over
 	@$(BIN)/flashpoint demo $(DEMO)
+
+page: demo ## put the demo's twins into a page that runs them, build/page.html
+	@$(BIN)/flashpoint page runs/demo/relu runs/demo/softmax --out build/page.html
 
 test: $(STAMP) ## run the tests and the doctests, a process per core; slow ones are left out
 	@$(PYTEST) -n auto -m "not slow"

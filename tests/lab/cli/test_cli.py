@@ -41,6 +41,7 @@ SURFACE = {
         *("--samples", "run"),
     ],
     "models": ["--attention", "--image-size", "--tokens", "pattern"],
+    "page": ["--checkpoint", "--data", "--out", "--runtime", "--samples", "--title", "runs"],
     "plan": [
         *("--batch", "--gpus", "--gpus-per-node", "--json", "--keep", "--link", "--memory"),
         *("--model", "--network", "--plot", "--rates", "--recompute", "--sequence", "--strategy"),

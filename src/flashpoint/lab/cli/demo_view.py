@@ -141,6 +141,7 @@ def draw_next(out: Path, runs: Sequence[Path], config: Path) -> RenderableType:
             f"train {config} --set model.attention=sigmoid --out {out.parent / 'sigmoid'}",
             "another function in softmax's place",
         ),
+        (f"page {' '.join(map(str, runs))}", "both models in a page that runs them"),
         ("bench", "how fast the operator is on this machine"),
         ("--help", "all commands"),
     )

@@ -18,6 +18,7 @@ from flashpoint.lab.cli.evaluate import evaluate
 from flashpoint.lab.cli.export import export
 from flashpoint.lab.cli.inspect import inspect
 from flashpoint.lab.cli.models import models
+from flashpoint.lab.cli.page import page
 from flashpoint.lab.cli.plan import plan
 from flashpoint.lab.cli.probe import probe
 from flashpoint.lab.cli.report import report
@@ -36,7 +37,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 for verb in (
-    *(demo, train, adapt, evaluate, translate, probe, inspect, export, report, models),
+    *(demo, train, adapt, evaluate, translate, probe, inspect, export, page, report, models),
     *(bench, activations, tune, plan, doctor),
 ):
     app.command()(verb)
