@@ -80,5 +80,5 @@ def test_suite_of_another_device_is_refused_with_what_to_do():
         match=r"'long' .*--device cuda.* for cpu: cpu\.",
     ):
         select(suite="long")
-    with pytest.raises(InputError, match="for cuda: vit, long, decode, sums, all"):
+    with pytest.raises(InputError, match="for cuda: vit, long, decode, sums, corners, all"):
         select("cuda", suite="cpu")

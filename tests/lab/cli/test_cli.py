@@ -21,8 +21,8 @@ SURFACE = {
     ],
     "bench": [
         *("--activation", "--causal", "--check", "--device", "--dtype", "--from", "--json"),
-        *("--mode", "--no-memory", "--plot", "--providers", "--quick", "--rounds", "--seconds"),
-        *("--shape", "--suite", "--threads"),
+        *("--mode", "--no-memory", "--only", "--plot", "--providers", "--quick", "--rounds"),
+        *("--seconds", "--shape", "--suite", "--threads"),
     ],
     "data prepare": ["--from", "--to", "name"],
     "data show": ["--labels", "--languages", "--pairs", "--png", "--split", "where"],

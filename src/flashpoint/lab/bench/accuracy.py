@@ -2,11 +2,13 @@
 
 A row of o and of dq depends on one query only. Pointwise outputs over disjoint keys add up, so dk
 and dv of some keys come from those keys alone. Hence a few heads, rows and keys stand for all.
-Softmax providers are not ours: of them o and dq are checked, that nobody times a wrong result.
+Softmax providers are not ours: of them o and dq are checked, that nobody times a wrong result. The
+gradient of a bias is a sum over samples: some of its rows are computed from all of them.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -33,13 +35,13 @@ on its other side and take one key's share with it, in the reference too."""
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Some rows of one head of ``o``, ``dq``, ``dk`` or ``dv``, exact."""
+    """Some rows of one head of ``o``, ``dq``, ``dk``, ``dv`` or ``dbias``, exact."""
 
     name: str
     batch: int
     head: int
     rows: slice
-    exact: Tensor  # [rows, D] fp64
+    exact: Tensor  # [rows, D] fp64; of dbias [rows, Lk]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,8 @@ class Head:
     do: Tensor  # [1, G, Lq, D]
     gains: tuple[Tensor, ...]  # of q and k, or none
     dtype: torch.dtype  # of the inputs
+    mask: Tensor | None = None  # [1, 1, Lq, Lk]
+    bias: Tensor | None = None  # [1, G, Lq, Lk]
 
     def norm_q(self, q: Tensor) -> Tensor:
         """Some rows of q as they meet the keys."""
@@ -62,6 +66,15 @@ class Head:
     def norm_k(self, k: Tensor) -> Tensor:
         """Some rows of k as they meet the queries."""
         return rounded(normalize(k, self.gains[1]), self.dtype) if self.gains else k
+
+    def terms(self, rows: slice, keys: slice, heads: slice = slice(None)) -> dict[str, Tensor]:
+        """Mask and bias of some queries and keys, by name; the bias of some heads."""
+        found: dict[str, Tensor] = {}
+        if self.mask is not None:
+            found["mask"] = self.mask[:, :, rows, keys]
+        if self.bias is not None:
+            found["bias"] = self.bias[:, heads, rows, keys]
+        return found
 
     @property
     def offset(self) -> int:
@@ -100,7 +113,7 @@ def result_error(parts: Sequence[Part], result: object) -> float:
     if isinstance(result, Tensor):
         tensors["o"] = result
     elif isinstance(result, tuple):
-        tensors.update(zip(("dq", "dk", "dv"), result, strict=True))
+        tensors.update(zip(("dq", "dk", "dv", "dbias"), result, strict=False))
     return max(
         relative_error(
             tensors[part.name][part.batch, part.head, part.rows],
@@ -120,7 +133,12 @@ def exact_parts(case: Case, inputs: Inputs, function: Function) -> Iterator[Part
             o, dq = _exact_rows(case, head, rows, function)
             for name, exact in (("o", o), ("dq", dq)):
                 yield Part(name, head.batch, head.index * group, rows, exact[0, 0])
-        if function == "pointwise" and case.mode in ("backward", "training"):
+        has_gradients = case.mode in ("backward", "training")
+        if case.bias == "learned" and has_gradients:
+            for rows in _chunks(case.shape.num_queries):
+                dbias = _exact_bias_rows(case, inputs, head, rows, function)
+                yield Part("dbias", 0, head.index * group, rows, dbias[0, 0])
+        if function == "pointwise" and has_gradients:
             for keys in _chunks(case.shape.length):
                 dk, dv = _exact_keys(case, head, keys)
                 for name, exact in (("dk", dk), ("dv", dv)):
@@ -135,7 +153,9 @@ def _outer_heads(case: Case, inputs: Inputs) -> Iterator[Head]:
         q, do = (t[batch, shared].detach().double()[None] for t in (inputs.q, inputs.do))
         k, v = (t[batch, index].detach().double()[None, None] for t in (inputs.k, inputs.v))
         gains = tuple(gain.detach().double() for gain in inputs.gains)
-        yield Head(batch, index, q, k, v, do, gains, inputs.q.dtype)
+        mask = None if inputs.mask is None else inputs.mask[batch, None]
+        bias = None if inputs.bias is None else inputs.bias[:, shared].detach().double()
+        yield Head(batch, index, q, k, v, do, gains, inputs.q.dtype, mask, bias)
 
 
 def _chunks(length: int) -> list[slice]:
@@ -149,23 +169,52 @@ def _exact_rows(case: Case, head: Head, rows: slice, function: Function) -> tupl
     seen = slice(0, rows.stop + head.offset) if case.causal else slice(None)
     q = head.q[:, :1, rows].clone().requires_grad_()
     k, v = head.norm_k(head.k[:, :, seen]), head.v[:, :, seen]
-    if function == "softmax":
-        o = _softmax_attention(head.norm_q(q), k, v, causal=case.causal)
-    else:
-        o = flashpoint.attention(
-            head.norm_q(q),
-            k,
-            v,
-            **case.options,
-            impl="reference",
-        )
+    terms = head.terms(rows, seen, heads=slice(1))
+    o = _attend_exactly(case, function, head.norm_q(q), k, v, terms)
     (dq,) = torch.autograd.grad(o, q, head.do[:, :1, rows])
     return o.detach(), dq
 
 
-def _softmax_attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool) -> Tensor:
+def _exact_bias_rows(
+    case: Case, inputs: Inputs, head: Head, rows: slice, function: Function
+) -> Tensor:
+    """The gradient of a head's bias for some queries, out of all samples: [1, 1, rows, Lk]."""
+    assert inputs.bias is not None
+    group = head.q.shape[1]
+    own, shared = slice(head.index * group, head.index * group + 1), slice(head.index, None)
+    q, do = (t[:, own, rows].detach().double() for t in (inputs.q, inputs.do))
+    k, v = (t[:, shared][:, :1].detach().double() for t in (inputs.k, inputs.v))
+    bias = inputs.bias[:, own, rows].detach().double().requires_grad_()
+    terms = {"bias": bias} | ({"mask": inputs.mask[:, :, rows]} if inputs.mask is not None else {})
+    o = _attend_exactly(case, function, head.norm_q(q), head.norm_k(k), v, terms)
+    return torch.autograd.grad(o, bias, do)[0]
+
+
+def _attend_exactly(
+    case: Case, function: Function, q: Tensor, k: Tensor, v: Tensor, terms: Mapping[str, Tensor]
+) -> Tensor:
+    """By the definition of either function; the last query stands at the last key."""
+    if function == "softmax":
+        return _softmax_attention(q, k, v, causal=case.causal, **terms)
+    options: dict[str, Any] = {**case.options, **terms}
+    return flashpoint.attention(q, k, v, **options, impl="reference")
+
+
+def _softmax_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    causal: bool,
+    mask: Tensor | None = None,
+    bias: Tensor | None = None,
+) -> Tensor:
     """The definition; the last query stands at the last key."""
     scores = q @ k.mT * q.shape[-1] ** -0.5
+    if bias is not None:
+        scores = scores + bias
+    if mask is not None:
+        scores = scores.masked_fill(~mask, float("-inf"))
     if causal:
         hidden = torch.ones_like(scores, dtype=torch.bool).triu(k.shape[2] - q.shape[2] + 1)
         scores = scores.masked_fill(hidden, float("-inf"))
@@ -178,21 +227,19 @@ def _exact_keys(case: Case, head: Head, keys: slice) -> tuple[Tensor, Tensor]:
     Of rows that are divided by their sums, what that takes off a weight's gradient is given to the
     sum of these keys' weights.
     """
-    length = head.k.shape[2]
-    key = torch.arange(length, device=head.k.device)
-    position = torch.arange(head.offset, length, device=head.k.device)  # of each query
-    visible = position + 1 if case.causal else torch.full_like(position, length)
-    mask = position[:, None] >= key[keys] if case.causal else None  # [Lq, keys]
+    visible, mask = _sight(case, head, keys)
     k, v = (t[:, :, keys].clone().requires_grad_() for t in (head.k, head.v))
+    terms = {"bias": case.options.get("bias")} | head.terms(slice(None), keys)
+    options: dict[str, Any] = terms | {"mask": mask}
     o, sums = flashpoint.attention(
         head.norm_q(head.q),
         head.norm_k(k),
         v,
         activation=case.options["activation"],
         length=1,
-        mask=mask,
         return_sums=True,
         impl="reference",
+        **options,
     )
     if case.by_sum:
         do, dsums = _given_by_sums(case, head, visible)
@@ -202,17 +249,32 @@ def _exact_keys(case: Case, head: Head, keys: slice) -> tuple[Tensor, Tensor]:
     return dk, dv
 
 
+def _sight(case: Case, head: Head, keys: slice) -> tuple[Tensor, Tensor | None]:
+    """How many keys each query sees, [Lq], and which of ``keys``, [Lq, keys]; None: all."""
+    length = head.k.shape[2]
+    key = torch.arange(length, device=head.k.device)
+    position = torch.arange(head.offset, length, device=head.k.device)  # of each query
+    if head.mask is not None:
+        whole = head.mask[0, 0].tril(head.offset) if case.causal else head.mask[0, 0]
+        return whole.sum(-1).clamp_min(1), whole[:, keys]
+    if case.causal:
+        return position + 1, position[:, None] >= key[keys]
+    return torch.full_like(position, length), None
+
+
 def _given_by_sums(case: Case, head: Head, visible: Tensor) -> tuple[Tensor, Tensor]:
     """do_i over its divisor, and minus that times o_i, for all queries."""
     k, parts = head.norm_k(head.k), []
     for rows in torch.arange(head.q.shape[2], device=head.q.device).split(CHUNK):
         seen = slice(0, int(rows[-1]) + 1 + head.offset) if case.causal else slice(None)
+        span = slice(int(rows[0]), int(rows[-1]) + 1)
+        options: dict[str, Any] = {**case.options, **head.terms(span, seen)}
         with torch.no_grad():
             o, sums = flashpoint.attention(
                 head.norm_q(head.q[:, :, rows]),
                 k[:, :, seen],
                 head.v[:, :, seen],
-                **case.options,
+                **options,
                 return_sums=True,
                 impl="reference",
             )

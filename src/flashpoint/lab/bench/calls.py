@@ -22,6 +22,8 @@ class Inputs:
 
     Attributes:
         gains: of the norms of q and k, where the case has them; fp32, as parameters are.
+        mask: [B, 1, Lq, Lk], where the case has one; every query sees a key.
+        bias: [1, H, Lq, Lk], where the case has one, in q's dtype.
     """
 
     q: Tensor
@@ -29,33 +31,81 @@ class Inputs:
     v: Tensor
     do: Tensor
     gains: tuple[Tensor, ...] = ()
+    mask: Tensor | None = None
+    bias: Tensor | None = None
+
+    @property
+    def terms(self) -> dict[str, Tensor]:
+        """Mask and bias by the names that providers take them by."""
+        named = {"mask": self.mask, "bias": self.bias}
+        return {name: tensor for name, tensor in named.items() if tensor is not None}
 
     @property
     def leaves(self) -> tuple[Tensor, ...]:
-        """What gradients are taken of."""
-        return self.q, self.k, self.v, *self.gains
+        """What gradients are taken of: of q, k and v, then of gains, at last of a bias."""
+        return self.q, self.k, self.v, *self.gains, *self.learned
+
+    @property
+    def learned(self) -> tuple[Tensor, ...]:
+        """The bias, where it has a gradient."""
+        return (self.bias,) if self.bias is not None and self.bias.requires_grad else ()
 
 
 def make_inputs(case: Case, seed: int = 0) -> Inputs:
     """Standard normal tensors, made in place so that no temporary leaves a trace in memory."""
     generator = torch.Generator(case.device).manual_seed(seed)
-    dtype = TORCH_DTYPES[case.dtype]
-    q_sizes, kv_sizes = case.shape.q_sizes, case.shape.kv_sizes
-    q, k, v, do = (
-        torch.empty(sizes, dtype=dtype, device=case.device).normal_(generator=generator)
-        for sizes in (q_sizes, kv_sizes, kv_sizes, q_sizes)
-    )
+
+    def normal(*sizes: int) -> Tensor:
+        empty = torch.empty(sizes, dtype=TORCH_DTYPES[case.dtype], device=case.device)
+        return empty.normal_(generator=generator)
+
+    q, k, v, do = _heads(case, normal)
     gains: tuple[Tensor, ...] = ()
     if case.qk_norm != "none":
         gains = tuple(
             torch.empty(case.shape.dim, device=case.device).normal_(1, 0.1, generator=generator)
             for _ in range(2)
         )
-    inputs = Inputs(q, k, v, do, gains)
+    bias = normal(1, *_matrix_sizes(case)[1:]) if case.has_bias_tensor else None
+    mask = _make_mask(case, generator) if case.mask == "bool" else None
+    inputs = Inputs(q, k, v, do, gains, mask, bias)
     if case.mode != "forward":
+        if bias is not None and case.bias == "learned":
+            bias.requires_grad_()
         for tensor in inputs.leaves:
             tensor.requires_grad_()
     return inputs
+
+
+def _heads(case: Case, normal: Callable[..., Tensor]) -> tuple[Tensor, ...]:
+    """q, k, v and do as [B, H, L, D], however they lie in memory."""
+    q, kv = case.shape.q_sizes, case.shape.kv_sizes
+    if case.layout == "heads":
+        return normal(*q), normal(*kv), normal(*kv), normal(*q)
+    if case.layout == "packed":
+        batch, heads, length, dim = q
+        return *unpack(normal(batch, length, 3, heads, dim)), _by_tokens(q, normal)
+    return tuple(_by_tokens(sizes, normal) for sizes in (q, kv, kv, q))
+
+
+def _by_tokens(sizes: tuple[int, int, int, int], normal: Callable[..., Tensor]) -> Tensor:
+    batch, heads, length, dim = sizes
+    return normal(batch, length, heads, dim).transpose(1, 2)
+
+
+def _matrix_sizes(case: Case) -> tuple[int, int, int, int]:
+    """Of the scores."""
+    batch, heads, queries, _ = case.shape.q_sizes
+    return batch, heads, queries, case.shape.length
+
+
+def _make_mask(case: Case, generator: torch.Generator) -> Tensor:
+    """Half of the keys at random, and the key where a query stands."""
+    batch, _, queries, length = _matrix_sizes(case)
+    mask = torch.empty(batch, 1, queries, length, dtype=torch.bool, device=case.device)
+    mask.bernoulli_(generator=generator)
+    mask.diagonal(length - queries, -2, -1).fill_(True)
+    return mask
 
 
 def pack(inputs: Inputs) -> Tensor:
@@ -87,27 +137,34 @@ def prepare(provider: Provider, case: Case, inputs: Inputs) -> Prepared:
     """A provider on the inputs of a case, norms included."""
     if is_packed(provider, case):
         assert provider.bind_packed is not None
-        leaves = (pack(inputs), *inputs.gains)
+        tensors = (pack(inputs), *inputs.gains)
         do = inputs.do.transpose(1, 2).contiguous()
-        return Prepared(partial(provider.bind_packed(case), *leaves), leaves, do)
+        forward = partial(provider.bind_packed(case), *tensors, **inputs.terms)
+        return Prepared(forward, (*tensors, *inputs.learned), do)
     attend = provider.bind(case)
     if case.qk_norm != "none":
         attend = normalize_first(attend, case)
-    return Prepared(partial(attend, *inputs.leaves), inputs.leaves, inputs.do)
+    tensors = (inputs.q, inputs.k, inputs.v, *inputs.gains)
+    return Prepared(partial(attend, *tensors, **inputs.terms), inputs.leaves, inputs.do)
 
 
 def is_packed(provider: Provider, case: Case) -> bool:
     """Whether the call takes [B, L, 3, H, D] and gives [B, L, H, D]."""
-    return case.qk_norm != "none" and provider.bind_packed is not None
+    wants_it = case.qk_norm != "none" or case.layout == "packed"
+    return wants_it and provider.bind_packed is not None
 
 
 def by_heads(provider: Provider, case: Case, result: object) -> object:
-    """o, or (dq, dk, dv), as [B, H, L, D], from what a call gave; gradients of gains are left."""
+    """o, or (dq, dk, dv), as [B, H, L, D], from what a call gave, and the gradient of a bias.
+
+    Gradients of gains are left out.
+    """
     packed = is_packed(provider, case)
     if isinstance(result, Tensor):
         return result.transpose(1, 2) if packed else result
     assert isinstance(result, tuple)
-    return unpack(result[0]) if packed else result[:3]
+    of_bias = result[-1:] if case.bias == "learned" else ()
+    return (*(unpack(result[0]) if packed else result[:3]), *of_bias)
 
 
 def make_call(provider: Provider, case: Case, inputs: Inputs) -> Call:

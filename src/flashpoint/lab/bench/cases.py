@@ -20,6 +20,17 @@ backward; recording: forward with the graph recorded."""
 QkNorm: TypeAlias = Literal["none", "layer"]
 """layer: LayerNorm of q and k over the head dim, with gains, before the products."""
 
+Layout: TypeAlias = Literal["heads", "tokens", "packed"]
+"""How q, k and v lie in memory. heads: [B, H, L, D]; tokens: [B, L, H, D], as linear layers leave
+them; packed: all three in one [B, L, 3, H, D]. Functions see [B, H, L, D] in any case."""
+
+Mask: TypeAlias = Literal["none", "bool"]
+"""bool: [B, 1, Lq, Lk], half of it true at random, so that no block of keys can be left out."""
+
+Bias: TypeAlias = Literal["none", "-log_length", "fixed", "learned"]
+"""-log_length: minus the logarithm of the length, a number, in pointwise attention only. fixed: a
+tensor [1, H, Lq, Lk]; learned: one with a gradient."""
+
 DTYPES = ("bf16", "fp16", "fp32")
 ITEM_BYTES: Mapping[str, int] = {"bf16": 2, "fp16": 2, "fp32": 4}
 
@@ -79,6 +90,14 @@ class Shape:
         return f"{self.batch}, {heads}, {length}, {self.dim}"
 
 
+_BIAS_WORDS: Mapping[Bias, str] = {
+    "none": "",
+    "-log_length": "bias -log n",
+    "fixed": "bias",
+    "learned": "learned bias",
+}
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Case:
     """One thing to measure.
@@ -89,7 +108,11 @@ class Case:
             its sums; softmax providers ignore it.
         qk_norm: with "layer" everybody normalizes q and k too: Flashpoint inside
             ``attention_qkvpacked``, on qkv as a linear layer leaves it; the others by compiled
-            norms before their attention, on contiguous q, k and v.
+            norms before their attention, on q, k and v in the case's layout.
+        layout: "packed" has Flashpoint in ``attention_qkvpacked``, and the others on views.
+        mask, bias: tensors over the scores, or none; everybody has the same.
+        launched: every call is launched and timed by itself, never from a graph, so that what the
+            host does counts where it takes longer than the GPU.
     """
 
     shape: Shape
@@ -99,13 +122,34 @@ class Case:
     causal: bool = False
     device: str = "cpu"
     qk_norm: QkNorm = "none"
+    layout: Layout = "heads"
+    mask: Mask = "none"
+    bias: Bias = "none"
+    launched: bool = False
 
     @property
     def options(self) -> dict[str, Any]:
-        """What Flashpoint's functions are called with by name."""
+        """What Flashpoint's functions are called with by name, besides tensors."""
         from flashpoint.layers.spec import fields_of
 
-        return fields_of(self.activation) | {"causal": self.causal}
+        number = {"bias": -math.log(self.shape.length)} if self.bias == "-log_length" else {}
+        return fields_of(self.activation) | {"causal": self.causal} | number
+
+    @property
+    def has_bias_tensor(self) -> bool:
+        """Whether a matrix is added to the scores."""
+        return self.bias in ("fixed", "learned")
+
+    @property
+    def has_matrix(self) -> bool:
+        """Whether a mask or a bias of Lq x Lk is among the inputs."""
+        return self.mask != "none" or self.has_bias_tensor
+
+    @property
+    def is_usual(self) -> bool:
+        """Whether shape, dtype, mode, activation, causality and norms say it all."""
+        others = (self.layout, self.mask, self.bias, self.launched)
+        return others == ("heads", "none", "none", False)
 
     @property
     def by_sum(self) -> bool:
@@ -125,7 +169,17 @@ class Case:
         q, kv = (math.prod(sizes) for sizes in (self.shape.q_sizes, self.shape.kv_sizes))
         forward, backward = 2 * q + 2 * kv, 3 * q + 4 * kv
         elements = {"backward": backward, "training": forward + backward}.get(self.mode, forward)
-        return elements * ITEM_BYTES[self.dtype]
+        return elements * ITEM_BYTES[self.dtype] + self._term_bytes
+
+    @property
+    def _term_bytes(self) -> int:
+        """Of a mask and a bias: read in each pass, and the gradient written."""
+        batch, heads, queries, _ = self.shape.q_sizes
+        reads = 2 if self.mode == "training" else 1
+        writes = int(self.bias == "learned" and self.mode in ("backward", "training"))
+        mask = reads * batch if self.mask != "none" else 0
+        bias = (reads + writes) * heads * ITEM_BYTES[self.dtype] if self.has_bias_tensor else 0
+        return (mask + bias) * queries * self.shape.length
 
     @property
     def matrix_bytes(self) -> int:
@@ -140,11 +194,22 @@ class Case:
 
     @property
     def work(self) -> str:
-        """Everything but the shape, in words; relu goes without saying."""
-        activation = "" if self.activation == "relu" else self.activation
-        norm = "" if self.qk_norm == "none" else "qk-norm"
-        words = (self.dtype, "causal" if self.causal else "", activation, norm, self.mode)
-        return " ".join(word for word in words if word)
+        """Everything but the shape, in words; relu and the order of axes go without saying."""
+        return " ".join((self.dtype, *self.specials, self.mode))
+
+    @property
+    def specials(self) -> tuple[str, ...]:
+        """What tells it from relu over all keys, in words."""
+        words = {
+            "causal": self.causal,
+            self.activation: self.activation != "relu",
+            "packed": self.layout == "packed",
+            "qk-norm": self.qk_norm != "none",
+            "mask": self.mask != "none",
+            _BIAS_WORDS[self.bias]: self.bias != "none",
+            "launched": self.launched,
+        }
+        return tuple(word for word, holds in words.items() if holds)
 
     def __str__(self) -> str:
         return f"{self.shape}  {self.work}"

@@ -14,14 +14,20 @@ DEVICES = ("cpu", "cuda")
 MAX_INPUT_SETS = 8
 
 
-def timer_for(device: str, *, is_overhead: bool = False) -> Timer:
-    """The timer that waits for ``device`` to finish, or for the call alone to return."""
+def timer_for(device: str, *, is_overhead: bool = False, launched: bool = False) -> Timer:
+    """The timer that waits for ``device`` to finish, or for the call alone to return.
+
+    Args:
+        device: cpu or cuda.
+        is_overhead: time how long the host takes.
+        launched: time calls one by one, never from a graph.
+    """
     if device == "cpu":
         return CpuTimer()
     require(device)
-    from flashpoint.lab.bench.cuda_timing import CudaTimer, HostTimer
+    from flashpoint.lab.bench.cuda_timing import CudaTimer, HostTimer, LaunchTimer
 
-    return HostTimer() if is_overhead else CudaTimer()
+    return HostTimer() if is_overhead else LaunchTimer() if launched else CudaTimer()
 
 
 def require(device: str) -> None:

@@ -133,7 +133,7 @@ def _panel(result: Result, place: Place, rows: Sequence[Row]) -> Panel:
         unit=unit,
         most=most and most / size,
         groups=tuple(
-            Group(label, _bars(row, is_decode, size), row.speedup(row.best_sdpa))
+            Group(label, _bars(row, is_decode, size), row.speedup(row.rivals))
             for label, row in zip(labels, rows, strict=True)
         ),
     )

@@ -1,18 +1,17 @@
 """What one run of the benchmark does, as plain data: a request becomes items."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 
-from flashpoint.errors import InputError
+from flashpoint.errors import InputError, describe
 from flashpoint.lab.bench.cases import Case, Mode, Shape, choose
+from flashpoint.lab.bench.entry import Entry, Limits
 from flashpoint.lab.bench.suites import (
     DEFAULT_SUITE,
     LONG,
     MODEL_LIMITS,
     SUITES,
-    Entry,
-    Limits,
     ModelCase,
     stated_limits,
 )
@@ -42,6 +41,7 @@ class Request:
             measure besides.
         activation, causal: what all cases get; None and False leave them as the suite has them.
         providers: None: the usual ones and those that the suite names.
+        only: take cases whose name has this text; "" takes all.
         is_quick: leave out what takes long.
     """
 
@@ -53,6 +53,7 @@ class Request:
     activation: str | None = None
     causal: bool = False
     providers: tuple[str, ...] | None = None
+    only: str = ""
     is_quick: bool = False
 
 
@@ -62,6 +63,7 @@ class Plan:
 
     Attributes:
         models: whole models, after the items.
+        suite: whose items they are; None for shapes and the usual suite.
         budget: of the timing of one item.
         has_memory: whether memory is measured too.
         threads: of torch.
@@ -69,6 +71,7 @@ class Plan:
 
     items: tuple[Item, ...] = ()
     models: tuple[ModelCase, ...] = ()
+    suite: str | None = None
     budget: Budget
     has_memory: bool
     threads: int
@@ -95,6 +98,7 @@ def select_models(request: Request) -> tuple[ModelCase, ...]:
         "--activation": request.activation,
         "--causal": request.causal,
         "--providers": request.providers,
+        "--only": request.only,
     }
     given = [word for word, value in words.items() if value]
     if given:
@@ -120,7 +124,15 @@ def select_items(request: Request, usual: Sequence[str]) -> tuple[Item, ...]:
     for entry, dtype in _in_dtypes(entries, request.dtypes):
         item = _item(entry, dtype, request, usual)
         items.setdefault(item.case, item)
-    return tuple(items.values())
+    wanted = request.only.lower()
+    found = tuple(item for case, item in items.items() if wanted in str(case).lower())
+    if not found:
+        names = ", ".join(f"'{case}'" for case in list(items)[:2])
+        raise InputError(
+            f"--only {describe(request.only)} is in no name of the {len(items)} cases, which are "
+            f"{names} and so on. Take a part of one."
+        )
+    return found
 
 
 def default_modes(device: str) -> tuple[Mode, ...]:
@@ -163,26 +175,23 @@ def _suite_entries(request: Request) -> list[Entry]:
 
 def _in_dtypes(entries: Iterable[Entry], dtypes: Sequence[str]) -> Iterator[tuple[Entry, str]]:
     """Every entry in every dtype; the modes of one shape and dtype stand together."""
-    for _, group in groupby(entries, key=lambda entry: (entry.shape, entry.overhead_dtype)):
+    for (_, fixed), group in groupby(entries, key=lambda entry: (entry.shape, entry.fixed_dtype)):
         alike = list(group)
-        for dtype in (alike[0].overhead_dtype,) if alike[0].overhead_dtype else dtypes:
+        for dtype in (fixed,) if fixed else dtypes:
             yield from ((entry, dtype) for entry in alike)
 
 
 def _item(entry: Entry, dtype: str, request: Request, usual: Sequence[str]) -> Item:
     """One case of an entry with what the request changes."""
-    case = Case(
-        shape=entry.shape,
-        dtype=dtype,
-        mode=entry.mode,
+    case = replace(
+        entry.case(dtype, request.device),
         activation=request.activation or entry.activation,
         causal=request.causal or entry.causal,
-        device=request.device,
-        qk_norm=entry.qk_norm,
     )
+    slow = () if request.is_quick else entry.slow_providers
     return Item(
         case=case,
-        providers=_providers(request.providers, (*usual, *entry.providers)),
+        providers=_providers(request.providers, (*usual, *entry.providers, *slow)),
         limits=stated_limits(case),
         is_overhead=entry.overhead_dtype is not None,
     )

@@ -81,6 +81,12 @@ class Row:
         """
         return ("sdpa",) if self.is_overhead else BEST_SDPA[self.case.device]
 
+    @property
+    def rivals(self) -> tuple[str, ...]:
+        """Over whom its speed-up is shown: SDPA, and whom its first limit names besides."""
+        stated = self.limits.speed[0].rivals if self.limits.speed else ()
+        return tuple(dict.fromkeys((*self.best_sdpa, *stated)))
+
     def flops_per_s(self, provider: str = OURS) -> float | None:
         """Rate of a provider's matrix products."""
         timing = self.of(provider).timing
@@ -140,12 +146,14 @@ class Result:
     Attributes:
         models: rows of whole models.
         matrix_flops_per_s: of one large matrix product on the same device, by dtype.
+        suite: that was asked for; None where none was named, and in files from before.
     """
 
     environment: Environment
     rows: tuple[Row, ...] = ()
     models: tuple[ModelRow, ...] = ()
     matrix_flops_per_s: Mapping[str, float] = field(default_factory=dict[str, float])
+    suite: str | None = None
 
     def matrix_share(self, row: Row, provider: str = OURS) -> float | None:
         """A provider's rate over that of the large product."""

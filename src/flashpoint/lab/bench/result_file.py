@@ -31,7 +31,7 @@ def to_json(result: Result) -> str:
     """The file's text; rates and speed-ups are written for other readers, and not read again."""
     data = asdict(result)
     for row, row_data in zip(result.rows, data["rows"], strict=True):
-        row_data["speedup"] = row.speedup(row.best_sdpa)
+        row_data["speedup"] = row.speedup(row.rivals)
         for found in row_data["measurements"]:
             found |= _derived(result, row, found["provider"])
     for row, row_data in zip(result.models, data["models"], strict=True):
@@ -85,6 +85,7 @@ class _File(TypedDict):
     rows: list[_Row]
     models: NotRequired[list[_ModelRow]]
     matrix_flops_per_s: NotRequired[dict[str, float]]
+    suite: NotRequired[str | None]
 
 
 def from_json(text: str, where: str = "the result") -> Result:
@@ -113,6 +114,7 @@ def from_json(text: str, where: str = "the result") -> Result:
         rows=tuple(_row(row, where) for row in file["rows"]),
         models=tuple(_model_row(row) for row in models),
         matrix_flops_per_s=file.get("matrix_flops_per_s", {}),
+        suite=file.get("suite"),
     )
 
 

@@ -66,6 +66,7 @@ def measure(plan: Plan, report: Report) -> Result:
             rows=tuple(rows),
             models=tuple(models),
             matrix_flops_per_s=rates,
+            suite=plan.suite,
         )
     finally:
         torch.set_num_threads(threads_before)
@@ -92,7 +93,7 @@ def _measure_group(items: list[Item], plan: Plan, report: Report, done: int) -> 
 def measure_item(item: Item, budget: Budget, report: Callable[[str], None]) -> Row:
     """Start every provider that serves the case, check it, and time them in turns."""
     case = item.case
-    timer = timer_for(case.device, is_overhead=item.is_overhead)
+    timer = timer_for(case.device, is_overhead=item.is_overhead, launched=case.launched)
     providers = [PROVIDERS[name] for name in item.providers]
     if case.qk_norm != "none" or any(provider.compiles for provider in providers):
         torch.compiler.reset()  # else torch gives up after a few shapes

@@ -1,106 +1,14 @@
 """Named sets of cases, each with the limits that Flashpoint promises next to it."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
+from flashpoint.lab.bench import corners
 from flashpoint.lab.bench.cases import Case, Mode, QkNorm, Shape
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SpeedLimit:
-    """Flashpoint is so many times as fast as the fastest of its rivals.
-
-    Attributes:
-        rivals: names of providers; those without a right result do not count.
-        must: the speed-up that is promised.
-        aim: the one that is hoped for; None: no other.
-    """
-
-    rivals: tuple[str, ...]
-    must: float
-    aim: float | None = None
-
-    def bar(self, speedup: float) -> str:
-        """The highest of limit and aim that is reached, else the limit that is missed.
-
-        Example:
-            >>> SpeedLimit(rivals=("sdpa",), must=1.2, aim=1.5).bar(1.3)
-            '>=1.20'
-        """
-        if self.aim is not None and speedup >= self.aim:
-            return f">={self.aim:.2f}"
-        return f"{'>=' if speedup >= self.must else '<'}{self.must:.2f}"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Limits:
-    """All that one case has to keep; what is empty or None promises nothing.
-
-    Attributes:
-        memory_slack_bytes: Flashpoint's peak extra memory over SDPA's peak, at most.
-        kept_share: bytes kept for backward over those that SDPA's flash backend keeps, at most.
-    """
-
-    speed: tuple[SpeedLimit, ...] = ()
-    memory_slack_bytes: int | None = None
-    kept_share: float | None = None
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing is promised."""
-        return self == Limits()
-
+from flashpoint.lab.bench.entry import BEST_SDPA, RIVALS, Entry, Limits, SpeedLimit, Suite
 
 LONG = 8192
 """Quick runs on the CPU leave out lengths beyond this one."""
-
-RIVALS: Mapping[str, tuple[str, ...]] = {"cpu": ("sdpa",), "cuda": ("sdpa_cudnn", "sdpa_flash")}
-"""The softmax attention that limits are stated against: the fastest of these."""
-
-BEST_SDPA: Mapping[str, tuple[str, ...]] = {
-    "cpu": RIVALS["cpu"],
-    "cuda": (*RIVALS["cuda"], "sdpa_efficient"),
-}
-"""Those that can be the fastest softmax attention of a device, if they are measured."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Entry:
-    """One case of a suite but for its dtype, and what is promised for it.
-
-    Attributes:
-        limits: what is promised, by dtype.
-        providers: to be measured besides the usual ones.
-        overhead_dtype: of a shape so small that the time is the cost of calling; such a case is
-            measured in this dtype alone, on the host. None: an ordinary case.
-    """
-
-    shape: Shape
-    mode: Mode
-    activation: str = "relu"
-    causal: bool = False
-    qk_norm: QkNorm = "none"
-    limits: Mapping[str, Limits] = field(default_factory=dict[str, Limits])
-    providers: tuple[str, ...] = ()
-    overhead_dtype: str | None = None
-
-    def describes(self, case: Case) -> bool:
-        """Whether ``case`` is this one in some dtype."""
-        theirs = (case.shape, case.mode, case.activation, case.causal, case.qk_norm)
-        return theirs == (self.shape, self.mode, self.activation, self.causal, self.qk_norm)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Suite:
-    """Entries for one kind of device; those of one shape stand together."""
-
-    device: str
-    entries: tuple[Entry, ...]
-
-    @property
-    def modes(self) -> tuple[Mode, ...]:
-        """Those that occur, in order; calling overhead is none of its own."""
-        return tuple(dict.fromkeys(e.mode for e in self.entries if e.overhead_dtype is None))
 
 
 def stated_limits(case: Case) -> Limits:
@@ -279,8 +187,10 @@ SUITES: Mapping[str, Suite] = {
     "long": Suite(device="cuda", entries=_LONG),
     "decode": Suite(device="cuda", entries=_DECODE),
     "sums": Suite(device="cuda", entries=_SUMS),
+    "corners": Suite(device="cuda", entries=corners.ENTRIES),
     "all": Suite(device="cuda", entries=_VIT + _LONG + _DECODE + _SUMS),
 }
+"""By name; "all" is what a GPU is measured by unless a suite is named."""
 DEFAULT_SUITE: Mapping[str, str] = {"cpu": "cpu", "cuda": "all"}
 
 

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 Call: TypeAlias = Callable[[], object]
-Method: TypeAlias = Literal["clock", "events", "graph"]
+Method: TypeAlias = Literal["clock", "events", "graph", "launches"]
 """How a sample was timed. clock: the clock read before and after the calls; events: CUDA events
-before and after their launches; graph: the same around the replay of a graph of the calls."""
+before and after their launches; graph: the same around the replay of a graph of the calls;
+launches: events before and after each launch by itself."""
 
 MIN_ROUNDS = 2
 MIN_SAMPLE_S = 5e-3

@@ -39,8 +39,8 @@ Device: TypeAlias = Annotated[
 SuiteName: TypeAlias = Annotated[
     str | None,
     typer.Option(
-        help="cpu; on cuda vit, long, decode, sums, or all of these; vit-model: training steps of "
-        "whole ViTs.",
+        help="cpu; on cuda vit, long, decode, sums, or all of these; corners: other options, "
+        "head dims and dtypes; vit-model: training steps of whole ViTs.",
         show_default="cpu, or all",
     ),
 ]
@@ -95,6 +95,14 @@ Seconds: TypeAlias = Annotated[
         show_default="6; on cuda 1.5",
     ),
 ]
+Only: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        metavar="TEXT",
+        help='Measure cases with this in their name alone, as "gelu" or "128  bf16 silu".',
+        show_default="all",
+    ),
+]
 NoMemory: TypeAlias = Annotated[bool, typer.Option("--no-memory", help="Leave memory out.")]
 Quick: TypeAlias = Annotated[
     bool, typer.Option("--quick", help="Fewer rounds, and on the CPU no length beyond 8192.")
@@ -128,6 +136,7 @@ def bench(
     activation: ActivationName = None,
     causal: Causal = False,
     providers: Providers = None,
+    only: Only = "",
     threads: Threads = None,
     rounds: Rounds = None,
     seconds: Seconds = None,
@@ -147,7 +156,7 @@ def bench(
             **{"device": device, "suite": suite, "shape": shape, "dtype": dtype},
             **{"mode": mode is not ModeChoice.BOTH, "activation": activation, "causal": causal},
             **{"providers": providers, "threads": threads, "rounds": rounds, "seconds": seconds},
-            **{"no-memory": no_memory, "quick": quick},
+            **{"no-memory": no_memory, "quick": quick, "only": only},
         )
         result = read(from_file)
         _refuse_idle_check(check, [row.limits for row in result.rows], bool(result.models))
@@ -161,7 +170,7 @@ def bench(
             activation=activation,
             providers=providers,
         )
-        request = replace(request, causal=causal, is_quick=quick)
+        request = replace(request, causal=causal, only=only, is_quick=quick)
         plan = _make_plan(request, rounds, seconds, threads, has_memory=not no_memory)
         _refuse_idle_check(check, [item.limits for item in plan.items], bool(plan.models))
         result = _measure(plan)
@@ -239,6 +248,7 @@ def _make_plan(
     return Plan(
         items=items,
         models=select_models(request),
+        suite=request.suite,
         budget=budget,
         has_memory=has_memory,
         threads=threads or torch.get_num_threads(),
@@ -285,8 +295,9 @@ def _refuse_idle_check(check: bool, limits: "list[Limits]", has_models: bool) ->
     if check and not has_models and all(stated.is_empty for stated in limits):
         raise InputError(
             "--check has nothing to check: limits are stated for cases of the suites cpu, vit, "
-            "long, decode and vit-model. Leave out --check, or what makes them other cases "
-            "(--shape, --dtype, --activation, --causal), or measure a file without limits again."
+            "long, decode, corners and vit-model. Leave out --check, or what makes them other "
+            "cases (--shape, --dtype, --activation, --causal), or measure a file without limits "
+            "again."
         )
 
 

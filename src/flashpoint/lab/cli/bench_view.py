@@ -75,7 +75,7 @@ def _main_table(result: Result) -> Table:
 def _cells(result: Result, row: Row) -> list[Text]:
     """One row: the numbers, and a second line with what they are to be read against."""
     broken = broken_promises(row)
-    ours, best = row.of(OURS), row.best_of(row.best_sdpa)
+    ours, best = row.of(OURS), row.best_of(row.rivals)
     return [
         _cell(_place(row), row.case.work),
         _time_cell(ours),
@@ -105,17 +105,17 @@ def _sdpa_cell(row: Row, best: Measurement | None) -> Text:
     """Median of the best SDPA with its range, or with its name where it is one of several."""
     if best is None or best.timing is None:
         return _cell("-")
-    if len(row.best_sdpa) == 1:
+    if len(row.rivals) == 1:
         return _time_cell(best)
     return _cell(brief(best.timing.median_s), best.provider.removeprefix("sdpa_"))
 
 
 def _sdpa_speed_cell(row: Row, broken: dict[str, str]) -> Text:
-    """The speed-up over the best SDPA."""
-    sdpa = set(row.best_sdpa)
-    limit = next((found for found in row.limits.speed if sdpa.issuperset(found.rivals)), None)
+    """The speed-up over the best SDPA, or over whom else the limit names."""
+    rivals = set(row.rivals)
+    limit = next((found for found in row.limits.speed if rivals.issuperset(found.rivals)), None)
     is_broken = limit is not None and speed_name(limit) in broken
-    return _speed_cell(row.speedup(row.best_sdpa), limit, is_broken=is_broken)
+    return _speed_cell(row.speedup(row.rivals), limit, is_broken=is_broken)
 
 
 def _speed_cell(speedup: float | None, limit: SpeedLimit | None, *, is_broken: bool) -> Text:

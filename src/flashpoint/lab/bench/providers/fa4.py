@@ -31,6 +31,8 @@ def _refuse(case: Case) -> str | None:
         return "FlashAttention-4 needs a CUDA device"
     if case.dtype == "fp32":
         return "FlashAttention-4 has no fp32"
+    if case.has_matrix:
+        return "FlashAttention-4 takes no tensor as a mask or a bias"
     if find_spec("flash_attn") is None or find_spec("flash_attn.cute") is None:
         return "FlashAttention-4 is not installed; pip install flash-attn-4"
     found = torch.cuda.get_device_capability()

@@ -32,12 +32,28 @@ def bind_softmax(case: Case) -> Attend:
 
     block_mask, grouped = _block_mask(case), _is_grouped(case)
 
-    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        o = flex_attention(q, k, v, block_mask=block_mask, enable_gqa=grouped)
+    def attend(
+        q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = None, bias: Tensor | None = None
+    ) -> Tensor:
+        score_mod = None if mask is None and bias is None else _over_scores(mask, bias)
+        o = flex_attention(q, k, v, score_mod, block_mask, enable_gqa=grouped)
         assert isinstance(o, Tensor)
         return o
 
     return attend
+
+
+def _over_scores(mask: Tensor | None, bias: Tensor | None) -> Callable[..., Tensor]:
+    """What a mask, of which no block is empty, and a bias make of a score."""
+
+    def score_mod(score: Tensor, b: Tensor, h: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        if bias is not None:
+            score = score + bias[0, h, query, key]
+        if mask is not None:
+            score = torch.where(mask[b, 0, query, key], score, float("-inf"))
+        return score
+
+    return score_mod
 
 
 def bind_log(case: Case) -> Attend:
@@ -46,11 +62,11 @@ def bind_log(case: Case) -> Attend:
 
     block_mask, grouped, causal = _block_mask(case), _is_grouped(case), case.causal
     h, by_sum = find_activation(case.options["activation"]).forward, case.by_sum
-    floor = case.options.get("floor", FLOOR)
+    floor, shift = case.options.get("floor", FLOOR), case.options.get("bias", 0.0)
     aux_request = AuxRequest(lse=True)
 
     def score_mod(score: Tensor, *_: Tensor) -> Tensor:
-        return log_weights(h, score)
+        return log_weights(h, score + shift if shift else score)
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         found: Any = flex_attention(
@@ -107,6 +123,8 @@ def _refuse_log(case: Case) -> str | None:
     """Weights below zero have no logarithm, and the CPU gives no log-sum-exp."""
     if case.device == "cpu":
         return "FlexAttention gives no log-sum-exp on the CPU"
+    if case.has_matrix:
+        return "the log trick is written for scores without a mask or a bias"
     if not find_activation(case.options["activation"]).is_nonnegative:
         return f"weights of {case.activation} may be negative and have no logarithm"
     return None

@@ -23,16 +23,22 @@ def plain_attention(
     normalize: str = "length",
     floor: float = FLOOR,
     causal: bool = False,
+    mask: Tensor | None = None,
+    bias: Tensor | float = 0.0,
 ) -> Tensor:
-    """Weights h(scale q k^T) over the number of keys that are seen, or over their sum."""
+    """Weights h(scale q k^T + bias) over the number of keys that are seen, or over their sum."""
     h = find_activation(activation).forward
     group = q.shape[1] // k.shape[1]
     if group > 1:
         k, v = (tensor.repeat_interleave(group, dim=1) for tensor in (k, v))
-    weights = h(q @ k.mT * q.shape[-1] ** -0.5)  # [B, H, Lq, Lk]
+    weights = h(q @ k.mT * q.shape[-1] ** -0.5 + bias)  # [B, H, Lq, Lk]
     n = visible_counts(q, k).to(q.dtype) if causal else k.shape[-2]
     if causal:
         weights = weights.tril(k.shape[-2] - q.shape[-2])
+    if mask is not None:
+        seen = mask.tril(k.shape[-2] - q.shape[-2]) if causal else mask
+        n = seen.sum(-1, keepdim=True).clamp_min(1).to(q.dtype)
+        weights = weights * mask
     if normalize == "sum":
         n = weights.sum(-1, keepdim=True) + floor * n
     return weights @ v / n
@@ -63,8 +69,8 @@ def _bind(case: Case) -> Attend:
 def _bind_compiled(case: Case) -> Attend:
     options = case.options
 
-    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return plain_attention(q, k, v, **options)
+    def attend(q: Tensor, k: Tensor, v: Tensor, **terms: Tensor) -> Tensor:
+        return plain_attention(q, k, v, **options, **terms)
 
     return compiled(attend)
 

@@ -13,7 +13,8 @@ from flashpoint.lab.bench.cases import Case
 
 P = ParamSpec("P")
 R = TypeVar("R")
-Attend: TypeAlias = Callable[[Tensor, Tensor, Tensor], Tensor]
+Attend: TypeAlias = Callable[..., Tensor]
+"""Of q, k and v, and by name of ``mask`` and ``bias`` where the case has them."""
 Function: TypeAlias = Literal["pointwise", "softmax"]
 EPS = 1e-6
 """Of norms."""
@@ -34,8 +35,9 @@ class Provider:
         bind: the options of a case put in; may be slow, is not timed.
         refusal: why a case is left out, or None.
         compiles: the first call of each case runs torch.compile.
-        bind_packed: for cases with norms, a function of qkv [B, L, 3, H, D] and the two gains
-            that gives [B, L, H, D]. None: norms are put before ``bind``'s.
+        bind_packed: for cases with norms or in the packed layout, a function of qkv
+            [B, L, 3, H, D] and the gains, if any, that gives [B, L, H, D]. None: norms are put
+            before ``bind``'s, and it takes views.
     """
 
     name: str
@@ -63,13 +65,22 @@ def normalize_both(q: Tensor, k: Tensor, q_gain: Tensor, k_gain: Tensor) -> tupl
     return normalize(q, q_gain), normalize(k, k_gain)
 
 
+def normalize_tokens(
+    q: Tensor, k: Tensor, q_gain: Tensor, k_gain: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Both, read and written token by token: the attention behind them gives such an output."""
+    q, k = normalize_both(q.transpose(1, 2), k.transpose(1, 2), q_gain, k_gain)
+    return q.transpose(1, 2), k.transpose(1, 2)
+
+
 def normalize_first(attend: Attend, case: Case) -> Callable[..., Tensor]:
     """The attention behind the norms, which are compiled on a GPU: takes the gains too."""
-    norms = compiled(normalize_both) if case.device == "cuda" else normalize_both
+    plain = normalize_both if case.layout == "heads" else normalize_tokens
+    norms = compiled(plain) if case.device == "cuda" else plain
 
     def attend_normalized(
-        q: Tensor, k: Tensor, v: Tensor, q_gain: Tensor, k_gain: Tensor
+        q: Tensor, k: Tensor, v: Tensor, q_gain: Tensor, k_gain: Tensor, **terms: Tensor
     ) -> Tensor:
-        return attend(*norms(q, k, q_gain, k_gain), v)
+        return attend(*norms(q, k, q_gain, k_gain), v, **terms)
 
     return attend_normalized

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Any
 
 from torch import Tensor
 
@@ -17,14 +18,17 @@ def _bind_flashpoint(case: Case) -> Attend:
 
 
 def _bind_packed(case: Case) -> Callable[..., Tensor]:
-    """The same with the norms inside."""
+    """The same on packed q, k and v, with the norms inside."""
+    if case.qk_norm == "none":
+        return partial(flashpoint.attention_qkvpacked, **case.options)
 
-    def attend(qkv: Tensor, q_gain: Tensor, k_gain: Tensor) -> Tensor:
+    def attend(qkv: Tensor, q_gain: Tensor, k_gain: Tensor, **terms: Tensor) -> Tensor:
+        options: dict[str, Any] = {**case.options, **terms}
         return flashpoint.attention_qkvpacked(
             qkv,
             q_norm=flashpoint.HeadNorm("layer", q_gain, EPS),
             k_norm=flashpoint.HeadNorm("layer", k_gain, EPS),
-            **case.options,
+            **options,
         )
 
     return attend

@@ -13,15 +13,32 @@ from flashpoint.lab.bench.providers.provider import Attend, Provider
 _CUDA_ONLY = (SDPBackend.CUDNN_ATTENTION, SDPBackend.EFFICIENT_ATTENTION)
 
 
-def _attend_by(backend: SDPBackend, attend: Attend, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+def _attend_by(
+    backend: SDPBackend, attend: Attend, q: Tensor, k: Tensor, v: Tensor, **terms: Tensor
+) -> Tensor:
     """Let one backend serve or refuse."""
     with sdpa_kernel(backend):
-        return attend(q, k, v)
+        return attend(q, k, v, **terms)
+
+
+def _attend_over(
+    attend: Attend,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    mask: Tensor | None = None,
+    bias: Tensor | None = None,
+) -> Tensor:
+    """Its mask is ours if bool, and our bias if not."""
+    return attend(q, k, v, attn_mask=bias if mask is None else mask)
 
 
 def _bind(case: Case, backend: SDPBackend | None = None) -> Attend:
     grouped = case.shape.num_kv_heads != case.shape.heads
     attend = partial(F.scaled_dot_product_attention, is_causal=case.causal, enable_gqa=grouped)
+    if case.has_matrix:
+        attend = partial(_attend_over, attend)
     return attend if backend is None else partial(_attend_by, backend, attend)
 
 
@@ -29,6 +46,8 @@ def _refuse(case: Case, backend: SDPBackend | None = None) -> str | None:
     """What would be another function, another device, or too large."""
     if case.causal and case.shape.num_queries != case.shape.length:
         return "its causal mask starts at the first key, ours ends at the last"
+    if case.causal + (case.mask != "none") + case.has_bias_tensor > 1:
+        return "it takes one of causality, a mask and a bias"
     if backend in _CUDA_ONLY and case.device != "cuda":
         return "this backend needs a CUDA device"
     return refuse_large_matrix(case) if backend == SDPBackend.MATH else None

@@ -45,10 +45,11 @@ def _find() -> Path:
 
 
 def _times(result: Result, row: Row) -> dict[str, float]:
-    """Both times of a row that is about computing, not about calling, and has both."""
+    """Both times of a row of a usual case, about computing, not about calling, that has both."""
     ours, best = row.of(OURS).timing, row.best_of(row.best_sdpa)
     case, shape = row.case, row.case.shape
-    if row.is_overhead or shape.queries is not None or not (ours and best and best.timing):
+    is_told_by_name = case.is_usual and shape.queries is None and not row.is_overhead
+    if not (is_told_by_name and ours and best and best.timing):
         return {}
     sight = "causal" if case.causal else "full"
     what = (case.mode, case.activation, sight, case.qk_norm)
