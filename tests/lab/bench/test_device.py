@@ -1,5 +1,7 @@
 """What is not here is refused, and inputs are more than the cache holds."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from implementations import needs_gpu
@@ -44,18 +46,19 @@ def test_overhead_is_timed_on_the_host(monkeypatch):
     assert events == ["wait", "call", "call", "call"]
 
 
-def test_timer_is_told_of_overhead(monkeypatch):
+def test_timer_is_told_of_overhead_and_launches(monkeypatch):
     told = []
 
-    def timer(device, *, is_overhead):
-        told.append((device, is_overhead))
+    def timer(device, *, is_overhead, launched):
+        told.append((device, is_overhead, launched))
         return CpuTimer()
 
     monkeypatch.setattr(runner, "timer_for", timer)
-    for is_overhead in (True, False):
-        item = Item(case=CASE, providers=("sdpa",), limits=Limits(), is_overhead=is_overhead)
+    for is_overhead, launched in ((True, False), (False, True)):
+        case = replace(CASE, launched=launched)
+        item = Item(case=case, providers=("sdpa",), limits=Limits(), is_overhead=is_overhead)
         runner.measure_item(item, Budget(rounds=2, seconds=0.0), lambda _: None)
-    assert told == [("cpu", True), ("cpu", False)]
+    assert told == [("cpu", True, False), ("cpu", False, True)]
 
 
 @pytest.mark.gpu

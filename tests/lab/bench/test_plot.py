@@ -7,7 +7,8 @@ from lab.bench.samples import ENVIRONMENT, make_gpu_result, make_row
 
 from flashpoint.errors import InputError, UnsupportedError
 from flashpoint.lab.bench import plot
-from flashpoint.lab.bench.plot import COLORS, NAMES, draw, require_drawable
+from flashpoint.lab.bench.plot import draw, require_drawable
+from flashpoint.lab.bench.plot_style import COLORS, NAMES
 from flashpoint.lab.bench.providers.registry import PROVIDERS
 from flashpoint.lab.bench.result import Result
 
@@ -44,8 +45,22 @@ def test_figure_says_where_it_was_measured_and_what_was_won(tmp_path):
 
 
 @has_matplotlib
-def test_nothing_to_draw_is_one_line(tmp_path):
-    overhead = Result(environment=ENVIRONMENT, rows=(replace(make_row(), is_overhead=True),))
+def test_corners_are_drawn_by_their_speed_ups(tmp_path):
+    file = tmp_path / "figure.svg"
+    draw(make_gpu_result("corners"), file)
+    text = file.read_text()
+    for part in (
+        *("Other options, head dims and dtypes on NVIDIA H200", "torch 2.11.0", "promised"),
+        *("bias with gradient, 49 tokens", "fp32, 2k tokens", "1.20", "FlashAttention-4"),
+    ):
+        assert part in text
+
+
+@has_matplotlib
+@pytest.mark.parametrize("suite", [None, "corners"])
+def test_nothing_to_draw_is_one_line(tmp_path, suite):
+    row = replace(make_row(), is_overhead=True)
+    overhead = Result(environment=ENVIRONMENT, rows=(row,), suite=suite)
     with pytest.raises(InputError, match="--plot has nothing to draw"):
         draw(overhead, tmp_path / "figure.png")
 

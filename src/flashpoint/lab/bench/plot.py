@@ -9,7 +9,9 @@ from typing import Any
 
 from flashpoint.errors import InputError, UnsupportedError
 from flashpoint.lab.bench.panels import Group, Panel, arrange
+from flashpoint.lab.bench.plot_style import COLORS, MUTED, NAMES, RULE, STYLE, place_of
 from flashpoint.lab.bench.result import OURS, Result
+from flashpoint.lab.bench.speedup_plot import draw_speedups
 
 SUFFIXES = (".png", ".svg", ".pdf")
 WIDTH, LINE_HEIGHT, HEAD_HEIGHT, FOOT_HEIGHT = (
@@ -22,47 +24,6 @@ LEGEND_COLUMNS, LEGEND_HEIGHT = 5, 0.28
 GROUP_WIDTH, MAX_BAR_WIDTH = 0.82, 0.22  # of the distance between groups
 MIN_GROUPS = 4
 """Fewer ones leave room at the sides."""
-
-INK, MUTED, RULE = "#1B1F24", "#6B7280", "#E5E7EB"
-COLORS = {
-    "flashpoint": "#E4502A",
-    "sdpa": "#8A94A6",
-    "sdpa_cudnn": "#8A94A6",
-    "sdpa_flash": "#B9C1CD",
-    "sdpa_efficient": "#D5DAE2",
-    "sdpa_math": "#E6E9EE",
-    "fa4": "#9FB3D1",
-    "flex_softmax": "#A9BFB4",
-    "flex_log": "#C9D8D0",
-    "plain": "#CDBFB0",
-    "plain_compiled": "#E2D9CF",
-}
-NAMES = {
-    "flashpoint": "Flashpoint",
-    "sdpa": "SDPA",
-    "sdpa_cudnn": "SDPA cuDNN",
-    "sdpa_flash": "SDPA flash",
-    "sdpa_efficient": "SDPA efficient",
-    "sdpa_math": "SDPA math",
-    "fa4": "FlashAttention-4",
-    "flex_softmax": "FlexAttention softmax",
-    "flex_log": "FlexAttention, log trick",
-    "plain": "plain PyTorch",
-    "plain_compiled": "plain PyTorch, compiled",
-}
-STYLE: dict[Any, Any] = {
-    "font.size": 13,
-    "font.family": "sans-serif",
-    "text.color": INK,
-    "axes.edgecolor": MUTED,
-    "axes.labelcolor": MUTED,
-    "xtick.color": INK,
-    "ytick.color": MUTED,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.spines.left": False,
-    "svg.fonttype": "none",
-}
 
 
 def require_drawable(file: Path) -> None:
@@ -80,10 +41,17 @@ def require_drawable(file: Path) -> None:
 
 
 def draw(result: Result, file: Path) -> None:
-    """Write the figure; the suffix says in which format."""
+    """Write the figure; the suffix says in which format.
+
+    The suite ``corners`` has cases of all kinds, whose rates cannot stand side by side: it is
+    drawn by its speed-ups.
+    """
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
+    if result.suite == "corners":
+        draw_speedups(result, file)
+        return
     lines = arrange(result)
     if not lines:
         raise InputError("--plot has nothing to draw: no case has a rate.")
@@ -181,5 +149,4 @@ def _draw_frame(figure: Any, result: Result, drawn: set[str], height: float) -> 
         handleheight=1.0,
         columnspacing=1.6,
     )
-    footer = f"{place.versions}. Medians, {place.time_utc[:10]}."
-    figure.text(left, 0.16 / height, footer, fontsize=10.5, color=MUTED, va="bottom")
+    figure.text(left, 0.16 / height, place_of(result), fontsize=10.5, color=MUTED, va="bottom")

@@ -7,7 +7,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from flashpoint.lab.bench.plot import INK, MUTED, RULE, STYLE, WIDTH
+from flashpoint.lab.bench.plot import WIDTH
+from flashpoint.lab.bench.plot_style import INK, MUTED, RULE, STYLE
 from flashpoint.lab.scaling.estimate import Estimate
 from flashpoint.lab.scaling.survey import Survey
 from flashpoint.lab.scaling.traffic import ALONE
