@@ -12,7 +12,7 @@ from docs_numbers.tables import TABLES
 from flashpoint.files import write_atomically
 
 MODULES = (
-    *("converted", "documents", "exported", "images", "memory", "overview"),
+    *("converted", "corners", "documents", "exported", "images", "memory", "overview"),
     *("planned", "plans", "powers", "sequences", "speed", "steps", "targets", "trade"),
 )
 """Their functions are in TABLES once they are imported."""

@@ -61,3 +61,15 @@ def test_graph_takes_the_time_of_its_calls(timer):
     few, many = (timer.prepare(lambda: a @ a, n) for n in (20, 80))
     times = [min(sampler.measure() for _ in range(5)) for sampler in (few, many)]
     assert times[1] / times[0] == pytest.approx(4, rel=0.25)
+
+
+def test_launched_calls_are_timed_one_by_one():
+    from flashpoint.lab.bench.cuda_timing import LaunchTimer
+
+    case = Case(shape=Shape(2, 4, 256, 64), dtype="bf16", mode="forward", device="cuda")
+    with own_stream("cuda"):
+        call = make_call(PROVIDERS["flashpoint"], case, make_inputs(case))
+        call()
+        sampler = LaunchTimer().prepare(call, 10)
+        assert (sampler.method, sampler.repeats) == ("launches", 10)
+        assert 0 < sampler.measure() / 10 < 1e-3

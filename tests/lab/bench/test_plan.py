@@ -61,6 +61,14 @@ def test_cases_that_an_option_makes_the_same_are_measured_once():
     assert {case.activation for case in cases} == {"gelu"}
 
 
+def test_only_takes_cases_by_a_part_of_their_name():
+    forward = select("cuda", ("bf16",), suite="long", only="128  BF16 causal")
+    assert [str(item.case) for item in forward] == [
+        "4, 8, 4096, 128  bf16 causal forward",
+        "4, 8, 4096, 128  bf16 causal backward",
+    ]
+
+
 def test_shapes_are_measured_in_the_modes_of_the_device():
     for device, modes in (("cpu", ["forward", "training"]), ("cuda", ["forward", "backward"])):
         items = select(device, ("fp32",), shapes=(Shape(1, 2, 3, 4),))

@@ -129,6 +129,7 @@ def test_check_names_a_wrong_result(run, tiny_suite, monkeypatch):
         (("--activation", "rellu"), r"activation='rellu' .*'relu'"),
         (("--suite", "cpu", "--shape", "1,1,1,1"), r"--suite and --shape"),
         (("--causal", "--check"), r"--check .*--causal"),
+        (("--only", "gelu"), r"--only 'gelu' is in no name of the 18 cases, .*'8, 6, 197, 64"),
         (("--json", "/no/such/folder/result.json"), r"--json /no/such/folder"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",

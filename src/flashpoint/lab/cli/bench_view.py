@@ -14,8 +14,9 @@ from flashpoint.lab.cli.terminal import plain_table
 from flashpoint.lab.runs.formats import between, brief, megabytes, three_digits
 
 _LEGEND = (
-    "Times are medians, with the 20th to 80th percentile below. Speed-up: SDPA's time over "
-    "flashpoint's, with its limit below, or the aim where that is reached. Error: of flashpoint, "
+    "Times are medians, with the 20th to 80th percentile below. Speed-up: the time of the fastest "
+    "softmax attention over flashpoint's, with its limit below, or the aim where that is reached. "
+    "Error: of flashpoint, "
     "relative to fp64. Memory: peak of forward, or of backward alone, over what was there before; "
     "SDPA's below. FLOP/s: of the matrix products, with their share of one large product's below; "
     "GB/s: of q, k, v and o, where reading them decides."

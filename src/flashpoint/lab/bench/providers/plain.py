@@ -1,6 +1,7 @@
 """Pointwise attention as one would write it down, with the Lq x Lk matrix, eager and compiled."""
 
 from functools import lru_cache, partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -69,7 +70,7 @@ def _bind(case: Case) -> Attend:
 def _bind_compiled(case: Case) -> Attend:
     options = case.options
 
-    def attend(q: Tensor, k: Tensor, v: Tensor, **terms: Tensor) -> Tensor:
+    def attend(q: Tensor, k: Tensor, v: Tensor, **terms: Any) -> Tensor:
         return plain_attention(q, k, v, **options, **terms)
 
     return compiled(attend)
