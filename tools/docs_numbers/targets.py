@@ -3,8 +3,8 @@
 from docs_numbers.speed import CPU_FILE, GPU_FILES, MODELS, ordinary
 from docs_numbers.stored import Stored
 from docs_numbers.tables import numbers, table
+from flashpoint.lab.bench.entry import SpeedLimit
 from flashpoint.lab.bench.result import Row
-from flashpoint.lab.bench.suites import SpeedLimit
 
 FLEX, FLASH = "flex_log", "sdpa_flash"
 
@@ -80,10 +80,12 @@ def _more(stored: Stored) -> str:
     kept = {row.limits.kept_share for row in long} - {None}
     steps = [
         [
-            f"a training step of {MODELS[row.case.model]}, {row.case.batch} images, over softmax",
-            _text(row.limit) if row.limit else "",
+            f"a training step of {MODELS[row.case.model]}, {row.case.batch} images, "
+            f"over {' and '.join(limit.rivals)}",
+            _text(limit),
         ]
         for row in stored.bench(GPU_FILES["vit-model"]).models
+        for limit in row.limits
     ]
     rows = [
         ["decoding, one query (`decode`)", _over_sdpa([*stored.bench(GPU_FILES["decode"]).rows])],

@@ -6,12 +6,12 @@ from rich.console import Console
 
 from flashpoint.lab.bench.accuracy import error_bound
 from flashpoint.lab.bench.cases import Case, Shape
+from flashpoint.lab.bench.entry import Limits, SpeedLimit
 from flashpoint.lab.bench.environment import Environment
 from flashpoint.lab.bench.memory import Peak
 from flashpoint.lab.bench.plan import Request, select_items
 from flashpoint.lab.bench.providers.registry import USUAL
 from flashpoint.lab.bench.result import Measurement, Result, Row
-from flashpoint.lab.bench.suites import Limits, SpeedLimit
 from flashpoint.lab.bench.timing import Timing
 from flashpoint.lab.cli.bench_view import render
 

@@ -10,8 +10,8 @@ from flashpoint.errors import UnsupportedError
 from flashpoint.lab.bench import runner
 from flashpoint.lab.bench.cases import Case, Shape
 from flashpoint.lab.bench.device import default_device, num_input_sets, own_stream, timer_for
+from flashpoint.lab.bench.entry import Limits
 from flashpoint.lab.bench.plan import Item
-from flashpoint.lab.bench.suites import Limits
 from flashpoint.lab.bench.timing import Budget, CpuTimer
 
 CASE = Case(shape=Shape(1, 1, 16, 16), dtype="bf16", mode="forward")

@@ -17,9 +17,9 @@ from flashpoint.lab.bench.calls import (
 )
 from flashpoint.lab.bench.cases import Case, Shape
 from flashpoint.lab.bench.check import broken_promises
+from flashpoint.lab.bench.entry import Limits
 from flashpoint.lab.bench.providers.registry import PROVIDERS
 from flashpoint.lab.bench.result import Measurement, Row
-from flashpoint.lab.bench.suites import Limits
 
 CASE = Case(shape=Shape(2, 3, 20, 16), dtype="fp32", mode="training", qk_norm="layer")
 

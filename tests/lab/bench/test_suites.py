@@ -3,15 +3,8 @@
 import pytest
 
 from flashpoint.lab.bench.cases import Case, Shape, parse_shape
-from flashpoint.lab.bench.suites import (
-    BEST_SDPA,
-    RIVALS,
-    SUITES,
-    VIT_LIMITS,
-    Limits,
-    SpeedLimit,
-    stated_limits,
-)
+from flashpoint.lab.bench.entry import BEST_SDPA, RIVALS, Limits, SpeedLimit
+from flashpoint.lab.bench.suites import SUITES, VIT_LIMITS, stated_limits
 
 LONGEST = Shape(1, 8, 16384, 64)
 

@@ -13,8 +13,8 @@ from lab.bench.samples import make_gpu_result
 import flashpoint
 from flashpoint.lab.bench import plot, runner, suites
 from flashpoint.lab.bench.cases import Shape
+from flashpoint.lab.bench.entry import Entry, Limits, SpeedLimit, Suite
 from flashpoint.lab.bench.result_file import from_json, to_json
-from flashpoint.lab.bench.suites import Entry, Limits, SpeedLimit, Suite
 from flashpoint.lab.cli.main import main
 from flashpoint.lab.training import device_rate
 

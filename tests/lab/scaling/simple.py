@@ -3,8 +3,8 @@
 from lab.bench.samples import ENVIRONMENT, make_timing
 
 from flashpoint.lab.bench.cases import Case, Shape
+from flashpoint.lab.bench.entry import Limits
 from flashpoint.lab.bench.result import Measurement, Result, Row
-from flashpoint.lab.bench.suites import Limits
 from flashpoint.lab.scaling.estimate import Setting
 from flashpoint.lab.scaling.links import Links
 from flashpoint.lab.scaling.load import Load

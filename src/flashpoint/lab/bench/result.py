@@ -4,9 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from flashpoint.lab.bench.cases import Case
+from flashpoint.lab.bench.entry import BEST_SDPA, Limits, SpeedLimit
 from flashpoint.lab.bench.environment import Environment
 from flashpoint.lab.bench.memory import Peak
-from flashpoint.lab.bench.suites import BEST_SDPA, TWINS, Limits, ModelCase, SpeedLimit
+from flashpoint.lab.bench.suites import OUR_TWIN, RIVAL_TWIN, ModelCase
 from flashpoint.lab.bench.timing import Timing
 
 OURS = "flashpoint"
@@ -100,7 +101,7 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelMeasurement:
-    """One twin of a whole model.
+    """One twin of a whole model, or timm's model in its place.
 
     Attributes:
         timing: of a step; None where it could not run.
@@ -116,11 +117,15 @@ class ModelMeasurement:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelRow:
-    """Both twins of a whole model, and what is promised for relu, if anything."""
+    """Both twins of a whole model, timm's beside them, and what is promised for relu."""
 
     case: ModelCase
-    limit: SpeedLimit | None
+    limits: tuple[SpeedLimit, ...]
     measurements: tuple[ModelMeasurement, ...]
+
+    def limit_over(self, rival: str) -> SpeedLimit | None:
+        """What is promised beside one of the others, if anything."""
+        return next((limit for limit in self.limits if limit.rivals == (rival,)), None)
 
     def of(self, attention: str) -> ModelMeasurement:
         """The measurement of one twin; an empty one where there is none."""
@@ -135,7 +140,11 @@ class ModelRow:
     @property
     def speedup(self) -> float | None:
         """softmax's time over relu's."""
-        ours, theirs = (self.images_per_s(name) for name in TWINS)
+        return self.speedup_over(RIVAL_TWIN)
+
+    def speedup_over(self, rival: str) -> float | None:
+        """The time of another one over relu's."""
+        ours, theirs = (self.images_per_s(name) for name in (OUR_TWIN, rival))
         return ours / theirs if ours and theirs else None
 
 

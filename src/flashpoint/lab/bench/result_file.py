@@ -9,10 +9,11 @@ from typing import Any, Literal, NotRequired, TypedDict, TypeVar, cast
 
 from flashpoint.errors import InputError, describe
 from flashpoint.lab.bench.cases import Case
+from flashpoint.lab.bench.entry import Limits, SpeedLimit
 from flashpoint.lab.bench.environment import Environment
 from flashpoint.lab.bench.memory import Peak
 from flashpoint.lab.bench.result import Measurement, ModelMeasurement, ModelRow, Result, Row
-from flashpoint.lab.bench.suites import Limits, ModelCase, SpeedLimit
+from flashpoint.lab.bench.suites import ModelCase
 from flashpoint.lab.bench.timing import Timing
 from flashpoint.lab.runs.stored import check, parse_json, read_text
 
@@ -76,7 +77,8 @@ class _ModelMeasurement(TypedDict):
 
 class _ModelRow(TypedDict):
     case: ModelCase
-    limit: SpeedLimit | None
+    limit: NotRequired[SpeedLimit | None]
+    limits: NotRequired[tuple[SpeedLimit, ...]]
     measurements: list[_ModelMeasurement]
 
 
@@ -157,9 +159,11 @@ def _row(data: _Row, where: str) -> Row:
 
 
 def _model_row(data: _ModelRow) -> ModelRow:
-    """A row of a whole model out of its JSON object."""
+    """A row of a whole model out of its JSON object; earlier files have one limit, or none."""
     found = tuple(_of(ModelMeasurement, one) for one in data["measurements"])
-    return ModelRow(case=data["case"], limit=data["limit"], measurements=found)
+    earlier = data.get("limit")
+    limits = data.get("limits", (earlier,) if earlier else ())
+    return ModelRow(case=data["case"], limits=limits, measurements=found)
 
 
 def _limits(data: _Limits) -> Limits:

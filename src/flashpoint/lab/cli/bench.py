@@ -14,9 +14,9 @@ from flashpoint.lab.cli.run_arguments import STDOUT, JsonFile, path_of, require_
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from flashpoint.lab.bench.entry import Limits
     from flashpoint.lab.bench.plan import Item, Plan, Request
     from flashpoint.lab.bench.result import Result
-    from flashpoint.lab.bench.suites import Limits
 
 ROUNDS = {"cpu": 20, "cuda": 50}
 SECONDS = {"cpu": 6.0, "cuda": 1.5}

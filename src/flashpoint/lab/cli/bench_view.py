@@ -7,9 +7,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from flashpoint.lab.bench.check import KEPT_RIVAL, broken_promises, slow_model, speed_name
+from flashpoint.lab.bench.check import KEPT_RIVAL, broken_promises, speed_name
+from flashpoint.lab.bench.entry import SpeedLimit
 from flashpoint.lab.bench.result import OURS, Measurement, ModelRow, Result, Row
-from flashpoint.lab.bench.suites import TWINS, SpeedLimit
+from flashpoint.lab.bench.suites import RIVAL_TWIN, TIMM, TWINS
 from flashpoint.lab.cli.terminal import plain_table
 from flashpoint.lab.runs.formats import between, brief, megabytes, three_digits
 
@@ -22,9 +23,10 @@ _LEGEND = (
     "GB/s: of q, k, v and o, where reading them decides."
 )
 _MODEL_LEGEND = (
-    "A training step of the whole model, norms of q and k in both twins: median time, images a "
-    "second below it. Speed-up: softmax's time over relu's, with its limit below, or the aim "
-    "where that is reached. Memory: the peak of a step over weights and images, softmax's below."
+    "A training step of the whole model, norms of q and k in all: median time, images a second "
+    "below it. Speed-up: softmax's time over relu's, with its limit below, or the aim where that "
+    "is reached; likewise timm's own model. Memory: the peak of a step over weights and images, "
+    "softmax's below."
 )
 _OTHERS_PER_TABLE = 2
 
@@ -222,13 +224,23 @@ def _kept_note(result: Result) -> Iterator[str]:
 
 
 def _model_table(rows: Sequence[ModelRow]) -> Table:
-    """Both twins beside each other."""
-    table = _table("model, batch", *TWINS, "speed-up", "memory")
+    """Both twins beside each other, and timm's with its own speed-up where it is measured."""
+    has_timm = any(row.of(TIMM).timing for row in rows)
+    more = (TIMM, "speed-up") if has_timm else ()
+    table = _table("model, batch", *TWINS, "speed-up", "memory", *more)
     for row in rows:
         times = (_twin_cell(row, name) for name in TWINS)
-        speed = _speed_cell(row.speedup, row.limit, is_broken=bool(slow_model(row)))
-        table.add_row(Text(str(row.case)), *times, speed, _model_memory_cell(row))
+        beside = (_twin_cell(row, TIMM), _model_speed_cell(row, TIMM)) if has_timm else ()
+        cells = (*times, _model_speed_cell(row, RIVAL_TWIN), _model_memory_cell(row), *beside)
+        table.add_row(Text(str(row.case)), *cells)
     return table
+
+
+def _model_speed_cell(row: ModelRow, rival: str) -> Text:
+    """The speed-up over one of the others."""
+    speedup, limit = row.speedup_over(rival), row.limit_over(rival)
+    is_broken = bool(speedup and limit and speedup < limit.must)
+    return _speed_cell(speedup, limit, is_broken=is_broken)
 
 
 def _skipped_models(rows: Sequence[ModelRow]) -> Iterator[str]:
