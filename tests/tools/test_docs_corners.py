@@ -3,7 +3,8 @@
 import pytest
 from lab.bench.samples import make_gpu_result
 
-from docs_numbers.corners import FIGURE, FILE
+from docs_numbers.corners import FIGURE
+from docs_numbers.speed import CORNERS_FILE
 from docs_numbers.stored import Stored
 from docs_numbers.tables import TABLES
 from flashpoint.lab.bench.result_file import to_json
@@ -11,7 +12,7 @@ from flashpoint.lab.bench.result_file import to_json
 
 @pytest.fixture
 def stored(tmp_path):
-    file = tmp_path / FILE
+    file = tmp_path / "benchmarks" / "results" / f"{CORNERS_FILE}.json"
     file.parent.mkdir(parents=True)
     file.write_text(to_json(make_gpu_result("corners")))
     return Stored(tmp_path)

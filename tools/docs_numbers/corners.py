@@ -1,16 +1,15 @@
 """The suite ``corners``: what is promised, and what the stored benchmark reached."""
 
+from docs_numbers.speed import CORNERS_FILE
 from docs_numbers.stored import Stored
 from docs_numbers.tables import numbers, table
-from flashpoint.lab.bench import result_file
 from flashpoint.lab.bench.cases import Shape
 from flashpoint.lab.bench.corners import ENTRIES
 from flashpoint.lab.bench.plot_style import NAMES
 from flashpoint.lab.bench.speedups import Speedup, arrange_lines, label
 
-FILE = "benchmarks/results/h200_corners.json"
 FIGURE = "figures/corners.svg"
-"""Drawn by ``flashpoint bench --from`` that file ``--plot`` this one, seen from docs."""
+"""Drawn by ``flashpoint bench --from`` the stored file ``--plot`` this one, seen from docs."""
 
 
 @numbers("limits-corners")
@@ -35,12 +34,11 @@ def _limits(stored: Stored) -> str:
 @numbers("speed-corners")
 def _speed(stored: Stored) -> str:
     """Speed-ups, those that miss what is promised in bold, and the figure where it is drawn."""
-    file = stored.root / FILE
-    if not file.is_file():
+    if not stored.has_bench(CORNERS_FILE):
         return "These cases have not been measured yet."
     rows = [
         [line.label, _cell(line.forward), _cell(line.backward)]
-        for line in arrange_lines(result_file.read(file))
+        for line in arrange_lines(stored.bench(CORNERS_FILE))
     ]
     found = table(["", "forward", "backward"], rows)
     has_figure = (stored.root / "docs" / FIGURE).is_file()

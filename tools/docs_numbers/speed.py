@@ -17,6 +17,8 @@ GPU_FILES = {
     "sums": "h200_sums",
 }
 """By suite."""
+CORNERS_FILE = "h200_corners"
+"""Of that suite; its tables are in ``corners``."""
 NEWEST = "triton_3_9"
 """Folder of the same suites with the newest Triton."""
 CPU_FILE = "cpu_amd_epyc_zen4_2_threads"
@@ -262,7 +264,9 @@ def _memory(stored: Stored) -> str:
 @numbers("speed-gpu-files")
 def _gpu_files(stored: Stored) -> str:
     rows = []
-    for suite, name in GPU_FILES.items():
+    for suite, name in {**GPU_FILES, "corners": CORNERS_FILE}.items():
+        if not stored.has_bench(name):
+            continue
         at = stored.bench(name).environment
         cudnn = int(at.cudnn or 0)
         versions = [at.torch.partition("+")[0], ".".join((at.triton or "").split(".")[:2])]

@@ -42,6 +42,10 @@ class Stored:
         """A file of ``flashpoint bench``, as "h200_long"."""
         return result_file.read(self.root / "benchmarks" / "results" / f"{name}.json")
 
+    def has_bench(self, name: str) -> bool:
+        """Whether there is such a file."""
+        return (self.root / "benchmarks" / "results" / f"{name}.json").is_file()
+
     def read_json(self, place: str) -> Any:
         """A file of no study and no suite, by its place below the root."""
         try:
