@@ -8,7 +8,7 @@ from flashpoint.lab.bench.corners import ENTRIES
 from flashpoint.lab.bench.plot_style import NAMES
 from flashpoint.lab.bench.speedups import Speedup, arrange_lines, label
 
-FIGURE = "figures/corners.svg"
+FIGURE = "figures/corners.png"
 """Drawn by ``flashpoint bench --from`` the stored file ``--plot`` this one, seen from docs."""
 
 
