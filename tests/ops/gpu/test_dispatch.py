@@ -15,7 +15,7 @@ import triton
 
 from flashpoint.errors import UnsupportedError
 from flashpoint.ops.gpu import call as call_module
-from flashpoint.ops.gpu import dispatch
+from flashpoint.ops.gpu import dispatch, sign_budget
 from flashpoint.ops.gpu.call import Call
 from flashpoint.ops.gpu.device import Gpu
 from flashpoint.ops.spec import Terms
@@ -127,8 +127,11 @@ SERVED = {
     ),
     "wide-values": (
         {"Dv": 128},
-        {"Hopper": "D=64, Dv=128 do not fill blocks of 64 or 128"},
+        {"Hopper": "D=64, Dv=128 do not fill blocks of 64, 128, 192 or 256"},
     ),
+    "192": ({"D": 192, "Dv": 136}, {"Hopper": None}),
+    "256": ({"D": 200, "Dv": 256, "right": 0}, {"Hopper": None}),
+    "wide-silu": ({"D": 256, "activation": "silu"}, {"Hopper": "it is not relu, in D over 128"}),
     "odd-rows": ({"D": 63}, {"Hopper": "rows of q, k or v do not lie on whole 16 bytes"}),
 }
 
@@ -164,6 +167,18 @@ def test_backward_has_reasons_of_its_own(monkeypatch):
     odd = torch.empty(2, 2, 300, 65, dtype=BF16)[..., :64]
     found = dispatch.explain(make_call(), odd)
     assert found["Hopper"] == "rows of do do not lie on whole 16 bytes"
+
+
+def test_wide_backward_stores_signs_or_is_for_others(monkeypatch):
+    monkeypatch.setattr(dispatch, "serves", lambda _: True)
+    call = make_call(D=256)
+    do = torch.empty(2, 2, 300, 256, dtype=BF16)
+    assert dispatch.choose(call, do).name == "Hopper"
+    monkeypatch.setattr(sign_budget, "MOST_WORDS", sign_budget.count_words(300, 300) - 1)
+    assert dispatch.choose(call).name == "Hopper"
+    assert dispatch.explain(call, do)["Hopper"] == "it is too long for signs of scores"
+    summed = make_call(D=256)._replace(has_sums=True)
+    assert dispatch.explain(summed)["Hopper"] == "it has sums, in D over 128"
 
 
 @pytest.mark.parametrize(
@@ -213,8 +228,6 @@ SIGNED = {  # heads, group, queries, keys: whether signs pay on 132 processors
 
 @pytest.mark.parametrize(("sizes", "pays"), SIGNED.values(), ids=SIGNED)
 def test_signs_are_stored_where_launches_fill_the_gpu(sizes, pays):
-    signs = pytest.importorskip("flashpoint.ops.gpu.hopper.backward.signs")
-    kernel = pytest.importorskip("flashpoint.ops.gpu.hopper.backward.kernel")
-    work = signs.Work(*sizes, 132)
-    most = kernel.MOST_WORDS // (work.group * signs.count_words(*sizes[2:]))
+    work = sign_budget.Work(*sizes, 132)
+    most = sign_budget.count_heads(*sizes[1:])
     assert work.gains_by(work.split(most)) is pays

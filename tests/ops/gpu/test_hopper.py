@@ -12,7 +12,7 @@ from flashpoint.ops.spec import Terms
 if not HAS_TRITON:
     pytest.skip("triton is not installed", allow_module_level=True)
 
-from flashpoint.ops.gpu import dispatch, replay
+from flashpoint.ops.gpu import dispatch, replay, sign_budget
 from flashpoint.ops.gpu.call import Call
 
 IS_HOPPER = torch.cuda.is_available() and torch.cuda.get_device_capability()[0] == 9
@@ -163,14 +163,13 @@ SIGNED_SHAPES = {
 def count_signed(monkeypatch):
     """Short calls store signs too; gives a function: set the most words, get heads per launch."""
     from flashpoint.ops.gpu.hopper.backward import kernel as hopper_backward
-    from flashpoint.ops.gpu.hopper.backward.signs import Work
 
-    monkeypatch.setattr(Work, "gains_by", lambda *_: True)
+    monkeypatch.setattr(sign_budget.Work, "gains_by", lambda *_: True)
 
     monkeypatch.setattr(hopper_backward, "SIGNED_ROWS", {False: 1, True: 1})
 
     def count(call, most_words=2**24):
-        monkeypatch.setattr(hopper_backward, "MOST_WORDS", most_words)
+        monkeypatch.setattr(sign_budget, "MOST_WORDS", most_words)
         monkeypatch.setattr(replay, "_recordings", {})
         processors = torch.cuda.get_device_properties(call.q.device).multi_processor_count
         return hopper_backward.count_signed_heads(call, processors)

@@ -40,6 +40,12 @@ CASES = {
     "128-causal-signed": (128, 0, 1.0, "relu", "signed"),
     "128-causal-root-signed": (128, 0, 0.5, "relu", "signed"),
     "128-causal-power": (128, 0, 0.7, "relu", "all"),
+    "192": (192, None, 1.0, "relu", "split"),
+    "192-causal": (192, 0, 1.0, "relu", "split"),
+    "192-causal-power": (192, 0, 0.7, "relu", "split"),
+    "256": (256, None, 1.0, "relu", "split"),
+    "256-causal": (256, 0, 1.0, "relu", "split"),
+    "256-causal-power": (256, 0, 0.7, "relu", "split"),
     "64-silu": (64, None, 1.0, "silu", "forward"),
     "64-causal-silu": (64, 0, 1.0, "silu", "forward"),
     "128-silu": (128, None, 1.0, "silu", "forward"),
@@ -67,11 +73,11 @@ SUMMED_CASES = {
 }
 # every kernel, those with numbers in local memory among them
 SHORT = (
-    *("64", "64-long", "128-causal-signed", "128-causal-silu"),
+    *("64", "64-long", "128-causal-signed", "128-causal-silu", "192", "256-causal"),
     *("64-layer", "64-rms-q-only", "64-sum-relu4", "128-sum-relu4-causal"),
 )
 SHORTEST = ("64-long", "64-layer")
-NUM_KERNELS = {"all": 3, "both": 2, "signed": 2, "forward": 1}
+NUM_KERNELS = {"all": 3, "both": 2, "signed": 2, "split": 4, "forward": 1}
 LOCAL_MEMORY = re.compile(r"(\d+) bytes stack frame")
 SPILLING = (3, 8)  # Triton from which on ptxas keeps more of a tile's numbers in local memory
 MOST_LOCAL_MEMORY = 96  # bytes, then and for the keys' side in head dim 128; else none
@@ -133,7 +139,7 @@ def launches_of(head_dim, right, alpha, activation, which):
     """What the launchers would run: kernels and their arguments.
 
     ``which``: all of a plain call, those of a short one, whose backward has both sides in one, the
-    backward ones that store signs, or the forward one.
+    backward ones that store signs, all where backward is three launches, or the forward one.
     """
     from flashpoint.ops.gpu import dispatch
     from flashpoint.ops.gpu.attend import gradient_arguments
@@ -208,6 +214,10 @@ def side_of(arguments):
     return arguments.get("SIDE", "forward")
 
 
+def head_dim_of(case):
+    return int(case.partition("-")[0])
+
+
 def has_norm(arguments):
     names = {"keys": ["K_NORM"], "queries": ["Q_NORM"]}
     of_both = ["Q_NORM", "K_NORM"]
@@ -220,8 +230,8 @@ def main():
     for case in sys.argv[1:]:
         for kernel in launches_by(case):
             side = side_of(kernel.arguments)
-            head_dim = (kernel.arguments["v"] or kernel.arguments["v_rows"]).block_shape[3]
-            may_spill = (side, head_dim) == ("keys", 128) or versions.installed() >= SPILLING
+            of_keys = (side, head_dim_of(case)) == ("keys", 128)
+            may_spill = of_keys or versions.installed() >= SPILLING
             said = f"{case}, {side}:\n{kernel.log}"
             assert not re.search(r"\(C75\d\d\)", said), said
             most = MOST_LOCAL_MEMORY_OF.get(case, MOST_LOCAL_MEMORY) * may_spill

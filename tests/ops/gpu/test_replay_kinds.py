@@ -26,7 +26,7 @@ if not HAS_TRITON:
 if HAS_GPU:
     pytest.skip("test_replay.py replays by the real launcher here", allow_module_level=True)
 
-from flashpoint.ops.gpu import attend, dispatch, packed, replay
+from flashpoint.ops.gpu import attend, dispatch, packed, replay, sign_budget
 from flashpoint.ops.gpu.launcher import Maps, Shortcut, described
 
 HALF = torch.float16
@@ -367,6 +367,8 @@ HOPPER = {
     "grouped, causal": OnHopper((2, 4, 2, 300, 400, 64, 64), Terms(right=0)),
     "silu": OnHopper((1, 4, 2, 256, 256, 128, 128), Terms("silu")),
     "signs": OnHopper((2, 4, 2, 256, 384, 128, 128)),
+    "192": OnHopper((2, 4, 2, 256, 384, 192, 192)),
+    "256, causal": OnHopper((2, 4, 2, 256, 384, 256, 256), Terms(right=0)),
 }
 for L, D, name in itertools.product((200, 300, 1100), (64, 128), NORMS):
     HOPPER[f"packed, {L}, {D}, {name}"] = OnHopper((1, 2, 2, L, L, D, D), norms=NORMS[name])
@@ -378,11 +380,9 @@ for D in (64, 128):  # the operator itself takes gains of norms that are none
 
 @pytest.mark.parametrize("call", HOPPER.values(), ids=HOPPER)
 def test_replays_hand_hopper_kernels_the_tensors_of_first_calls(call, recordings, monkeypatch):
-    from flashpoint.ops.gpu.hopper.backward import kernel as hopper_backward
-
     _, Hq, Hkv, Lq, Lk, *_ = call.shape
-    words = hopper_backward.count_words(Lq, Lk) * (Hq // Hkv)
-    monkeypatch.setattr(hopper_backward, "MOST_WORDS", words)  # signs of one key head a launch
+    words = sign_budget.count_words(Lq, Lk) * (Hq // Hkv)
+    monkeypatch.setattr(sign_budget, "MOST_WORDS", words)  # signs of one key head a launch
     processors = SimpleNamespace(multi_processor_count=132)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: processors)
     monkeypatch.setattr(dispatch, "serves", lambda _: True)

@@ -18,7 +18,8 @@ from flashpoint.errors import UnsupportedError
 from flashpoint.ops.gpu.activations import is_builtin
 from flashpoint.ops.gpu.call import Call
 from flashpoint.ops.gpu.device import HOPPER_FAMILY, gpu_of
-from flashpoint.ops.gpu.reading import block_of, is_regular
+from flashpoint.ops.gpu.reading import block_of, is_regular, room_of
+from flashpoint.ops.gpu.sign_budget import count_heads
 from flashpoint.ops.gpu.versions import has_supported_gluon
 from flashpoint.ops.implementations import INTERPRETED, why_no_kernel
 
@@ -26,7 +27,8 @@ WHOLE_TOKENS, WHOLE_DIM = 64, 64  # of a head that fits one tile
 DECODE_ROWS = 64  # queries times heads that share a key head
 DECODE_KEYS = 512
 HOPPER_ROWS = 192  # queries that fill the large tiles there; in backward keys too
-HOPPER_DIMS = (64, 128)  # BLOCK_D
+HOPPER_DIMS = (64, 128, 192, 256)  # room of D and Dv
+NARROW = 128  # room over which they serve relu alone, without sums, and backward by signs
 HOPPER_KEYS = 128  # the most in a block
 NORMED_DIM = 64  # BLOCK_D with norms there: registers hold x, dx and what comes of them
 HALF = (torch.bfloat16, torch.float16)
@@ -128,7 +130,9 @@ def _why_not_hopper(call: Call, do: Tensor | None) -> str | None:
     counts = call.has_sums and do is None and not call.ends_in_zeros
     harmless = call.is_finite_beyond and not counts
     ends = harmless or terms.right == 0 or call.num_keys % HOPPER_KEYS == 0
-    dims = {block_of(call.q.shape[3]), block_of(call.v.shape[3])}
+    dims = {room_of(call.q.shape[3]), room_of(call.v.shape[3])}
+    is_narrow = max(dims) <= NARROW
+    has_signs = count_heads(call.group, call.num_queries, call.num_keys) > 0
     shortest = call.num_queries if do is None else min(call.num_queries, call.num_keys)
     which = "Lq" if shortest == call.num_queries else "Lk"
     return _why_not_plain(call) or _why_not_half(call) or _first(
@@ -136,6 +140,9 @@ def _why_not_hopper(call: Call, do: Tensor | None) -> str | None:
         (terms.left is not None or terms.right not in (None, 0), "it has a window"),
         (not ends, f"Lk={call.num_keys} is no multiple of {HOPPER_KEYS} for this activation"),
         (not (len(dims) == 1 and dims <= {*HOPPER_DIMS}), _describe_dims(call)),
+        (not (is_narrow or terms.activation == "relu"), f"it is not relu, in D over {NARROW}"),
+        (call.has_sums and not is_narrow, f"it has sums, in D over {NARROW}"),
+        (do is not None and not (is_narrow or has_signs), "it is too long for signs of scores"),
         (not call.is_regular, "rows of q, k or v do not lie on whole 16 bytes"),
         (do is not None and not builtin, "its activation is not built in"),
         (do is not None and not is_regular(do), "rows of do do not lie on whole 16 bytes"),
@@ -153,8 +160,9 @@ def _why_no_hopper(device: torch.device) -> str:
 
 
 def _describe_dims(call: Call) -> str:
-    largest = " or ".join(map(str, HOPPER_DIMS))
-    return f"D={call.q.shape[3]}, Dv={call.v.shape[3]} do not fill blocks of {largest}"
+    *most, last = HOPPER_DIMS
+    rooms = f"{', '.join(map(str, most))} or {last}"
+    return f"D={call.q.shape[3]}, Dv={call.v.shape[3]} do not fill blocks of {rooms}"
 
 
 def _why_not_portable(call: Call, do: Tensor | None) -> str | None:

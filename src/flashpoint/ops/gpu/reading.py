@@ -1,5 +1,7 @@
 """How kernels read tensors: blocks of head dims, the copy engine's descriptors, wide loads."""
 
+import math
+
 import torch
 import triton
 from torch import Tensor
@@ -11,6 +13,19 @@ DENSE = frozenset(("o", "sums", "dsums"))  # inputs that kernels read without st
 def block_of(dim: int) -> int:
     """The power of two that holds a head dim; products want at least 16."""
     return max(16, triton.next_power_of_2(dim))
+
+
+def split_dim(dim: int) -> tuple[int, int]:
+    """Columns of the pieces of a head dim in the kernels for Hopper, and how many there are.
+
+    192 is no power of two, and a block of 256 would cost 4/3.
+    """
+    return (64, 3) if 128 < dim <= 192 else (block_of(dim), 1)
+
+
+def room_of(dim: int) -> int:
+    """Columns that those kernels give a head dim."""
+    return math.prod(split_dim(dim))
 
 
 def describe_rows(x: Tensor, rows: int) -> TensorDescriptor:

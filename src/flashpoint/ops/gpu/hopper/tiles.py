@@ -24,7 +24,7 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from triton.language.core import _aggregate, base_value
 
-from flashpoint.ops.gpu.reading import block_of, tma_strides
+from flashpoint.ops.gpu.reading import split_dim, tma_strides
 
 # per thread of a consumer: what 65536 registers leave beside the producer's warpgroup
 REGISTERS = {2: 240, 3: 160, 4: 112}
@@ -146,7 +146,7 @@ def locate_tile(turn, heads, row_tiles, CAUSAL: gl.constexpr, LAST_FIRST: gl.con
 
 
 def describe(x: Tensor, rows: int) -> TensorDescriptor:
-    """[B, H, L, D] for blocks of [1, 1, rows, BLOCK_D]."""
-    block = [1, 1, rows, block_of(x.shape[3])]
+    """[B, H, L, D] for blocks of [1, 1, rows, columns of a piece of D]."""
+    block = [1, 1, rows, split_dim(x.shape[3])[0]]
     layout = gl.NVMMASharedLayout.get_default_for(block, DTYPES[x.dtype])
     return TensorDescriptor(x, list(x.shape), tma_strides(x), block, layout)

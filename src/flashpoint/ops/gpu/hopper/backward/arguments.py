@@ -35,7 +35,8 @@ class Numbers:
 class Options:
     """What is compiled in. LAUNCH: the sides of this launch, "keys", "queries" or "both".
 
-    DEGREE: of a power of relu, 0 of other activations.
+    DEGREE: of a power of relu, 0 of other activations. PIECES: those of the head dim. SLOTS:
+    tiles whose rows are in shared memory.
     """
 
     WEIGH: base_value
@@ -50,6 +51,8 @@ class Options:
     DEGREE: base_value
     SCHEDULE: base_value
     D: base_value
+    PIECES: base_value
+    SLOTS: base_value
     PIECE: base_value
     LAST_PIECE: base_value
 
@@ -69,9 +72,14 @@ class Norm:
 
 @aggregate
 class Side:
-    """Descriptors of one side of the score matrix, "keys" or "queries", and its rows' norm."""
+    """Descriptors of one side of the score matrix, "keys" or "queries", and its rows' norm.
+
+    FROM: what a and c make: "scores", dW that is gated by "signs", or scores beside a dW of b and
+    d, "both".
+    """
 
     SIDE: base_value
+    FROM: base_value
     a: base_value
     b: base_value
     c: base_value

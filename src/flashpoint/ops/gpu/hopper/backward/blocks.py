@@ -1,29 +1,22 @@
-"""What a warpgroup does with one column block, and all of a head's; names as in ``kernel.py``."""
+"""What a warpgroup does with one column block, and all of a head's; names as in ``kernel.py``.
+
+Those of sides that make scores beside dW; others are in ``single.py``.
+"""
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import (
-    mbarrier,
-    warpgroup_mma,
-    warpgroup_mma_wait,
-)
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier, warpgroup_mma_wait
 
-from flashpoint.ops.gpu.hopper.backward.signs import (
-    count_block_words,
-    gate_by_signs,
-    load_signs,
-    spread_signs,
-    store_signs,
-)
+from flashpoint.ops.gpu.hopper.backward.signs import count_block_words, store_signs
 from flashpoint.ops.gpu.hopper.backward.weights import differentiate, fetch_offsets, weigh
+from flashpoint.ops.gpu.hopper.pieces import (
+    cut_pieces,
+    start_products,
+    start_transposed,
+    view_pieces,
+    wait_for,
+)
 from flashpoint.ops.gpu.hopper.tiles import pass_turn, take_turn
-
-
-@gluon.jit
-def start_transposed(left, right, LAYOUT: gl.constexpr):
-    """Start left right^T of [ROWS, D] and [BLOCK, D] in shared memory."""
-    zeros = gl.full([left.shape[0], right.shape[0]], 0.0, gl.float32, LAYOUT)
-    return warpgroup_mma(left, right.permute([1, 0]), zeros, use_acc=False, is_async=True)
 
 
 @gluon.jit
@@ -37,15 +30,16 @@ def take_columns(
     PASSES: by schedule "relay" the next one starts its products when S and dW are there.
     """
     a, b = rows
-    DTYPE: gl.constexpr = c.dtype
-    offset = fetch_offsets(offsets, first, program, c.shape[0], SIDE, S_LAYOUT)
+    DTYPE: gl.constexpr = c[0].dtype
+    COLUMNS: gl.constexpr = c[0].shape[0]
+    offset = fetch_offsets(offsets, first, program, COLUMNS, SIDE, S_LAYOUT)
     scores = start_transposed(a, c, S_LAYOUT)
     mbarrier.wait(d_full, parity)
     dweights = start_transposed(b, d, S_LAYOUT)
     scores = warpgroup_mma_wait(1, deps=[scores])
     weights, signs = weigh(scores, limits, first, program, SIDE, MASKED, DTYPE)
     if program.options.SIGNED:
-        at = words + first // c.shape[0] * count_block_words(program.sizes.num_rows)
+        at = words + first // COLUMNS * count_block_words(program.sizes.num_rows)
         signs = store_signs(signs, at)
     dweights = warpgroup_mma_wait(0, deps=[dweights])
     if PASSES:
@@ -54,12 +48,11 @@ def take_columns(
         dweights += offset
     dscores = differentiate(dweights, signs, limits, first, program, SIDE, MASKED, DTYPE)
     dscores = gl.convert_layout(dscores, W_LAYOUT, assert_trivial=True)
-    da = warpgroup_mma(dscores, c, da, is_async=True)
+    da = start_products(dscores, c, da)
     if SIDE == "keys":
         weights = gl.convert_layout(weights, W_LAYOUT, assert_trivial=True)
-        db = warpgroup_mma(weights, d, db, is_async=True)
-    da, db = warpgroup_mma_wait(0, deps=[da, db])
-    return da, db
+        db = start_products(weights, d, db)
+    return wait_for(da, db, 0)
 
 
 @gluon.jit
@@ -70,26 +63,27 @@ def take_block(
 ):
     """The first PIECE + LAST_PIECE columns of a block, so many at a time."""
     columns = program.columns
-    c_buffers, d_buffers = columns.c_buffers, columns.d_buffers
-    STAGES: gl.constexpr = c_buffers.shape[0]
-    BLOCK: gl.constexpr = c_buffers.shape[3]
+    STAGES: gl.constexpr = columns.empty.shape[0]
+    BLOCK: gl.constexpr = columns.c_buffers.shape[3]
+    PIECES: gl.constexpr = program.options.PIECES
     stage = number % STAGES
     parity = number // STAGES & 1
     first = block * BLOCK
-    c = c_buffers.index(stage).reshape([BLOCK, c_buffers.shape[4]])
-    d = d_buffers.index(stage).reshape([BLOCK, d_buffers.shape[4]])
+    c = view_pieces(columns.c_buffers, stage, PIECES)
+    d = view_pieces(columns.d_buffers, stage, PIECES)
     take_turn(program.turns, number, program.options.SCHEDULE, CONSUMER)
     mbarrier.wait(columns.c_full.index(stage), parity)
     da, db = take_columns(
-        c.slice(0, PIECE), d.slice(0, PIECE), columns.d_full.index(stage), parity, first,
-        rows, da, db, words, offsets, limits, program, SIDE, MASKED,
+        cut_pieces(c, 0, PIECE), cut_pieces(d, 0, PIECE), columns.d_full.index(stage), parity,
+        first, rows, da, db, words, offsets, limits, program, SIDE, MASKED,
         gl.NVMMADistributedLayout([3, 0], [4, 1], [16, PIECE, 16]), W_LAYOUT,
         True, CONSUMER,
     )
     if LAST_PIECE > 0:
         da, db = take_columns(
-            c.slice(PIECE, LAST_PIECE), d.slice(PIECE, LAST_PIECE), columns.d_full.index(stage),
-            parity, first + PIECE, rows, da, db, words, offsets, limits, program, SIDE, MASKED,
+            cut_pieces(c, PIECE, LAST_PIECE), cut_pieces(d, PIECE, LAST_PIECE),
+            columns.d_full.index(stage), parity, first + PIECE, rows, da, db, words, offsets,
+            limits, program, SIDE, MASKED,
             gl.NVMMADistributedLayout([3, 0], [4, 1], [16, LAST_PIECE, 16]), W_LAYOUT,
             False, CONSUMER,
         )
@@ -101,7 +95,7 @@ def take_block(
 def skip_blocks(first, last, program, CONSUMER: gl.constexpr):
     """Give back the blocks of these numbers: only other warpgroups meet them."""
     columns = program.columns
-    STAGES: gl.constexpr = columns.c_buffers.shape[0]
+    STAGES: gl.constexpr = columns.empty.shape[0]
     SCHEDULE: gl.constexpr = program.options.SCHEDULE
     for number in range(first, last):
         stage = number % STAGES
@@ -163,58 +157,3 @@ def take_head(
             SIDE, False, W_LAYOUT, PIECE, LAST_PIECE, CONSUMER,
         )
     return da, db
-
-
-@gluon.jit
-def take_block_by_signs(
-    block, number, a, da, signs, words, program, S_LAYOUT: gl.constexpr, W_LAYOUT: gl.constexpr,
-):
-    """One block of keys by its signs: dW | dS | da; gives da and the signs of the next block."""
-    columns = program.columns
-    c_buffers, d_buffers = columns.c_buffers, columns.d_buffers
-    STAGES: gl.constexpr = c_buffers.shape[0]
-    BLOCK: gl.constexpr = c_buffers.shape[3]
-    stage = number % STAGES
-    parity = number // STAGES & 1
-    c = c_buffers.index(stage).reshape([BLOCK, c_buffers.shape[4]])
-    d = d_buffers.index(stage).reshape([BLOCK, d_buffers.shape[4]])
-    mbarrier.wait(columns.c_full.index(stage), parity)
-    dweights = start_transposed(a, c, S_LAYOUT)
-    next_signs = load_signs(words, gl.maximum(block - 1, 0), 0, BLOCK, False)
-    mbarrier.wait(columns.d_full.index(stage), parity)
-    dweights = warpgroup_mma_wait(0, deps=[dweights])
-    if program.options.LIFTS:
-        dweights *= program.numbers.lift_ds
-    signs = spread_signs(signs, BLOCK, S_LAYOUT)
-    dscores = gate_by_signs(dweights, signs, "queries", c_buffers.dtype)
-    dscores = gl.convert_layout(dscores, W_LAYOUT, assert_trivial=True)
-    da = warpgroup_mma(dscores, d, da, is_async=True)
-    da = warpgroup_mma_wait(0, deps=[da])
-    mbarrier.arrive(columns.empty.index(stage), count=1)
-    return da, next_signs
-
-
-@gluon.jit
-def take_head_by_signs(
-    tile_blocks, own_blocks, number, a, da, words, end, program,
-    S_LAYOUT: gl.constexpr, W_LAYOUT: gl.constexpr, CONSUMER: gl.constexpr,
-):
-    """All key blocks of one head, from the last one down; ``end``: that of the keys that a sees.
-
-    Nothing is masked but the signs of the last block, the only one that reaches beyond the end.
-    """
-    first, last, masked = own_blocks
-    tile_first, tile_last, tile_masked = tile_blocks
-    CAUSAL: gl.constexpr = program.options.CAUSAL
-    BLOCK: gl.constexpr = program.columns.c_buffers.shape[3]
-    skipped = 0
-    if CAUSAL:
-        skipped = tile_last - last
-        skip_blocks(number, number + skipped, program, CONSUMER)
-    signs = load_signs(words, last - 1, end, BLOCK, CAUSAL)
-    for step in range(last):
-        da, signs = take_block_by_signs(
-            last - 1 - step, number + skipped + step, a, da, signs, words, program,
-            S_LAYOUT, W_LAYOUT,
-        )
-    return da

@@ -22,14 +22,22 @@ side, which runs behind it, needs no scores:
     SIDE queries  a = do,         c = v, d = k,   da = dq            (2 products)
                   dW = a c^T  ->  dS = dW where S > 0  ->  da += dS d
 
-Barriers are those of ``hopper/tiles.py``; c and d are full by themselves and empty together.
-The producer's order is rows, c_0, d_0, c_1, d_1, ... No circle of waits: a consumer that waits for
-c_t or d_t has released all before them. Rows have two slots per warpgroup, the same two barriers
-with one arrival each, and the tile's number in place of t. Gradients leave through their rows'
-slots, which are released at the start of the next tile, once the stores have read them. With a
-norm the rows before it, x, are loaded too, to slots of their own, and da is taken back through the
-norm on its way out (``hopper/qk_norm.py``), by the means and r that came with x-hat. What tiles
-add to dgain is summed in shared memory: registers are full of accumulators.
+SPLIT, for relu in head dims over 128, whose dk and dv do not fit registers together: the keys side
+is two launches, of two products each, and a program keeps one block of rows:
+
+    SIDE values   a = k,          c = q, d = do,  da = dv     S = a c^T, da += W d, stores signs
+    SIDE keys     a = v,          c = do, d = q,  da = dk     dW = a c^T, da += dS d, by signs
+
+Barriers are those of ``hopper/tiles.py``; c and d are full by themselves and empty together. The
+producer's order is rows, c_0, d_0, c_1, d_1, ... No circle of waits: a consumer that waits for c_t
+or d_t has released all before them. Rows have two slots per warpgroup, the same two barriers with
+one arrival each, and the tile's number in place of t. Gradients leave through their rows' slots,
+which are released at the start of the next tile, once the stores have read them. Where shared
+memory holds one slot per warpgroup (SLOTS), it is released at the end of its tile, as soon as the
+store has read it: before the warpgroup waits for rows again, so that no circle closes. With a norm
+the rows before it, x, are loaded too, to slots of their own, and da is taken back through the norm
+on its way out (``hopper/qk_norm.py``), by the means and r that came with x-hat. What tiles add to
+dgain is summed in shared memory: registers are full of accumulators.
 
 Causal tiles start at the diagonal, so that their first loop, over masked blocks, runs at least
 once and the compiler knows it. That is not for speed: where the first of two loops may run zero
@@ -38,7 +46,7 @@ SIGNED queries have one loop. SIDE both has one per tile: a warpgroup with rows 
 more of columns for each, and one without rows meets neither.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -58,9 +66,17 @@ from flashpoint.ops.gpu.hopper.backward.arguments import (
     Side,
     Sizes,
 )
+from flashpoint.ops.gpu.hopper.backward.configs import (
+    BOTH_CONFIGS,
+    ROWS,
+    SIGNED_CONFIGS,
+    SPLIT_ROOMS,
+    SPLIT_SIDES,
+    choose_config,
+    pieces_of,
+)
 from flashpoint.ops.gpu.hopper.backward.consumer import consume
-from flashpoint.ops.gpu.hopper.backward.producer import SLOTS, produce
-from flashpoint.ops.gpu.hopper.backward.signs import Work, count_words
+from flashpoint.ops.gpu.hopper.backward.producer import produce
 from flashpoint.ops.gpu.hopper.qk_norm import make_shares
 from flashpoint.ops.gpu.hopper.tiles import (
     REGISTERS,
@@ -69,14 +85,15 @@ from flashpoint.ops.gpu.hopper.tiles import (
     make_buffers,
 )
 from flashpoint.ops.gpu.portable.blocks import Layout
-from flashpoint.ops.gpu.reading import block_of
+from flashpoint.ops.gpu.reading import room_of, split_dim
 from flashpoint.ops.gpu.replay import Recorder, Role, only
+from flashpoint.ops.gpu.sign_budget import Work, count_heads, count_words
 
 
 @gluon.jit
 def work(program, WARPGROUP: gl.constexpr):
     """Consumers are warpgroups 0 to NUM_CONSUMERS - 1, the producer is the one after them."""
-    NUM_CONSUMERS: gl.constexpr = program.rows.a_buffers.shape[0] // SLOTS
+    NUM_CONSUMERS: gl.constexpr = program.rows.full.shape[0] // program.options.SLOTS
     if WARPGROUP < NUM_CONSUMERS:
         consume(program, WARPGROUP)
     else:
@@ -98,8 +115,9 @@ def hopper_backward_kernel(
     SIGNED: gl.constexpr, Q_NORM: gl.constexpr, K_NORM: gl.constexpr, D: gl.constexpr,
     NUM_CONSUMERS: gl.constexpr, STAGES: gl.constexpr, CONSUMER_REGISTERS: gl.constexpr,
     PIECE: gl.constexpr, LAST_PIECE: gl.constexpr, DEGREE: gl.constexpr, SCHEDULE: gl.constexpr,
+    SPLIT: gl.constexpr, PIECES: gl.constexpr, SLOTS: gl.constexpr,
 ):
-    """dq, or dk and dv, or all: sums of lift_ds dS and lift_w W times tails; any grid.
+    """dq, dk and dv, or some of them: sums of lift_ds dS and lift_w W times tails; any grid.
 
     Of all samples' heads, num_heads from first_head on; words are those of these alone. With norms
     q and k are q-hat and k-hat, dq and dk those of q_raw and k_raw, and each consumer of a program
@@ -107,17 +125,23 @@ def hopper_backward_kernel(
     """
     NUM_SLOTS: gl.constexpr = SLOTS * NUM_CONSUMERS
     HAS_KEYS: gl.constexpr = SIDE != "queries"
-    HAS_QUERIES: gl.constexpr = SIDE != "keys"
+    HAS_QUERIES: gl.constexpr = SIDE == "queries" or SIDE == "both"
+    OF_VALUES: gl.constexpr = SIDE == "values"
+    KEYS_FROM: gl.constexpr = "scores" if OF_VALUES else "signs" if SPLIT else "both"
+    QUERIES_FROM: gl.constexpr = "signs" if SIGNED else "both"
     rows = v_rows if HAS_KEYS else do_rows  # all rows have one type, and all columns
+    if OF_VALUES:
+        rows = k_rows
     columns = q if HAS_KEYS else k
-    a_buffers = make_buffers(rows, NUM_SLOTS)
+    a_buffers = make_buffers(rows, NUM_SLOTS * PIECES)
     b_buffers = a_buffers
-    if HAS_KEYS or not SIGNED:
-        b_buffers = make_buffers(rows, NUM_SLOTS)
+    if (KEYS_FROM if HAS_KEYS else QUERIES_FROM) == "both":
+        b_buffers = make_buffers(rows, NUM_SLOTS * PIECES)
     x_buffers = a_buffers
     if (HAS_KEYS and K_NORM != "none") or (HAS_QUERIES and Q_NORM != "none"):
         x_buffers = make_buffers(rows, NUM_SLOTS)
-    c_buffers, d_buffers = make_buffers(columns, STAGES), make_buffers(columns, STAGES)
+    c_buffers = make_buffers(columns, STAGES * PIECES)
+    d_buffers = make_buffers(columns, STAGES * PIECES)
     rows_full, rows_empty = make_barriers(NUM_SLOTS, 1), make_barriers(NUM_SLOTS, 1)
     c_full, d_full = make_barriers(STAGES, 1), make_barriers(STAGES, 1)
     empty = make_barriers(STAGES, NUM_CONSUMERS)
@@ -142,12 +166,16 @@ def hopper_backward_kernel(
         statistics=q_statistics,
     )
     queries = Side(
-        SIDE="queries", a=do_rows if SIGNED else q_rows, b=do_rows, c=v if SIGNED else k,
-        d=k if SIGNED else v, da=dq, db=dq, norm=q_norm,
+        SIDE="queries", FROM=QUERIES_FROM, a=do_rows if SIGNED else q_rows, b=do_rows,
+        c=v if SIGNED else k, d=k if SIGNED else v, da=dq, db=dq, norm=q_norm,
+    )
+    keys = Side(
+        SIDE="keys", FROM=KEYS_FROM, a=v_rows if KEYS_FROM == "signs" else k_rows, b=v_rows,
+        c=do if KEYS_FROM == "signs" else q, d=q if KEYS_FROM == "signs" else do,
+        da=dv if OF_VALUES else dk, db=dv, norm=k_norm,
     )
     program = Program(
-        keys=Side(SIDE="keys", a=k_rows, b=v_rows, c=q, d=do, da=dk, db=dv, norm=k_norm),
-        queries=queries,
+        keys=keys, queries=queries,
         rows=Rows(a_buffers=a_buffers, b_buffers=b_buffers, full=rows_full, empty=rows_empty),
         columns=Columns(
             c_buffers=c_buffers, d_buffers=d_buffers, c_full=c_full, d_full=d_full, empty=empty
@@ -163,8 +191,8 @@ def hopper_backward_kernel(
         ),
         options=Options(
             WEIGH=WEIGH, GRADIENT=GRADIENT, FINISHES=FINISHES, IS_RELU=IS_RELU, LIFTS=LIFTS,
-            POWER=POWER, CAUSAL=CAUSAL, LAUNCH=SIDE, SIGNED=SIGNED, DEGREE=DEGREE, D=D,
-            SCHEDULE=SCHEDULE,
+            POWER=POWER, CAUSAL=CAUSAL, LAUNCH="keys" if OF_VALUES else SIDE, SIGNED=SIGNED,
+            DEGREE=DEGREE, SCHEDULE=SCHEDULE, D=D, PIECES=PIECES, SLOTS=SLOTS,
             PIECE=PIECE, LAST_PIECE=LAST_PIECE,
         ),
     )
@@ -175,57 +203,14 @@ def hopper_backward_kernel(
     )
 
 
-ROWS = 64  # of a warpgroup
-
-
-class Config(NamedTuple):
-    """How the kernel divides its work.
-
-    Attributes:
-        block: columns per step.
-        stages: length of their rings.
-        consumers: warpgroups; a tile has ROWS * consumers rows.
-        schedule: "relay" has them start products in turn, "free" when they can.
-    """
-
-    block: int
-    stages: int
-    consumers: int = 2
-    schedule: str = "free"
-
-
-# by side, BLOCK_D and causality, measured on an H200: docs/log.md
-CONFIGS = {
-    ("keys", 64, False): Config(128, 2),
-    ("keys", 64, True): Config(64, 4),
-    ("keys", 128, False): Config(64, 2),
-    ("keys", 128, True): Config(64, 2),
-    ("queries", 64, False): Config(128, 2),
-    ("queries", 64, True): Config(128, 2),
-    ("queries", 128, False): Config(64, 2),
-    ("queries", 128, True): Config(64, 2),
-}
-# the same for powers of relu that see all keys, by BLOCK_D, on both sides
-POWERS = {64: Config(128, 2), 128: Config(64, 2, schedule="relay")}
-# the same where SIGNED, and by that where signs pay; blocks of 64 queries on the keys side
-SIGNED_CONFIGS = {
-    ("keys", 128, False): Config(64, 2),
-    ("keys", 128, True): Config(64, 2),
-    ("queries", 128, False): Config(128, 2),
-    ("queries", 128, True): Config(128, 2),
-}
-# the same, by BLOCK_D and whether h is relu without sums, of both sides in one launch: relu or a
-# power of it, as many queries as keys, all seen
-BOTH_CONFIGS = {(64, True): Config(128, 2), (64, False): Config(64, 4)}
 BOTH_ROWS = 1024  # queries and keys up to which a head's should stay in the cache; timed up to 784
 SIGNED_ROWS = {False: 1, True: 2048}  # queries and keys from which on they pay, by causality
 TENSORS = (  # of the kernel, None where a side has no such
     "q", "k", "v", "do", "q_rows", "k_rows", "v_rows", "do_rows", "dq", "dk", "dv",
     "q_raw", "k_raw", "dq_gain", "dk_gain", "q_statistics", "k_statistics",
 )
-NORMED = {"keys": ("k",), "queries": ("q",), "both": ("k", "q")}  # rows that may have a norm
-SHORTEST = 16  # columns of a piece of a block
-MOST_WORDS = 2**24  # of signs at a time: 64 MB
+# rows that may have a norm
+NORMED = {"keys": ("k",), "queries": ("q",), "both": ("k", "q"), "values": ()}
 
 
 def launch_backward(
@@ -262,12 +247,22 @@ def launch_backward(
     for first in range(0, heads, per_launch or heads):
         some = range(first, min(first + (per_launch or heads), heads))
         rest = (words, processors, call, recorder, do, grads)
-        if joins_sides(call):
-            shares |= _launch_side("both", some, *rest, of_keys)
-        else:
-            shares |= _launch_side("keys", some, *rest, of_keys)
-            shares |= _launch_side("queries", some, *rest, of_queries)
+        for side in sides_of(call):
+            of_side = of_queries if side == "queries" else of_keys
+            shares |= _launch_side(side, some, *rest, of_side)
     return shares
+
+
+def sides_of(call: Call) -> tuple[str, ...]:
+    """Those of its launches, in order."""
+    if is_split(call):
+        return SPLIT_SIDES
+    return ("both",) if joins_sides(call) else ("keys", "queries")
+
+
+def is_split(call: Call) -> bool:
+    """True where dv, dk and dq have a launch each."""
+    return room_of(call.q.shape[3]) in SPLIT_ROOMS
 
 
 def joins_sides(call: Call) -> bool:
@@ -275,42 +270,23 @@ def joins_sides(call: Call) -> bool:
     terms, size = call.terms, call.num_queries
     is_plain = terms.activation in DEGREES and terms.right is None and call.group == 1
     fits = call.num_keys == size <= BOTH_ROWS
-    return is_plain and fits and (block_of(call.q.shape[3]), True) in BOTH_CONFIGS
+    return is_plain and fits and (room_of(call.q.shape[3]), True) in BOTH_CONFIGS
 
 
 def count_signed_heads(call: Call, processors: int) -> int:
     """Key heads per launch that store signs, or 0: then dq makes its scores again."""
     sizes = (call.num_queries, call.num_keys)
     causal = call.terms.right is not None
-    pays = ("queries", block_of(call.q.shape[3]), causal) in SIGNED_CONFIGS
-    pays = pays and min(sizes) >= SIGNED_ROWS[causal]
-    most = MOST_WORDS // (call.group * count_words(*sizes))
+    pays = ("queries", room_of(call.q.shape[3]), causal) in SIGNED_CONFIGS
+    pays = is_split(call) or (pays and min(sizes) >= SIGNED_ROWS[causal])
+    most = count_heads(call.group, *sizes)
     if call.terms.activation != "relu" or call.has_sums or not (pays and most):
         return 0
     work = Work(call.num_samples * call.k.shape[1], call.group, *sizes, processors)
     per_launch = work.split(most)
+    if is_split(call):
+        return per_launch
     return per_launch if work.gains_by(per_launch) else 0
-
-
-def pieces_of(columns: int, block: int) -> tuple[int, int]:
-    """The last block's columns as one or two powers of two from 16 on; 0, 0 if it is as others."""
-    rest = -(-(columns % block) // SHORTEST) * SHORTEST
-    piece = 1 << rest.bit_length() - 1 if rest else 0
-    last = rest - piece
-    if last & (last - 1):  # three pieces cost as much as a block
-        return 0, 0
-    return (piece, last) if piece < block else (0, 0)
-
-
-def _choose_config(side: str, call: Call, signed: bool, has_norm: bool) -> Config:
-    dim, is_relu = block_of(call.q.shape[3]), call.terms.activation == "relu"
-    causal = call.terms.right is not None
-    if side == "both":
-        return BOTH_CONFIGS[dim, is_relu and not call.has_sums]
-    if call.terms.activation in DEGREES and not (is_relu or has_norm or causal):
-        return POWERS[dim]
-    # others than relu need more registers: they take the smaller of two blocks
-    return (SIGNED_CONFIGS if signed else CONFIGS)[side, dim, causal or not is_relu]
 
 
 def _launch_side(
@@ -326,7 +302,7 @@ def _launch_side(
     is_relu = call.terms.activation == "relu"
     dim = call.q.shape[3]
     has_norm = any(arguments[f"{name.upper()}_NORM"] != "none" for name in NORMED[side])
-    config = _choose_config(side, call, signed, has_norm)
+    config = choose_config(side, call, signed, has_norm)
     block, consumers = config.block, config.consumers
     of_queries = side == "queries"
     rows, columns = (call.q, call.k) if of_queries else (call.k, call.q)
@@ -353,6 +329,7 @@ def _launch_side(
             "CAUSAL": causal, "SIDE": side, "SIGNED": signed,
             "NUM_CONSUMERS": consumers, "STAGES": config.stages, "SCHEDULE": config.schedule,
             "PIECE": piece, "LAST_PIECE": last_piece,
+            "SPLIT": is_split(call), "PIECES": split_dim(dim)[1], "SLOTS": config.slots,
             "CONSUMER_REGISTERS": REGISTERS[consumers], "num_warps": 4,
         }, call.backward_roles(Role.G if call.has_sums else Role.DO))
     return shares
@@ -363,14 +340,16 @@ def _describe_side(
     arguments: dict[str, Any], block: int,
 ) -> dict[str, Any]:
     """What the kernel streams, keeps and stores, and statistics of rows with a norm."""
-    has_keys, has_queries = side != "queries", side != "keys"
+    has_keys, has_queries = side != "queries", side in ("queries", "both")
     named = {"q": call.q, "k": call.k, "v": call.v, "do": do}
     named |= dict(zip(("dq", "dk", "dv"), grads, strict=True))
     in_rows = ["k", "v"] * has_keys + ["q", "do"] * has_queries
     in_columns = ["q", "do"] * has_keys + ["k", "v"] * has_queries
+    stored = ["dk", "dv"] * has_keys + ["dq"] * has_queries
     if signed and not has_keys:
         in_rows.remove("q")
-    stored = ["dk", "dv"] * has_keys + ["dq"] * has_queries
+    if is_split(call) and has_keys:
+        in_rows, stored = (["k"], ["dv"]) if side == "values" else (["v"], ["dk"])
     tensors = {name: describe(named[name], block) for name in in_columns}
     tensors |= {f"{name}_rows": describe(named[name], ROWS) for name in in_rows}
     tensors |= {name: describe(named[name], ROWS) for name in stored}

@@ -5,9 +5,8 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
 from flashpoint.ops.gpu.hopper.backward.weights import find_blocks
-from flashpoint.ops.gpu.hopper.tiles import count_turns, load_async, locate_tile
-
-SLOTS = gl.constexpr(2)  # tiles whose rows are in shared memory: this one's and the next one's
+from flashpoint.ops.gpu.hopper.pieces import load_pieces
+from flashpoint.ops.gpu.hopper.tiles import count_turns, locate_tile
 
 
 @gluon.jit
@@ -25,24 +24,20 @@ def find_tile(turn, sizes, CAUSAL: gl.constexpr, SIDE: gl.constexpr, LAUNCH: gl.
 
 
 @gluon.jit
-def load_block(block, at, buffers, full, stage):
-    """Producer: a block to a stage of a ring."""
-    mbarrier.expect(full.index(stage), block.block_type.nbytes)
-    load_async(block, at, full.index(stage), buffers.index(stage))
-
-
-@gluon.jit
-def load_tile(turn, tile, number, side, program, HAS_B: gl.constexpr):
+def load_tile(turn, tile, number, side, program):
     """Rows of every consumer, then c_0, d_0, c_1, d_1, ...; gives the next block's number."""
     a, b, c, d, norm = side.a, side.b, side.c, side.d, side.norm
     rows, columns, sizes = program.rows, program.columns, program.sizes
     SIDE: gl.constexpr = side.SIDE
     CAUSAL: gl.constexpr = program.options.CAUSAL
+    HAS_B: gl.constexpr = side.FROM == "both"
     HAS_X: gl.constexpr = norm.KIND != "none"
+    PIECES: gl.constexpr = program.options.PIECES
+    SLOTS: gl.constexpr = program.options.SLOTS
     BLOCK: gl.constexpr = c.block_shape[2]
-    STAGES: gl.constexpr = columns.c_buffers.shape[0]
+    STAGES: gl.constexpr = columns.empty.shape[0]
     ROWS: gl.constexpr = a.block_shape[2]
-    NUM_CONSUMERS: gl.constexpr = rows.a_buffers.shape[0] // SLOTS
+    NUM_CONSUMERS: gl.constexpr = rows.full.shape[0] // SLOTS
     BLOCK_ROWS: gl.constexpr = ROWS * NUM_CONSUMERS
     place, batch, head, row_tile = find_tile(turn, sizes, CAUSAL, SIDE, program.options.LAUNCH)
     first_row = row_tile * BLOCK_ROWS
@@ -50,13 +45,13 @@ def load_tile(turn, tile, number, side, program, HAS_B: gl.constexpr):
         slot = tile % SLOTS * NUM_CONSUMERS + consumer
         full = rows.full.index(slot)
         mbarrier.wait(rows.empty.index(slot), (tile // SLOTS & 1) ^ 1)
-        mbarrier.expect(full, a.block_type.nbytes * (1 + HAS_B + HAS_X))
-        at = [batch, head, first_row + consumer * ROWS, 0]
+        mbarrier.expect(full, a.block_type.nbytes * PIECES * (1 + HAS_B + HAS_X))
+        row = first_row + consumer * ROWS
         if HAS_X:
-            load_async(norm.x, at, full, norm.buffers.index(slot))
-        load_async(a, at, full, rows.a_buffers.index(slot))
+            load_pieces(norm.x, batch, head, row, full, norm.buffers, slot, PIECES)
+        load_pieces(a, batch, head, row, full, rows.a_buffers, slot, PIECES)
         if HAS_B:
-            load_async(b, at, full, rows.b_buffers.index(slot))
+            load_pieces(b, batch, head, row, full, rows.b_buffers, slot, PIECES)
     last_row = first_row + BLOCK_ROWS - 1
     first, last, masked = find_blocks(first_row, last_row, sizes, BLOCK, SIDE, CAUSAL)
     column_head = head // sizes.group
@@ -67,11 +62,15 @@ def load_tile(turn, tile, number, side, program, HAS_B: gl.constexpr):
     for member in range(members):
         for step in range(last - first):
             block = first + step if SIDE == "keys" else last - 1 - step
-            at = [batch, column_head + member, block * BLOCK, 0]
+            of, first_column = column_head + member, block * BLOCK
             stage = number % STAGES
             mbarrier.wait(columns.empty.index(stage), (number // STAGES & 1) ^ 1)
-            load_block(c, at, columns.c_buffers, columns.c_full, stage)
-            load_block(d, at, columns.d_buffers, columns.d_full, stage)
+            full = columns.c_full.index(stage)
+            mbarrier.expect(full, c.block_type.nbytes * PIECES)
+            load_pieces(c, batch, of, first_column, full, columns.c_buffers, stage, PIECES)
+            full = columns.d_full.index(stage)
+            mbarrier.expect(full, d.block_type.nbytes * PIECES)
+            load_pieces(d, batch, of, first_column, full, columns.d_buffers, stage, PIECES)
             number += 1
     return number
 
@@ -85,9 +84,6 @@ def produce(program):
     for turn in range(count_turns(sizes.num_heads * sizes.row_tiles, options.CAUSAL)):
         tile = turn * 2 if LAUNCH == "both" else turn
         if LAUNCH != "queries":
-            number = load_tile(turn, tile, number, program.keys, program, True)
+            number = load_tile(turn, tile, number, program.keys, program)
         if LAUNCH != "keys":
-            number = load_tile(
-                turn, tile + (LAUNCH == "both"), number, program.queries, program,
-                not options.SIGNED,
-            )
+            number = load_tile(turn, tile + (LAUNCH == "both"), number, program.queries, program)

@@ -12,16 +12,13 @@ holds queries 16 w + g and 16 w + 8 + g, thus c = 2 w and 2 w + 1. On the keys s
 elements (g, 2 t + e) of an 8 x 8 matrix of 16 bits, and one movmatrix transposes it.
 
 The keys side writes, for each 64 keys of a tile of 128, the blocks of queries that meet them: bits
-of hidden pairs are 0. The queries side takes 0 for groups that no query of its block sees, for
-those were not written; nor were blocks of queries behind the last one, whose do is 0.
+of hidden pairs are 0. Where dk has a launch of its own, the same threads read these words and
+transpose them back. The queries side takes 0 for groups that no query of its block sees, for those
+were not written; nor were blocks of queries behind the last one, whose do is 0.
 """
-
-from typing import NamedTuple
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-
-TILE = 128  # queries and keys: the words of a head are those of whole tiles
 
 
 @gluon.jit
@@ -133,6 +130,42 @@ def spread_signs(signs, BLOCK: gl.constexpr, LAYOUT: gl.constexpr):
 
 
 @gluon.constexpr_function
+def own_signs_layout():
+    """An accumulator [64 keys, 64 queries] seen as [4 warps, 2 a, 8 g, 8 c, 4 t, 2 e]."""
+    registers = [[0, 0, 0, 0, 0, 1], [0, 1, 0, 0, 0, 0]]
+    registers += [[0, 0, 0, 2**bit, 0, 0] for bit in range(3)]
+    lanes = [[0, 0, 0, 0, 1, 0], [0, 0, 0, 0, 2, 0]]
+    lanes += [[0, 0, 2**bit, 0, 0, 0] for bit in range(3)]
+    warps = [[1, 0, 0, 0, 0, 0], [2, 0, 0, 0, 0, 0]]
+    return gl.DistributedLinearLayout(registers, lanes, warps, [], [4, 2, 8, 8, 4, 2])
+
+
+@gluon.jit
+def load_own_signs(words, block, sizes):
+    """What ``store_signs`` left for query block ``block``: [4 warps, 8 g, 4 t], one a thread."""
+    LAYOUT: gl.constexpr = gl.SliceLayout(
+        1, gl.SliceLayout(3, gl.SliceLayout(5, own_signs_layout()))
+    )
+    warps = gl.arange(0, 4, gl.SliceLayout(1, gl.SliceLayout(2, LAYOUT)))[:, None, None]
+    rows = gl.arange(0, 8, gl.SliceLayout(0, gl.SliceLayout(2, LAYOUT)))[None, :, None]
+    pairs = gl.arange(0, 4, gl.SliceLayout(0, gl.SliceLayout(1, LAYOUT)))[None, None, :]
+    at = words + block * count_block_words(sizes.num_rows)
+    return gl.load(at + (warps * 32 + rows * 4 + pairs))
+
+
+@gluon.jit
+def spread_own_signs(signs, LAYOUT: gl.constexpr):
+    """What ``load_own_signs`` gave, transposed back: every element has its thread's word."""
+    signs = gl.inline_asm_elementwise(
+        "movmatrix.sync.aligned.m8n8.trans.b16 $0, $1;", "=r,r", [signs], gl.int32, False, 1
+    )
+    signs = signs[:, None, :, :][:, :, :, None, :][:, :, :, :, :, None]
+    whole = gl.full([4, 2, 8, 8, 4, 2], 0, gl.int32, own_signs_layout())
+    signs = gl.broadcast(signs, whole)[0].reshape([64, 64])
+    return gl.convert_layout(signs, LAYOUT, assert_trivial=True)
+
+
+@gluon.constexpr_function
 def gating_asm(dtype):
     """Two numbers, twice their word, shift and selector: the numbers, or 0.
 
@@ -160,46 +193,3 @@ def gate_by_signs(dweights, signs, SIDE: gl.constexpr, DTYPE: gl.constexpr):
         return gl.inline_asm_elementwise(
             gating_asm("f16"), "=r" + ",r" * 8, operands, gl.float16, True, 2
         )
-
-
-def count_words(num_queries: int, num_keys: int) -> int:
-    """Words of one head of q."""
-    q_tiles, k_tiles = -(-num_queries // TILE), -(-num_keys // TILE)
-    return q_tiles * k_tiles * (TILE * TILE // 32)
-
-
-class Work(NamedTuple):
-    """A backward's size: key heads, the query heads that share one, lengths, and processors.
-
-    Time is counted in whole rounds of tiles, by products. A launch counts as an eighth of a round.
-    """
-
-    heads: int
-    group: int
-    num_queries: int
-    num_keys: int
-    processors: int
-
-    def split(self, most: int) -> int:
-        """Key heads per launch that store signs, at most ``most``: those of the least time."""
-        return min(range(1, min(most, self.heads) + 1), key=self._time_with_signs)
-
-    def gains_by(self, per_launch: int) -> bool:
-        """True where signs of so many heads at a time beat scores made again, of all at once.
-
-        A launch of few heads may have too few tiles of keys for the processors.
-        """
-        return self._time_with_signs(per_launch) < self._time(self.heads, products=3)
-
-    def _time_with_signs(self, per_launch: int) -> float:
-        whole, rest = divmod(self.heads, per_launch)
-        return whole * self._time(per_launch) + (self._time(rest) if rest else 0.0)
-
-    def _time(self, count: int, products: int = 2) -> float:
-        """Of so many heads in one launch for each side; ``products`` are the queries' side's."""
-        keys_side = self._rounds(count * -(-self.num_keys // TILE)) * 4
-        queries_side = self._rounds(count * self.group * -(-self.num_queries // TILE)) * products
-        return keys_side * self.group * self.num_queries + queries_side * self.num_keys
-
-    def _rounds(self, tiles: int) -> float:
-        return -(-tiles // self.processors) + 0.125

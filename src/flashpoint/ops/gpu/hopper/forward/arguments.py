@@ -41,7 +41,11 @@ class Numbers:
 
 @aggregate
 class Options:
-    """What is compiled in. DEGREE: of relu or a power of it, 0 of other activations."""
+    """What is compiled in.
+
+    DEGREE: of relu or a power of it, 0 of other activations. PIECES: those of the head dim.
+    O_BY_Q: whether outputs leave by the slots of Q.
+    """
 
     WEIGH: base_value
     HAS_SCALE: base_value
@@ -55,9 +59,11 @@ class Options:
     ROOTS_LAST: base_value
     DEGREE: base_value
     D: base_value
+    PIECES: base_value
     PIECE: base_value
     SCHEDULE: base_value
     Q_IN_REGISTERS: base_value
+    O_BY_Q: base_value
     HAS_SUMS: base_value
     BY_SUM: base_value
 

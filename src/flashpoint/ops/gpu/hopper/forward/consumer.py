@@ -17,13 +17,22 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     fence_async_shared,
     mbarrier,
     tma,
-    warpgroup_mma,
     warpgroup_mma_wait,
 )
 
 from flashpoint.ops.gpu.activations import power_of
 from flashpoint.ops.gpu.hopper.forward.producer import count_blocks
 from flashpoint.ops.gpu.hopper.forward.weights import add_sums, round_weights, weigh
+from flashpoint.ops.gpu.hopper.pieces import (
+    cut_pieces,
+    find_pieces,
+    make_zeros,
+    start_products,
+    start_transposed,
+    store_pieces,
+    view_pieces,
+    wait_for,
+)
 from flashpoint.ops.gpu.hopper.qk_norm import (
     center,
     normalize_buffer,
@@ -35,7 +44,6 @@ from flashpoint.ops.gpu.hopper.tiles import (
     count_turns,
     locate_tile,
     pass_turn,
-    store_async,
     take_turn,
 )
 from flashpoint.ops.gpu.normalizer import over_power, over_sum
@@ -43,52 +51,53 @@ from flashpoint.ops.gpu.normalizer import over_power, over_sum
 
 @gluon.jit
 def take_queries(
-    q_buffer, q_empty, num_rows, norms, options, LAYOUT: gl.constexpr,
+    q_buffers, q_empty, num_rows, norms, options, LAYOUT: gl.constexpr,
 ):
-    """Q, normalized, as products take it: q_buffer itself, or registers, its slot given back.
+    """Pieces of Q, normalized, as products take them: buffers, or registers.
 
-    If ROOTS_LAST, Q lacks r, and P x comes beside it.
+    The slot of those is given back unless O leaves by it. Only a Q of one piece has a norm. If
+    ROOTS_LAST, it lacks r, and P x comes beside it.
     """
     D: gl.constexpr = options.D
     Q_NORM: gl.constexpr = options.Q_NORM
-    q, centered = q_buffer, 0.0
+    queries, centered = q_buffers, 0.0
     if options.Q_IN_REGISTERS:
-        q = q_buffer.load(LAYOUT)
-        fence_async_shared()
-        mbarrier.arrive(q_empty, count=1)
+        queries = [buffer.load(LAYOUT) for buffer in q_buffers]
+        if not options.O_BY_Q:
+            fence_async_shared()
+            mbarrier.arrive(q_empty, count=1)
+        q = queries[0]
         if options.ROOTS_LAST:
             x = q.to(gl.float32)
             centered = center(x, gl.sum(x, 1) / D, Q_NORM, D)
-            q = times_gain(centered, norms.q_gain, D).to(q.dtype)
+            queries = (times_gain(centered, norms.q_gain, D).to(q.dtype),)
         elif Q_NORM != "none":
             exists = gl.arange(0, q.shape[0], gl.SliceLayout(1, LAYOUT)) < num_rows
-            q = normalize_rows(q, exists, norms.q_gain, norms.q_eps, Q_NORM, D)
+            queries = (normalize_rows(q, exists, norms.q_gain, norms.q_eps, Q_NORM, D),)
     elif Q_NORM != "none":
-        normalize_buffer(q_buffer, num_rows, norms.q_gain, norms.q_eps, Q_NORM, D)
-    return q, centered
+        normalize_buffer(q_buffers[0], num_rows, norms.q_gain, norms.q_eps, Q_NORM, D)
+    return queries, centered
 
 
 @gluon.jit
 def issue_scores(q, keys, block, KEYS: gl.constexpr):
     """Start S = Q K_block^T of the first KEYS; q: [ROWS, D] in shared memory or registers."""
-    STAGES: gl.constexpr = keys.buffers.shape[0]
+    STAGES: gl.constexpr = keys.full.shape[0]
     S_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, KEYS, 16])
     stage = block % STAGES
     mbarrier.wait(keys.full.index(stage), block // STAGES & 1)
-    k = keys.buffers.index(stage).reshape([keys.buffers.shape[3], keys.buffers.shape[4]])
-    k = k.slice(0, KEYS)
-    zeros = gl.full([q.shape[0], KEYS], 0.0, gl.float32, S_LAYOUT)
-    return warpgroup_mma(q, k.permute([1, 0]), zeros, use_acc=False, is_async=True)
+    k = view_pieces(keys.buffers, stage, len(q))
+    return start_transposed(q, cut_pieces(k, 0, KEYS), S_LAYOUT)
 
 
 @gluon.jit
 def issue_outputs(weights, values, block, acc):
     """Start O += W V_block; weights: [ROWS, KEYS] in registers, of the block's first KEYS."""
-    STAGES: gl.constexpr = values.buffers.shape[0]
+    STAGES: gl.constexpr = values.full.shape[0]
     stage = block % STAGES
     mbarrier.wait(values.full.index(stage), block // STAGES & 1)
-    v = values.buffers.index(stage).reshape([values.buffers.shape[3], values.buffers.shape[4]])
-    return warpgroup_mma(weights, v.slice(0, weights.shape[1]), acc, is_async=True)
+    v = view_pieces(values.buffers, stage, len(acc))
+    return start_products(weights, cut_pieces(v, 0, weights.shape[1]), acc)
 
 
 @gluon.jit
@@ -106,7 +115,7 @@ def add_block(
         relay    as turns, and the turn is passed on when S is there, not when it is started
     """
     keys, values, turns, options = program.keys, program.values, program.turns, program.options
-    STAGES: gl.constexpr = keys.buffers.shape[0]
+    STAGES: gl.constexpr = keys.full.shape[0]
     FORM: gl.constexpr = options.FORM
     DTYPE: gl.constexpr = weights.dtype
     W_LAYOUT: gl.constexpr = weights.type.layout
@@ -114,7 +123,7 @@ def add_block(
     OVERLAPS: gl.constexpr = SCHEDULE == "overlap" or HAS_TURNS
     if SCHEDULE == "serial":
         acc = issue_outputs(weights, values, now - 1, acc)
-        acc = warpgroup_mma_wait(0, deps=[acc])
+        acc, _ = wait_for(acc, (), 0)
         mbarrier.arrive(values.empty.index((now - 1) % STAGES), count=1)
     take_turn(turns, now, SCHEDULE, CONSUMER)
     scores = issue_scores(q, keys, now, KEYS)
@@ -123,9 +132,10 @@ def add_block(
     if SCHEDULE == "turns":
         pass_turn(turns, SCHEDULE, CONSUMER)
     if OVERLAPS:
-        scores = warpgroup_mma_wait(1, deps=[scores])
+        scores = warpgroup_mma_wait(len(acc), deps=[scores])
     else:
-        acc, scores = warpgroup_mma_wait(0, deps=[acc, scores])
+        acc, others = wait_for(acc, (scores,), 0)
+        scores = others[0]
     if SCHEDULE == "relay":
         pass_turn(turns, SCHEDULE, CONSUMER)
     mbarrier.arrive(keys.empty.index(now % STAGES), count=1)
@@ -136,7 +146,8 @@ def add_block(
     else:  # this wait returns at once; without its branch, ptxas moves h behind the next one
         mbarrier.wait(values.full.index((now - 1) % STAGES), (now - 1) // STAGES & 1)
     if OVERLAPS:  # the product reads the registers of weights until here
-        acc, weights, next_weights = warpgroup_mma_wait(0, deps=[acc, weights, next_weights])
+        acc, others = wait_for(acc, (weights, next_weights), 0)
+        weights, next_weights = others
     if HAS_TURNS:  # into those registers
         next_weights = round_weights(next_weights, FORM, DTYPE, W_LAYOUT)
     if SCHEDULE != "serial":
@@ -162,7 +173,7 @@ def add_blocks(
 def give_back(first, last, program, CONSUMER: gl.constexpr):
     """Let blocks first <= block < last pass, which only other warpgroups see."""
     keys, values, turns = program.keys, program.values, program.turns
-    STAGES: gl.constexpr = keys.buffers.shape[0]
+    STAGES: gl.constexpr = keys.full.shape[0]
     SCHEDULE: gl.constexpr = program.options.SCHEDULE
     for unseen in range(first, last):
         stage = unseen % STAGES
@@ -183,14 +194,14 @@ def finish_outputs(acc, factor, sums, limits, alpha, options):
     POWER: gl.constexpr = options.POWER
     if POWER != "none":
         seen = gl.maximum(limits, 1).to(gl.float32)
-        layout: gl.constexpr = gl.SliceLayout(1, acc.type.layout)
+        layout: gl.constexpr = gl.SliceLayout(1, acc[0].type.layout)
         seen = gl.convert_layout(seen, layout, assert_trivial=True)
         factor = over_power(factor, seen, alpha, POWER)
     if options.BY_SUM:
         factor = over_sum(sums, factor)
     if POWER != "none" or options.ROOTS_LAST or options.BY_SUM:
         factor = factor[:, None]
-    return acc * factor
+    return [piece * factor for piece in acc]
 
 
 @gluon.jit
@@ -208,6 +219,17 @@ def finish_sums(sums, moved, place, first_row, program, LAYOUT: gl.constexpr):
 
 
 @gluon.jit
+def leave(acc, o_blocks, q_empty, program, batch, head, first_row):
+    """Start the store of O; if that is by the slot of Q, give it back once it is read."""
+    if not program.options.O_BY_Q:
+        tma.store_wait(0)  # the last tile's store has read its blocks
+    store_pieces(acc, o_blocks, program.o, batch, head, first_row)
+    if program.options.O_BY_Q:
+        tma.store_wait(0)
+        mbarrier.arrive(q_empty, count=1)
+
+
+@gluon.jit
 def consume(program, CONSUMER: gl.constexpr):
     """Warpgroup CONSUMER: rows [CONSUMER * ROWS, (CONSUMER + 1) * ROWS) of every tile.
 
@@ -221,17 +243,18 @@ def consume(program, CONSUMER: gl.constexpr):
     SCHEDULE: gl.constexpr = options.SCHEDULE
     HAS_TURNS: gl.constexpr = SCHEDULE == "turns" or SCHEDULE == "relay"
     DTYPE: gl.constexpr = program.q.dtype
-    STAGES: gl.constexpr = keys.buffers.shape[0]
+    PIECES: gl.constexpr = options.PIECES
+    STAGES: gl.constexpr = keys.full.shape[0]
     BLOCK_KEYS: gl.constexpr = program.k.block_shape[2]
-    BLOCK_D: gl.constexpr = program.k.block_shape[3]
+    COLUMNS: gl.constexpr = program.k.block_shape[3]
     ROWS: gl.constexpr = program.q.block_shape[2]
-    BLOCK_ROWS: gl.constexpr = ROWS * queries.buffers.shape[0]
+    BLOCK_ROWS: gl.constexpr = ROWS * queries.full.shape[0]
     S_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_KEYS, 16])
-    O_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_D, 16])
+    O_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLUMNS, 16])
     W_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, O_LAYOUT, 2)
     Z_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 8, 16])
-    q_buffer = queries.buffers.index(CONSUMER).reshape([ROWS, BLOCK_D])
-    o_buffer = program.o_buffers.index(CONSUMER)
+    q_buffers = view_pieces(queries.buffers, CONSUMER, PIECES)
+    o_blocks = find_pieces(program.o_buffers, CONSUMER, PIECES)
     block = 0
     for turn in range(count_turns(B * H * row_tiles, CAUSAL)):
         batch_head, row_tile = locate_tile(turn, B * H, row_tiles, CAUSAL, True)
@@ -256,7 +279,7 @@ def consume(program, CONSUMER: gl.constexpr):
 
         mbarrier.wait(queries.full.index(CONSUMER), turn & 1)
         q, centered = take_queries(
-            q_buffer, queries.empty.index(CONSUMER), Lq - first_row, norms, options,
+            q_buffers, queries.empty.index(CONSUMER), Lq - first_row, norms, options,
             gl.DotOperandLayout(0, S_LAYOUT, 2),
         )
         take_turn(turns, block, SCHEDULE, CONSUMER)
@@ -278,7 +301,7 @@ def consume(program, CONSUMER: gl.constexpr):
         sums = gl.full([ROWS, 8], 0.0, gl.float32, Z_LAYOUT)
         sums = add_sums(sums, weights, options)
         weights = round_weights(weights, options.FORM, DTYPE, W_LAYOUT)
-        acc = gl.full([ROWS, BLOCK_D], 0.0, gl.float32, O_LAYOUT)
+        acc = make_zeros(ROWS, PIECES, O_LAYOUT)
         weights, acc, sums = add_blocks(
             1, whole_blocks, block, q, weights, acc, sums, limits, program, False, CONSUMER
         )
@@ -293,10 +316,10 @@ def consume(program, CONSUMER: gl.constexpr):
                 last, own_blocks - 1, q, weights, acc, sums, limits, program,
                 False, SCHEDULE if HAS_TURNS else "overlap", PIECE, CONSUMER,
             )
-        if not options.Q_IN_REGISTERS:
+        if not (options.Q_IN_REGISTERS or options.O_BY_Q):
             mbarrier.arrive(queries.empty.index(CONSUMER), count=1)
         acc = issue_outputs(weights, values, last, acc)
-        acc = warpgroup_mma_wait(0, deps=[acc])
+        acc, _ = wait_for(acc, (), 0)
         mbarrier.arrive(values.empty.index(last % STAGES), count=1)
         give_back(last + 1, block + tile_blocks, program, CONSUMER)
         block += tile_blocks
@@ -305,9 +328,5 @@ def consume(program, CONSUMER: gl.constexpr):
             sums, moved, batch_head, first_row, program, gl.SliceLayout(1, O_LAYOUT)
         )
         acc = finish_outputs(acc, factor, total, limits, numbers.alpha, options)
-        tma.store_wait(0)  # the last tile's store has read o_buffer
-        o_buffer.reshape([ROWS, BLOCK_D]).store(acc.to(DTYPE))
-        fence_async_shared()
-        # rows from Lq on are clipped
-        store_async(program.o, [batch, head, first_row, 0], o_buffer)
+        leave(acc, o_blocks, queries.empty.index(CONSUMER), program, batch, head, first_row)
     tma.store_wait(0)

@@ -11,6 +11,12 @@ stands in the producer's order behind blocks that need only those released slots
 >= 1. Q has one slot per warpgroup, the same two barriers with one arrival each, and the tile's
 number in place of t. By schedule "turns" there is one more set (``consumer.py``).
 
+O_BY_Q, where shared memory is full: O leaves by the slot of Q. A warpgroup writes O there when its
+own last product is done, since no other reads that slot, waits until the copy engine has read it,
+and only then gives it back. It waits for nothing else before, and Q of the next tile stands behind
+all K and V of this one in the producer's order: no circle of waits either. The next Q is not there
+ahead of its tile; the other warpgroup's products fill the gap.
+
 relu(r s) = r relu(s): r of a query's norm then multiplies its row of O instead (ROOTS_LAST), and
 is computed while the first product runs; likewise r ** p of relu ** p. The gain of q goes with
 K's, where K has a norm.
@@ -41,7 +47,7 @@ from flashpoint.ops.gpu.hopper.tiles import (
     make_buffers,
 )
 from flashpoint.ops.gpu.portable.blocks import Layout
-from flashpoint.ops.gpu.reading import block_of
+from flashpoint.ops.gpu.reading import room_of, split_dim
 from flashpoint.ops.gpu.replay import Recorder, only
 
 
@@ -51,7 +57,7 @@ def work(program, WARPGROUP: gl.constexpr):
 
     The producer is the last.
     """
-    NUM_CONSUMERS: gl.constexpr = program.queries.buffers.shape[0]
+    NUM_CONSUMERS: gl.constexpr = program.queries.full.shape[0]
     HAS_NORM: gl.constexpr = program.options.K_NORM != "none"
     if WARPGROUP < NUM_CONSUMERS:
         consume(for_consumers(program), WARPGROUP)
@@ -79,7 +85,7 @@ def for_consumers(program):
 
 @gluon.jit(do_not_specialize=["B", "Hq", "group", "row_tiles", "Lq", "Lk"])
 def hopper_forward_kernel(
-    q, k, v, o,                                    # descriptors, blocks [1, 1, rows, BLOCK_D]
+    q, k, v, o,                       # descriptors, blocks [1, 1, rows, columns of a piece of D]
     sums, q_gain, k_gain,                          # pointers or None
     B, Hq, group, row_tiles, Lq, Lk, q_eps, k_eps, gain, alpha, scale, bias_number, shrink, moved,
     WEIGH: gl.constexpr, HAS_SCALE: gl.constexpr, HAS_BIAS_NUMBER: gl.constexpr,
@@ -87,14 +93,18 @@ def hopper_forward_kernel(
     NUM_CONSUMERS: gl.constexpr, STAGES: gl.constexpr, SCHEDULE: gl.constexpr,
     Q_IN_REGISTERS: gl.constexpr, CONSUMER_REGISTERS: gl.constexpr,
     Q_NORM: gl.constexpr, K_NORM: gl.constexpr, ROOTS_LAST: gl.constexpr, D: gl.constexpr,
-    PIECE: gl.constexpr, BY_SUM: gl.constexpr, DEGREE: gl.constexpr,
+    PIECE: gl.constexpr, BY_SUM: gl.constexpr, DEGREE: gl.constexpr, PIECES: gl.constexpr,
+    O_BY_Q: gl.constexpr,
 ):
     """o_i = gain * n_i ** -alpha * sum_j h(scale * q_i . k_j + b) v_j, and sums; for any grid.
 
     BY_SUM: divided as the portable kernel does it.
     """
-    q_buffers, o_buffers = make_buffers(q, NUM_CONSUMERS), make_buffers(o, NUM_CONSUMERS)
-    k_buffers, v_buffers = make_buffers(k, STAGES), make_buffers(v, STAGES)
+    q_buffers = make_buffers(q, NUM_CONSUMERS * PIECES)
+    o_buffers = q_buffers
+    if not O_BY_Q:
+        o_buffers = make_buffers(o, NUM_CONSUMERS * PIECES)
+    k_buffers, v_buffers = make_buffers(k, STAGES * PIECES), make_buffers(v, STAGES * PIECES)
     q_full, q_empty = make_barriers(NUM_CONSUMERS, 1), make_barriers(NUM_CONSUMERS, 1)
     k_full, k_empty = make_barriers(STAGES, 1), make_barriers(STAGES, NUM_CONSUMERS)
     v_full, v_empty = make_barriers(STAGES, 1), make_barriers(STAGES, NUM_CONSUMERS)
@@ -122,8 +132,9 @@ def hopper_forward_kernel(
         options=Options(
             WEIGH=WEIGH, HAS_SCALE=HAS_SCALE, HAS_BIAS_NUMBER=HAS_BIAS_NUMBER, SHRINKS=SHRINKS,
             FORM=FORM, CAUSAL=CAUSAL, POWER=POWER, Q_NORM=Q_NORM, K_NORM=K_NORM,
-            ROOTS_LAST=ROOTS_LAST, DEGREE=DEGREE, D=D, PIECE=PIECE, SCHEDULE=SCHEDULE,
-            Q_IN_REGISTERS=Q_IN_REGISTERS, HAS_SUMS=sums is not None, BY_SUM=BY_SUM,
+            ROOTS_LAST=ROOTS_LAST, DEGREE=DEGREE, D=D, PIECES=PIECES, PIECE=PIECE,
+            SCHEDULE=SCHEDULE, Q_IN_REGISTERS=Q_IN_REGISTERS, O_BY_Q=O_BY_Q,
+            HAS_SUMS=sums is not None, BY_SUM=BY_SUM,
         ),
     )
     NORMALIZERS: gl.constexpr = 1 if K_NORM != "none" else 0
@@ -147,6 +158,7 @@ class Config(NamedTuple):
         stages: length of the rings of K and of V.
         schedule: as ``consumer.add_block`` explains.
         q_in_registers: whether products take Q from there, so that its slot is free at once.
+        o_by_q: whether O leaves by the slots of Q, which are not free at once then.
     """
 
     block_keys: int
@@ -155,14 +167,19 @@ class Config(NamedTuple):
     stages: int
     schedule: str
     q_in_registers: bool
+    o_by_q: bool = False
 
 
-# by BLOCK_D and causality, measured on an H200: docs/log.md
+# by the room of the head dim and causality, measured on an H200: docs/log.md
 CONFIGS = {
     (64, False): Config(64, 128, 2, 4, "overlap", True),
     (64, True): Config(64, 128, 2, 4, "overlap", False),
     (128, False): Config(128, 64, 2, 2, "paired", True),
     (128, True): Config(64, 64, 2, 4, "overlap", True),
+    (192, False): Config(64, 64, 2, 2, "overlap", True),
+    (192, True): Config(64, 64, 2, 2, "overlap", True),
+    (256, False): Config(64, 64, 2, 2, "overlap", False, o_by_q=True),
+    (256, True): Config(64, 64, 2, 2, "overlap", False, o_by_q=True),
 }
 # for activations that special functions hold up
 TURNS = {
@@ -208,7 +225,7 @@ def launch(
     o = o if layout is Layout.HEADS_FIRST else o.transpose(1, 2)
     causal = call.terms.right is not None
     activation = call.terms.activation
-    config = _choose_configs(call)[block_of(call.q.shape[3]), causal]
+    config = _choose_configs(call)[room_of(call.q.shape[3]), causal]
     norms = call.qk_norm.kinds
     if norms["k"] != "none":
         config = NORMED
@@ -232,5 +249,6 @@ def launch(
         "ROOTS_LAST": roots_last, "DEGREE": DEGREES.get(activation, 0),
         "NUM_CONSUMERS": config.consumers, "STAGES": config.stages,
         "SCHEDULE": config.schedule, "Q_IN_REGISTERS": config.q_in_registers,
+        "PIECES": split_dim(call.q.shape[3])[1], "O_BY_Q": config.o_by_q,
         "CONSUMER_REGISTERS": registers, "num_warps": 4,
     }, call.roles)

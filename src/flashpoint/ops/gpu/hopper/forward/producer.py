@@ -4,8 +4,9 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
+from flashpoint.ops.gpu.hopper.pieces import load_pieces
 from flashpoint.ops.gpu.hopper.qk_norm import normalize_buffer
-from flashpoint.ops.gpu.hopper.tiles import count_turns, load_async, locate_tile
+from flashpoint.ops.gpu.hopper.tiles import count_turns, locate_tile
 
 
 @gluon.jit
@@ -24,9 +25,10 @@ def produce(program):
     queries, keys, values = program.queries, program.keys, program.values
     B, H, row_tiles = sizes.B, sizes.H, sizes.row_tiles
     CAUSAL: gl.constexpr = program.options.CAUSAL
-    STAGES: gl.constexpr = keys.buffers.shape[0]
+    PIECES: gl.constexpr = program.options.PIECES
+    STAGES: gl.constexpr = keys.full.shape[0]
     BLOCK_KEYS: gl.constexpr = k.block_shape[2]
-    NUM_CONSUMERS: gl.constexpr = queries.buffers.shape[0]
+    NUM_CONSUMERS: gl.constexpr = queries.full.shape[0]
     ROWS: gl.constexpr = q.block_shape[2]
     BLOCK_ROWS: gl.constexpr = ROWS * NUM_CONSUMERS
     block = 0
@@ -37,20 +39,22 @@ def produce(program):
         for consumer in gl.static_range(NUM_CONSUMERS):
             full = queries.full.index(consumer)
             mbarrier.wait(queries.empty.index(consumer), (turn & 1) ^ 1)
-            mbarrier.expect(full, q.block_type.nbytes)
-            at = [batch, head, first_row + consumer * ROWS, 0]
-            load_async(q, at, full, queries.buffers.index(consumer))
+            mbarrier.expect(full, q.block_type.nbytes * PIECES)
+            row = first_row + consumer * ROWS
+            load_pieces(q, batch, head, row, full, queries.buffers, consumer, PIECES)
         last_row = gl.minimum(first_row + BLOCK_ROWS, sizes.Lq) - 1
         for step in range(count_blocks(last_row, sizes, BLOCK_KEYS, CAUSAL)):
             stage = block % STAGES
             parity = (block // STAGES & 1) ^ 1
-            at = [batch, head // sizes.group, step * BLOCK_KEYS, 0]
+            key_head, key = head // sizes.group, step * BLOCK_KEYS
+            full = keys.full.index(stage)
             mbarrier.wait(keys.empty.index(stage), parity)
-            mbarrier.expect(keys.full.index(stage), k.block_type.nbytes)
-            load_async(k, at, keys.full.index(stage), keys.buffers.index(stage))
+            mbarrier.expect(full, k.block_type.nbytes * PIECES)
+            load_pieces(k, batch, key_head, key, full, keys.buffers, stage, PIECES)
+            full = values.full.index(stage)
             mbarrier.wait(values.empty.index(stage), parity)
-            mbarrier.expect(values.full.index(stage), v.block_type.nbytes)
-            load_async(v, at, values.full.index(stage), values.buffers.index(stage))
+            mbarrier.expect(full, v.block_type.nbytes * PIECES)
+            load_pieces(v, batch, key_head, key, full, values.buffers, stage, PIECES)
             block += 1
 
 
@@ -65,9 +69,9 @@ def normalize_keys(program):
     PIECE: gl.constexpr = options.PIECE
     other_gain = norms.q_gain if options.ROOTS_LAST else None
     B, H, row_tiles = sizes.B, sizes.H, sizes.row_tiles
-    STAGES: gl.constexpr = keys.buffers.shape[0]
+    STAGES: gl.constexpr = keys.full.shape[0]
     BLOCK_KEYS: gl.constexpr = program.k.block_shape[2]
-    BLOCK_ROWS: gl.constexpr = program.q.block_shape[2] * program.queries.buffers.shape[0]
+    BLOCK_ROWS: gl.constexpr = program.q.block_shape[2] * program.queries.full.shape[0]
     block = 0
     for turn in range(count_turns(B * H * row_tiles, CAUSAL)):
         batch_head, row_tile = locate_tile(turn, B * H, row_tiles, CAUSAL, True)
