@@ -221,8 +221,11 @@ SIGNED = {  # heads, group, queries, keys: whether signs pay on 132 processors
     "16k": ((8, 1, 16384, 16384), True),
     "one-sample": ((8, 1, 2048, 2048), True),
     "grouped": ((2, 4, 4096, 4096), True),
-    "chunk-of-keys": ((8, 1, 65536, 8192), False),  # 64 tiles of keys a launch: 1.46 times as long
-    "chunk-of-queries": ((8, 1, 8192, 65536), False),
+    "32k": ((8, 1, 32768, 32768), True),
+    "16k-grouped": ((2, 8, 16384, 16384), True),
+    "chunk-of-keys": ((8, 1, 65536, 8192), True),
+    "longer-chunk-of-keys": ((8, 1, 262144, 8192), False),  # 64 tiles of keys a launch
+    "longer-chunk-of-queries": ((8, 1, 8192, 262144), False),
 }
 
 

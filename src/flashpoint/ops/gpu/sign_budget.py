@@ -6,7 +6,7 @@ What signs are: ``hopper/backward/signs.py``. No Gluon here: ``dispatch`` asks t
 from typing import NamedTuple
 
 TILE = 128  # queries and keys: the words of a head are those of whole tiles
-MOST_WORDS = 2**24  # of signs at a time: 64 MB
+MOST_WORDS = 2**26  # of signs at a time: 256 MB, one head of 46,000 tokens
 
 
 def count_words(num_queries: int, num_keys: int) -> int:
