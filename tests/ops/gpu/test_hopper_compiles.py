@@ -80,7 +80,8 @@ SHORTEST = ("64-long", "64-layer")
 NUM_KERNELS = {"all": 3, "both": 2, "signed": 2, "split": 4, "forward": 1}
 LOCAL_MEMORY = re.compile(r"(\d+) bytes stack frame")
 SPILLING = (3, 8)  # Triton from which on ptxas keeps more of a tile's numbers in local memory
-MOST_LOCAL_MEMORY = 96  # bytes, then and for the keys' side in head dim 128; else none
+MAY_SPILL = (("keys", 128), ("values", 256))  # side and head dim
+MOST_LOCAL_MEMORY = 96  # bytes, then and for these; else none
 # the same of cases that keep more
 MOST_LOCAL_MEMORY_OF = {"128-sum-relu4-causal": 128}
 # accesses to it in the loop over a tile's blocks, then; else none. docs/log.md has their times
@@ -230,8 +231,8 @@ def main():
     for case in sys.argv[1:]:
         for kernel in launches_by(case):
             side = side_of(kernel.arguments)
-            of_keys = (side, head_dim_of(case)) == ("keys", 128)
-            may_spill = of_keys or versions.installed() >= SPILLING
+            may_spill = (side, head_dim_of(case)) in MAY_SPILL
+            may_spill = may_spill or versions.installed() >= SPILLING
             said = f"{case}, {side}:\n{kernel.log}"
             assert not re.search(r"\(C75\d\d\)", said), said
             most = MOST_LOCAL_MEMORY_OF.get(case, MOST_LOCAL_MEMORY) * may_spill

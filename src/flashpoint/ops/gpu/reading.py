@@ -18,9 +18,11 @@ def block_of(dim: int) -> int:
 def split_dim(dim: int) -> tuple[int, int]:
     """Columns of the pieces of a head dim in the kernels for Hopper, and how many there are.
 
-    192 is no power of two, and a block of 256 would cost 4/3.
+    192 is no power of two, and a block of 256 would cost 4/3. Of 256 registers hold one of two.
     """
-    return (64, 3) if 128 < dim <= 192 else (block_of(dim), 1)
+    if dim <= 128:
+        return block_of(dim), 1
+    return (64, 3) if dim <= 192 else (128, block_of(dim) // 128)
 
 
 def room_of(dim: int) -> int:

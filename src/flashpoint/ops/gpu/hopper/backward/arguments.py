@@ -36,7 +36,7 @@ class Options:
     """What is compiled in. LAUNCH: the sides of this launch, "keys", "queries" or "both".
 
     DEGREE: of a power of relu, 0 of other activations. PIECES: those of the head dim. SLOTS:
-    tiles whose rows are in shared memory.
+    tiles whose rows are in shared memory. IN_REGISTERS: pieces of a that products take from there.
     """
 
     WEIGH: base_value
@@ -53,6 +53,7 @@ class Options:
     D: base_value
     PIECES: base_value
     SLOTS: base_value
+    IN_REGISTERS: base_value
     PIECE: base_value
     LAST_PIECE: base_value
 

@@ -21,6 +21,7 @@ class Config(NamedTuple):
         consumers: warpgroups; a tile has ROWS * consumers rows.
         schedule: "relay" has them start products in turn, "free" when they can.
         slots: tiles whose rows are in shared memory, this one's and perhaps the next one's.
+        in_registers: pieces of a that products take from there, where b has none.
     """
 
     block: int
@@ -28,6 +29,7 @@ class Config(NamedTuple):
     consumers: int = 2
     schedule: str = "free"
     slots: int = 2
+    in_registers: int = 0
 
 
 # by side, room of the head dim and causality, measured on an H200: docs/log.md
@@ -52,12 +54,13 @@ SIGNED_CONFIGS = {
 }
 # the same where dv, dk and dq have a launch each
 SPLIT_CONFIGS = {
-    **{(side, 192, causal): Config(64, 2) for side in SPLIT_SIDES for causal in (False, True)},
-    **{
-        (side, 256, causal): Config(64, 2, slots=1)
-        for side in SPLIT_SIDES
-        for causal in (False, True)
-    },
+    (side, room, causal): config
+    for room, config in (
+        (192, Config(64, 2, in_registers=3)),
+        (256, Config(64, 2, slots=1, in_registers=1)),
+    )
+    for side in SPLIT_SIDES
+    for causal in (False, True)
 }
 # the same, by room and whether h is relu without sums, of both sides in one launch: relu or a
 # power of it, as many queries as keys, all seen

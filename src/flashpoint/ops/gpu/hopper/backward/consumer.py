@@ -16,6 +16,7 @@ from flashpoint.ops.gpu.hopper.pieces import (
     as_matrices,
     find_pieces,
     make_zeros,
+    read_pieces,
     store_pieces,
 )
 from flashpoint.ops.gpu.hopper.qk_norm import add_pairs, normalize_gradient
@@ -192,6 +193,9 @@ def take_tile(turn, tile, number, side, program, CONSUMER: gl.constexpr):
     a_blocks = find_pieces(program.rows.a_buffers, slot, PIECES)
     b_blocks = find_pieces(program.rows.b_buffers, slot, PIECES)
     rows = (as_matrices(a_blocks), as_matrices(b_blocks))
+    if options.IN_REGISTERS > 0:
+        a = read_pieces(rows[0], options.IN_REGISTERS, gl.DotOperandLayout(0, S_LAYOUT, 2))
+        rows = (a, rows[1])
     known = enter_norm(batch, head, first_row, sizes, side.norm, ROWS, D_LAYOUT)
     da = make_zeros(ROWS, PIECES, D_LAYOUT)
     db = make_zeros(ROWS, PIECES, D_LAYOUT)

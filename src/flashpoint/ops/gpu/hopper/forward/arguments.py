@@ -43,8 +43,8 @@ class Numbers:
 class Options:
     """What is compiled in.
 
-    DEGREE: of relu or a power of it, 0 of other activations. PIECES: those of the head dim.
-    O_BY_Q: whether outputs leave by the slots of Q.
+    DEGREE: of relu or a power of it, 0 of other activations. PIECES: those of the head dim,
+    Q_IN_REGISTERS of them. O_BY_Q: whether outputs leave by the slots of Q.
     """
 
     WEIGH: base_value

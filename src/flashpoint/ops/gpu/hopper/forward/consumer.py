@@ -27,6 +27,7 @@ from flashpoint.ops.gpu.hopper.pieces import (
     cut_pieces,
     find_pieces,
     make_zeros,
+    read_pieces,
     start_products,
     start_transposed,
     store_pieces,
@@ -55,15 +56,15 @@ def take_queries(
 ):
     """Pieces of Q, normalized, as products take them: buffers, or registers.
 
-    The slot of those is given back unless O leaves by it. Only a Q of one piece has a norm. If
-    ROOTS_LAST, it lacks r, and P x comes beside it.
+    The slot is given back if registers hold all, unless O leaves by it. Only a Q of one piece has
+    a norm. If ROOTS_LAST, it lacks r, and P x comes beside it.
     """
     D: gl.constexpr = options.D
     Q_NORM: gl.constexpr = options.Q_NORM
     queries, centered = q_buffers, 0.0
-    if options.Q_IN_REGISTERS:
-        queries = [buffer.load(LAYOUT) for buffer in q_buffers]
-        if not options.O_BY_Q:
+    if options.Q_IN_REGISTERS > 0:
+        queries = read_pieces(q_buffers, options.Q_IN_REGISTERS, LAYOUT)
+        if options.Q_IN_REGISTERS == options.PIECES and not options.O_BY_Q:
             fence_async_shared()
             mbarrier.arrive(q_empty, count=1)
         q = queries[0]
@@ -316,7 +317,7 @@ def consume(program, CONSUMER: gl.constexpr):
                 last, own_blocks - 1, q, weights, acc, sums, limits, program,
                 False, SCHEDULE if HAS_TURNS else "overlap", PIECE, CONSUMER,
             )
-        if not (options.Q_IN_REGISTERS or options.O_BY_Q):
+        if options.Q_IN_REGISTERS < PIECES and not options.O_BY_Q:
             mbarrier.arrive(queries.empty.index(CONSUMER), count=1)
         acc = issue_outputs(weights, values, last, acc)
         acc, _ = wait_for(acc, (), 0)

@@ -157,7 +157,7 @@ class Config(NamedTuple):
         consumers: warpgroups; a tile has rows * consumers queries.
         stages: length of the rings of K and of V.
         schedule: as ``consumer.add_block`` explains.
-        q_in_registers: whether products take Q from there, so that its slot is free at once.
+        q_in_registers: pieces of Q that products take from there; if all, its slot is free then.
         o_by_q: whether O leaves by the slots of Q, which are not free at once then.
     """
 
@@ -166,37 +166,37 @@ class Config(NamedTuple):
     consumers: int
     stages: int
     schedule: str
-    q_in_registers: bool
+    q_in_registers: int
     o_by_q: bool = False
 
 
 # by the room of the head dim and causality, measured on an H200: docs/log.md
 CONFIGS = {
-    (64, False): Config(64, 128, 2, 4, "overlap", True),
-    (64, True): Config(64, 128, 2, 4, "overlap", False),
-    (128, False): Config(128, 64, 2, 2, "paired", True),
-    (128, True): Config(64, 64, 2, 4, "overlap", True),
-    (192, False): Config(64, 64, 2, 2, "overlap", True),
-    (192, True): Config(64, 64, 2, 2, "overlap", True),
-    (256, False): Config(64, 64, 2, 2, "overlap", False, o_by_q=True),
-    (256, True): Config(64, 64, 2, 2, "overlap", False, o_by_q=True),
+    (64, False): Config(64, 128, 2, 4, "overlap", 1),
+    (64, True): Config(64, 128, 2, 4, "overlap", 0),
+    (128, False): Config(128, 64, 2, 2, "paired", 1),
+    (128, True): Config(64, 64, 2, 4, "overlap", 1),
+    (192, False): Config(64, 64, 2, 2, "overlap", 3),
+    (192, True): Config(64, 64, 2, 2, "overlap", 3),
+    (256, False): Config(64, 64, 2, 2, "overlap", 1, o_by_q=True),
+    (256, True): Config(64, 64, 2, 2, "overlap", 1, o_by_q=True),
 }
 # for activations that special functions hold up
 TURNS = {
-    (64, False): Config(128, 64, 2, 3, "turns", True),
-    (64, True): Config(64, 64, 3, 4, "turns", True),
-    (128, False): Config(128, 64, 2, 2, "turns", True),
-    (128, True): Config(64, 64, 2, 4, "turns", True),
+    (64, False): Config(128, 64, 2, 3, "turns", 1),
+    (64, True): Config(64, 64, 3, 4, "turns", 1),
+    (128, False): Config(128, 64, 2, 2, "turns", 1),
+    (128, True): Config(64, 64, 2, 4, "turns", 1),
 }
 IN_TURNS = ("sigmoid", "silu")
 # for powers of relu, and where rows are summed
 SUMMED = {
-    (64, False): Config(64, 64, 4, 4, "overlap", False),
-    (64, True): Config(128, 64, 2, 3, "turns", True),
-    (128, False): Config(128, 64, 2, 2, "turns", False),
-    (128, True): Config(128, 64, 2, 2, "relay", False),
+    (64, False): Config(64, 64, 4, 4, "overlap", 0),
+    (64, True): Config(128, 64, 2, 3, "turns", 1),
+    (128, False): Config(128, 64, 2, 2, "turns", 0),
+    (128, True): Config(128, 64, 2, 2, "relay", 0),
 }
-NORMED = Config(64, 128, 2, 4, "serial", True)  # where K has a norm
+NORMED = Config(64, 128, 2, 4, "serial", 1)  # where K has a norm
 ROOTS_LAST = (torch.bfloat16,)  # dtypes that hold weights of queries without their r
 SHORTEST_PIECE = 16  # keys of a last block that is cut
 
@@ -235,7 +235,7 @@ def launch(
     arguments = only(hopper_forward_kernel, call.arguments())
     arguments |= form_of(activation, arguments)
     roots_last = (
-        norms["q"] != "none" and config.q_in_registers and activation in DEGREES
+        norms["q"] != "none" and config.q_in_registers > 0 and activation in DEGREES
         and not causal and call.terms.bias == 0.0 and call.q.dtype in ROOTS_LAST
     )
     registers = (REGISTERS if norms["k"] == "none" else REGISTERS_NORMED)[config.consumers]
