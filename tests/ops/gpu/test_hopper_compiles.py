@@ -80,7 +80,7 @@ SHORTEST = ("64-long", "64-layer")
 NUM_KERNELS = {"all": 3, "both": 2, "signed": 2, "split": 4, "forward": 1}
 LOCAL_MEMORY = re.compile(r"(\d+) bytes stack frame")
 SPILLING = (3, 8)  # Triton from which on ptxas keeps more of a tile's numbers in local memory
-MAY_SPILL = (("keys", 128), ("values", 256))  # side and head dim
+MAY_SPILL = (("keys", 128), ("values", 256), ("keys", 256))  # side and head dim
 MOST_LOCAL_MEMORY = 96  # bytes, then and for these; else none
 # the same of cases that keep more
 MOST_LOCAL_MEMORY_OF = {"128-sum-relu4-causal": 128}
