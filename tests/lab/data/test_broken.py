@@ -9,7 +9,7 @@ from lab.data.pictures import config, make_folder, make_shards
 from PIL import Image
 
 from flashpoint.errors import InputError
-from flashpoint.lab.data import batches as batches_module
+from flashpoint.lab.data import stream as stream_module
 from flashpoint.lab.data.batches import EvalBatches, TrainBatches
 from flashpoint.lab.data.image_kinds import open_source
 from flashpoint.lab.data.image_source import BrokenImageError, Source
@@ -104,7 +104,7 @@ def test_batch_that_was_only_read_ahead_does_not_count(monkeypatch):
             yield ahead
             ahead = following
 
-    monkeypatch.setattr(batches_module, "upload", one_ahead)
+    monkeypatch.setattr(stream_module, "upload", one_ahead)
     source = PartlyBroken(400, range(0, 400, 2))  # about half of every batch
     settings = config(max_broken_share=1.0)
     batches = TrainBatches(source, settings, batch_size=20, seed=0)

@@ -43,7 +43,7 @@ TINY = {
     "evaluate_every": 6,
     "checkpoint_every": 4,
 }
-MEASURED = ("images_per_s", "tokens_per_s", "seconds", "utilisation")
+MEASURED = ("images_per_s", "tokens_per_s", "seconds", "utilisation", "data_wait")
 COMMAND = """
 import sys, typer
 from flashpoint.lab.cli.train import train

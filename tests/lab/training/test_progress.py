@@ -56,6 +56,14 @@ def test_bad_updates_and_missing_losses_are_shown():
     assert "3 updates left out" in file.getvalue()
 
 
+def test_waiting_for_data_is_shown_where_it_matters():
+    progress, file = make(is_terminal=False)
+    progress.log(line(200, data_wait=0.02), seconds_left=0.0)
+    assert "waiting" not in file.getvalue()
+    progress.log(line(200, data_wait=0.231), seconds_left=0.0)
+    assert "images/s, waiting for data 23%," in file.getvalue()
+
+
 def test_validation_is_a_line_in_percent():
     progress, file = make(is_terminal=False)
     progress.validated({"kind": "validation", "step": 50, "top1": 0.9812, "loss": 0.05})

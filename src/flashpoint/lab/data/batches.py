@@ -2,31 +2,22 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import count, pairwise
-from typing import Any
+from dataclasses import dataclass, replace
+from itertools import count, pairwise, repeat
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader
 
 from flashpoint.errors import InputError
 from flashpoint.lab.data.broken import BrokenLog, Gather
 from flashpoint.lab.data.config import DataConfig
+from flashpoint.lab.data.device_images import bytes_per_part, num_parts
 from flashpoint.lab.data.image_source import Integers, Source
 from flashpoint.lab.data.order import EpochOrder, Purpose, check_rank, generator, rank_positions
 from flashpoint.lab.data.resident import ResidentAugmenter, ResidentImages, is_resident
-from flashpoint.lab.data.streamed import (
-    READ_AHEAD,
-    Decoded,
-    Reader,
-    Slot,
-    make_loader,
-    normalize,
-    start,
-    upload,
-)
+from flashpoint.lab.data.stream import Stream
+from flashpoint.lab.data.streamed import READ_AHEAD, Decoded, Slot, normalize
 from flashpoint.lab.data.transforms import Augmenter, Viewer, view_of
 from flashpoint.shapes import Float, Int
 
@@ -164,7 +155,7 @@ class TrainBatches(_ReadBatches):
         if self.is_resident:
             return 0
         if self._device.type == "cuda":
-            return 5 * pixels  # as bytes, and as numbers of four
+            return 5 * pixels + bytes_per_part(config.image_size)  # as bytes, and as numbers
         return pixels * (1 + READ_AHEAD * config.workers)
 
     def iterate(self, start_step: int = 0) -> Iterator[Batch]:
@@ -200,9 +191,9 @@ class TrainBatches(_ReadBatches):
             config.channels,
             self._seed,
         )
-        reader = Reader(self._source, augmenter, replaces=True)
-        loader = make_loader(reader, _TrainSlots(self, start_step), config.workers, self._device)
-        for batch in self._checked(upload(start(loader), self._device)):
+        slots, sizes = _TrainSlots(self, start_step), repeat(len(self._positions(0)))
+        stream = Stream(self._source, augmenter, slots, sizes, config, self._device, replaces=True)
+        for batch in self._checked(iter(stream)):
             yield self._batch(batch.images, batch.labels)
 
     def slots(self, step: int) -> list[Slot]:
@@ -270,7 +261,7 @@ class EvalBatches(_ReadBatches):
         self._spans = _spans(source.num_samples, batch_size, rank, world_size)
         self._log = _log(source, config, world_size, is_shuffled=False)
         self._stored: ResidentImages | None = None
-        self._loader: DataLoader[Any] | None = None
+        self._stream: Stream | None = None
         if is_resident(source, config):
             self._stored = ResidentImages(source, config, self._device, replaces=False)
             self._log.add(source.num_samples, self._stored.broken)
@@ -298,14 +289,18 @@ class EvalBatches(_ReadBatches):
 
     def _checked(self) -> Iterator[Decoded]:
         """What workers decode, on the device; they stay alive for the next validation."""
-        if self._loader is None:
-            config = self._config
-            viewer = Viewer(view_of(self._source, config), config.image_size, config.channels)
+        if self._stream is None:
+            viewer = Viewer(
+                view_of(self._source, self._config), self._config.image_size, self._config.channels
+            )
             slots = [[(i, i) for i in range(*span)] for span in self._spans]
-            reader = Reader(self._source, viewer, replaces=False)
-            workers = min(config.workers, len(slots))
-            self._loader = make_loader(reader, slots, workers, self._device)
-        for batch in upload(start(self._loader), self._device):
+            workers = min(self._config.workers, sum(num_parts(len(each)) for each in slots))
+            config = replace(self._config, workers=workers)
+            sizes = [len(each) for each in slots]
+            self._stream = Stream(
+                self._source, viewer, slots, sizes, config, self._device, replaces=False
+            )
+        for batch in self._stream:
             self._log.add(batch.wanted, list(batch.broken.values()))
             if len(batch.labels):
                 yield batch

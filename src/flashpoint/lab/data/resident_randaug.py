@@ -76,10 +76,10 @@ class ResidentRandaug:
         def on_device(table: npt.NDArray[Any]) -> Tensor:
             return torch.from_numpy(table).to(device)
 
-        steps, half, sources = np.arange(size), cutout_half(level, size), _sources(level, size)
+        steps, half, sources = np.arange(size), cutout_half(level, size), moved_pixels(level, size)
         offsets = steps - steps[:, None]
         is_inner = (steps > 0) & (steps < size - 1)
-        self._values = on_device(_values(level))
+        self._values = on_device(pointwise_levels(level))
         self._sources = on_device(np.maximum(sources, 0))
         self._is_outside = on_device(sources < 0)
         self._is_cut = on_device((offsets >= -half) & (offsets < half))
@@ -177,13 +177,13 @@ class ResidentRandaug:
         return blended.clamp_(0.0, 255.0).to(torch.uint8)
 
 
-def _values(level: float) -> npt.NDArray[np.uint8]:
+def pointwise_levels(level: float) -> npt.NDArray[np.uint8]:
     """What the 256 values become, [pointwise operations, 256]."""
     ramp = require_pillow().fromarray(np.arange(256, dtype=np.uint8)[None])
     return np.concatenate([np.asarray(change(ramp, level)) for change in POINTWISE.values()])
 
 
-def _sources(level: float, size: int) -> Integers:
+def moved_pixels(level: float, size: int) -> Integers:
     """Which pixel each one is taken from, [geometric operations * 2, size * size]; -1 for none.
 
     Even rows are for the level, odd ones for the other direction.

@@ -2,6 +2,7 @@
 
 import os
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from flashpoint.lab.data.cuts import Cuts
 from flashpoint.lab.data.image_source import BrokenImageError, Pixels, Source
 
 if TYPE_CHECKING:
@@ -19,21 +21,26 @@ MAX_TRIES = 1000
 READ_AHEAD = 2
 """Batches that each worker has ready."""
 
+STEPS_AHEAD = 1
+"""Steps that the device may be behind when a further batch is made there: each takes memory."""
+
 Slot = tuple[int, int]  # position in the order, number of the sample
-Transform = Callable[["Image", int], Pixels]
+Transform = Callable[["Image", int], Any]
+Pack = Callable[[Sequence[Any]], "Tensor | Cuts"]
 
 
 class Decoded(NamedTuple):
     """What a worker hands over, and ``upload`` passes on.
 
     Attributes:
-        images: [b, C, S, S]; a worker's are uint8, on the device they are float in [-1, 1].
+        images: [b, C, S, S]; a worker's are uint8, or parts of images for a GPU to resize; on the
+            device they are float in [-1, 1].
         labels: int64 [b].
         wanted: how many samples were asked for.
         broken: the places in the batch that could not be read, and why.
     """
 
-    images: Tensor
+    images: Any
     labels: Tensor
     wanted: int
     broken: dict[int, str]
@@ -43,16 +50,30 @@ class Reader(Dataset[Any]):
     """Reads batches of samples in a worker.
 
     A broken sample is replaced by the next readable one of the source, or left out.
+
+    Args:
+        source: of samples.
+        transform: makes of an image and its position what is handed over.
+        pack: makes one of those of a batch.
+        replaces: whether broken samples are replaced.
     """
 
-    def __init__(self, source: Source, transform: Transform, *, replaces: bool) -> None:
+    def __init__(
+        self,
+        source: Source,
+        transform: Transform,
+        pack: Pack | None = None,
+        *,
+        replaces: bool,
+    ) -> None:
         self._source = source
         self._transform = transform
+        self._pack = pack or _stack
         self._tries = min(MAX_TRIES, source.num_samples) if replaces else 1
 
     def __getitems__(self, slots: Sequence[Slot]) -> Decoded:
         """All samples of a batch."""
-        images: list[Pixels] = []
+        images: list[Any] = []
         labels: list[int] = []
         broken: dict[int, str] = {}
         for place, (position, index) in enumerate(slots):
@@ -62,9 +83,8 @@ class Reader(Dataset[Any]):
             if found is not None:
                 images.append(self._transform(found[0], position))
                 labels.append(found[1])
-        stacked = np.stack(images) if images else np.empty((0, 0, 0, 0), dtype=np.uint8)
         targets = torch.tensor(labels, dtype=torch.int64)
-        return Decoded(torch.from_numpy(stacked), targets, len(slots), broken)
+        return Decoded(self._pack(images), targets, len(slots), broken)
 
     def _read(self, index: int) -> "tuple[tuple[Image, int] | None, str | None]":
         """An image with its label, and why the sample itself could not be read."""
@@ -75,6 +95,11 @@ class Reader(Dataset[Any]):
             except BrokenImageError as error:
                 reason = reason or str(error)
         return None, reason
+
+
+def _stack(images: Sequence[Pixels]) -> Tensor:
+    stacked = np.stack(images) if images else np.empty((0, 0, 0, 0), dtype=np.uint8)
+    return torch.from_numpy(stacked)
 
 
 def make_loader(
@@ -119,32 +144,46 @@ def upload(batches: Iterable[Decoded], device: torch.device) -> Iterator[Decoded
 
     So a batch is read before its predecessor is used: what counts batches in use stands behind.
     """
-    if device.type != "cuda":
-        for batch in batches:
-            images, labels = normalize(batch.images.to(device)), batch.labels.to(device)
-            yield batch._replace(images=images, labels=labels)
-        return
+    moved = (_moved(batch, device) for batch in batches)
+    return one_ahead(moved, device) if device.type == "cuda" else moved
+
+
+def _moved(batch: Decoded, device: torch.device) -> Decoded:
+    images = normalize(batch.images.to(device, non_blocking=True))
+    return batch._replace(images=images, labels=batch.labels.to(device, non_blocking=True))
+
+
+def one_ahead(batches: Iterator[Decoded], device: torch.device) -> Iterator[Decoded]:
+    """Batches that are made on a stream of their own, each while the one before is used.
+
+    A GPU that is behind is waited for, so that batches do not pile up in its memory.
+    """
     stream = torch.cuda.Stream(device)
-    ahead: _Copied | None = None
-    for batch in batches:
-        following = _Copied(batch, stream, device)
-        if ahead is not None:
-            yield ahead.received()
-        ahead = following
-    if ahead is not None:
+    used: deque[Any] = deque()
+    ahead = _Made.next_of(batches, stream, device)
+    while ahead is not None:
+        following = _Made.next_of(batches, stream, device)
         yield ahead.received()
+        ahead = following
+        used.append(torch.cuda.current_stream(device).record_event())
+        if len(used) > STEPS_AHEAD:
+            used.popleft().synchronize()
 
 
-class _Copied:
-    """A batch on its way to the device, on a stream of its own."""
+class _Made:
+    """A batch that a stream of its own makes."""
 
-    def __init__(self, batch: Decoded, stream: torch.cuda.Stream, device: torch.device) -> None:
-        self._device = device
+    def __init__(self, batch: Decoded, done: Any, device: torch.device) -> None:
+        self._batch, self._done, self._device = batch, done, device
+
+    @classmethod
+    def next_of(
+        cls, batches: Iterator[Decoded], stream: torch.cuda.Stream, device: torch.device
+    ) -> "_Made | None":
+        """The next batch, launched on the stream; None at the end."""
         with torch.cuda.stream(stream):
-            images = normalize(batch.images.to(device, non_blocking=True))
-            labels = batch.labels.to(device, non_blocking=True)
-            self._batch = batch._replace(images=images, labels=labels)
-            self._done = stream.record_event()
+            batch = next(batches, None)
+            return None if batch is None else cls(batch, stream.record_event(), device)
 
     def received(self) -> Decoded:
         """The batch, for use on the current stream, which waits until it is there."""

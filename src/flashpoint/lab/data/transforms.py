@@ -12,17 +12,19 @@ as for very long images, the whole image is taken.
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from torch import Tensor, cat
+from torch import Tensor, cat, float32
 
 from flashpoint.lab.data.config import EVAL_ZOOM, AugmentationConfig, DataConfig, View
 from flashpoint.lab.data.decode import require_pillow, to_pixels
-from flashpoint.lab.data.image_source import Pixels, Source
+from flashpoint.lab.data.drawn_operations import NO_OPERATIONS, draw_operations
+from flashpoint.lab.data.image_source import Integers, Pixels, Source
 from flashpoint.lab.data.order import Purpose, generator
 from flashpoint.lab.data.randaug import randaug
+from flashpoint.ops.implementations import HAS_TRITON
 from flashpoint.shapes import Float
 
 if TYPE_CHECKING:
@@ -76,10 +78,28 @@ def take_view(image: "Image", view: View, size: int) -> "Image":
 
 def resize_box(image: "Image", box: Box, size: int) -> "Image":
     """A part of an image, given in fractions of pixels, resized to size x size."""
-    left, top, right, bottom = box
-    inside = (max(left, 0.0), max(top, 0.0), min(right, image.width), min(bottom, image.height))
     bilinear = require_pillow().Resampling.BILINEAR
-    return image.resize((size, size), bilinear, box=inside)
+    return image.resize((size, size), bilinear, box=inside(box, image.width, image.height))
+
+
+def inside(box: Box, width: int, height: int) -> Box:
+    """The same without what rounding put outside the image."""
+    left, top, right, bottom = box
+    return max(left, 0.0), max(top, 0.0), min(right, width), min(bottom, height)
+
+
+class Draw(NamedTuple):
+    """What happens to an image of some size, before it is seen.
+
+    Attributes:
+        box: the part that is resized.
+        is_mirrored: left to right.
+        operations: of randaug, as ``draw_operations`` gives them.
+    """
+
+    box: Box
+    is_mirrored: bool = False
+    operations: Integers = NO_OPERATIONS
 
 
 @dataclass(frozen=True)
@@ -93,6 +113,10 @@ class Viewer:
     def __call__(self, image: "Image", position: int) -> Pixels:
         """uint8 [C, S, S]."""
         return to_pixels(take_view(image, self.view, self.image_size), self.channels)
+
+    def draw(self, position: int, width: int, height: int) -> Draw:
+        """The same without the image; nothing is drawn by chance."""
+        return Draw(view_box(self.view, width, height, self.image_size))
 
 
 def crop_boxes(draws: Floats, width: int, height: int, min_area: float) -> Floats:
@@ -136,8 +160,7 @@ class Augmenter:
 
     def __call__(self, image: "Image", position: int) -> Pixels:
         """uint8 [C, S, S]."""
-        rng = generator(self.seed, Purpose.AUGMENTATION, position)
-        draws = rng.random((1, NUM_DRAWS))
+        rng, draws = self._draws(position)
         image = self._crop(image, draws)
         if self.config.flip and flips(draws)[0]:
             image = image.transpose(require_pillow().Transpose.FLIP_LEFT_RIGHT)
@@ -146,12 +169,30 @@ class Augmenter:
             image = randaug(image, self.config.randaug_ops, self.config.randaug_magnitude, rng)
         return to_pixels(image, self.channels)
 
+    def draw(self, position: int, width: int, height: int) -> Draw:
+        """The same without the image, for crops that are a resize."""
+        rng, draws = self._draws(position)
+        if self.config.crop == "inception":
+            box = self._inception_box(draws, width, height)
+        else:
+            box = view_box(self.view, width, height, self.image_size)
+        operations = draw_operations(rng, self.config.randaug_ops, self.image_size)
+        return Draw(box, self.config.flip and bool(flips(draws)[0]), operations)
+
+    def _draws(self, position: int) -> tuple[np.random.Generator, Floats]:
+        """Random numbers of crop and flip, and where further ones come from."""
+        rng = generator(self.seed, Purpose.AUGMENTATION, position)
+        return rng, rng.random((1, NUM_DRAWS))
+
+    def _inception_box(self, draws: Floats, width: int, height: int) -> Box:
+        boxes = crop_boxes(draws[:, :4], width, height, self.config.min_area)
+        left, top, w, h = boxes[0].tolist()
+        return left, top, left + w, top + h
+
     def _crop(self, image: "Image", draws: Floats) -> "Image":
         size = self.image_size
         if self.config.crop == "inception":
-            boxes = crop_boxes(draws[:, :4], *image.size, self.config.min_area)
-            left, top, width, height = boxes[0].tolist()
-            return resize_box(image, (left, top, left + width, top + height), size)
+            return resize_box(image, self._inception_box(draws, *image.size), size)
         image = take_view(image, self.view, size)
         if self.config.crop == "none":
             return image
@@ -201,8 +242,13 @@ def mixup(
     if share == 1.0:
         return images, targets
     first = (images[-1:], targets[-1:]) if neighbor is None else neighbor
-    mixed = [
-        share * own + (1.0 - share) * cat((before, own[:-1]))
-        for own, before in zip((images, targets), first, strict=True)
-    ]
-    return mixed[0], mixed[1]
+    return _mix(images, first[0], share), _mix(targets, first[1], share)
+
+
+def _mix(own: Tensor, before: Tensor, share: float) -> Tensor:
+    """The same bits either way; a kernel passes over images once."""
+    if own.is_cuda and HAS_TRITON and own.dtype == float32:
+        from flashpoint.lab.data.gpu.mix import launch_mix
+
+        return launch_mix(own, before, share)
+    return share * own + (1.0 - share) * cat((before, own[:-1]))

@@ -40,6 +40,7 @@ from flashpoint.lab.training.stopping import Stopped, Wish, stop_wishes
 from flashpoint.lab.training.stopwatch import Stopwatch
 from flashpoint.lab.training.task import Batch, Task
 from flashpoint.lab.training.task_registry import task_class
+from flashpoint.lab.training.waiting import Waiting
 
 
 class _State(TypedDict):
@@ -104,13 +105,7 @@ class _Run:
     """One run in one of its processes."""
 
     def __init__(
-        self,
-        task: Task,
-        ranks: Ranks,
-        out: Path,
-        progress: Progress,
-        total: int,
-        warmup: Warmup,
+        self, task: Task, ranks: Ranks, out: Path, progress: Progress, total: int, warmup: Warmup
     ) -> None:
         self.task, self.ranks, self.out, self.progress = task, ranks, out, progress
         self.total, self.warmup = total, warmup
@@ -156,7 +151,8 @@ class _Run:
         with closing(self.task.batches(start)) as batches:
             updates: dict[tuple[torch.Size, ...], Update] = {}
             for step in range(start + 1, self.total + 1):
-                batch = next(batches)
+                with self.waiting.measured():
+                    batch = next(batches)
                 self.step.set_rate(
                     learning_rate(step - 1, self.config.optimizer.lr, self.warmup, self.total)
                 )
@@ -221,6 +217,7 @@ class _Run:
             "seconds": seconds,
             "skipped": int(counts.bad),
             "utilisation": self.rate and flops_per_s / self.rate,
+            "data_wait": min(self.waiting.read() / elapsed, 1.0),
             **self.task.check_data(self.progress.say),
         }
         self._write(line)
@@ -313,7 +310,10 @@ class _Run:
             self.progress.say(
                 f"{self.out} has no checkpoint yet: beginning anew, and {METRICS} with it."
             )
-        self.watch = Stopwatch(self.ranks.device, seconds)
+        self.watch, self.waiting = (
+            Stopwatch(self.ranks.device, seconds),
+            Waiting(self.ranks.device),
+        )
         self.logged_at = step, self.watch.read()
         return step
 

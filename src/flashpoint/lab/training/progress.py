@@ -10,6 +10,7 @@ from rich.progress import Progress as Bar
 
 _SECONDS_BETWEEN_LINES = 5.0
 _SECONDS_OF_SILENCE = 10.0
+_LEAST_WAIT = 0.05  # a share of time; less is not worth a word
 
 
 class Progress:
@@ -93,6 +94,8 @@ class Progress:
         parts = [loss, f"{line[f'{self._unit}_per_s']:,.0f} {self._unit}/s"]
         if line.get("utilisation") is not None:
             parts.append(f"{line['utilisation']:.0%} of the device's matrix rate")
+        if line.get("data_wait", 0.0) >= _LEAST_WAIT:
+            parts.append(f"waiting for data {line['data_wait']:.0%}")
         if line["skipped"]:
             parts.append(f"{line['skipped']} updates left out")
         if line.get("broken"):
