@@ -22,6 +22,7 @@ ROUNDS = {"cpu": 20, "cuda": 50}
 SECONDS = {"cpu": 6.0, "cuda": 1.5}
 QUICK_ROUNDS, QUICK_SECONDS = 5, 1.0
 DTYPES = {"cpu": "bf16,fp32", "cuda": "bf16"}
+LOADER = "loader"
 
 
 class ModeChoice(StrEnum):
@@ -40,7 +41,8 @@ SuiteName: TypeAlias = Annotated[
     str | None,
     typer.Option(
         help="cpu; on cuda vit, long, decode, sums, or all of these; corners: other options, "
-        "head dims and dtypes; vit-model: training steps of whole ViTs.",
+        "head dims and dtypes; vit-model: training steps of whole ViTs; loader: images read from "
+        "shards.",
         show_default="cpu, or all",
     ),
 ]
@@ -160,6 +162,15 @@ def bench(
         )
         result = read(from_file)
         _refuse_idle_check(check, [row.limits for row in result.rows], bool(result.models))
+    elif suite == LOADER:
+        from flashpoint.lab.cli.bench_loader import bench_loader
+
+        unused: dict[str, object] = {"shape": shape, "dtype": dtype, "activation": activation}
+        unused |= {"mode": mode is not ModeChoice.BOTH, "causal": causal, "providers": providers}
+        unused |= {"threads": threads, "rounds": rounds, "seconds": seconds, "plot": plot_file}
+        found = _find_device(device)
+        bench_loader(found, is_quick=quick, json_file=json_file, check=check, unused=unused)
+        return
     else:
         request = _read_request(
             _find_device(device),

@@ -1,0 +1,1 @@
+"""How fast images come from shards, beside what a training step takes."""
