@@ -1,5 +1,6 @@
 """Images made by kernels are those that workers make, bit for bit."""
 
+import io
 import itertools
 
 import numpy as np
@@ -9,12 +10,21 @@ from implementations import HAS_TRITON, device_of, needs_gpu
 from lab.data.pictures import config, encoded, make_tar, noise, second_without_waiting
 from PIL import Image
 
+from flashpoint.errors import InputError
 from flashpoint.lab.data import device_images, stream
 from flashpoint.lab.data.batches import EvalBatches, TrainBatches
 from flashpoint.lab.data.config import AugmentationConfig
 from flashpoint.lab.data.cuts import MAX_AREA, Cutter, pack
-from flashpoint.lab.data.device_images import PART, ImageMaker, are_made_on, split
+from flashpoint.lab.data.decode import to_pixels
+from flashpoint.lab.data.device_images import (
+    PART,
+    ImageMaker,
+    are_made_on,
+    files_on_gpu,
+    split,
+)
 from flashpoint.lab.data.drawn_operations import draw_operations
+from flashpoint.lab.data.gpu_decoding import GpuDecoder, can_decode
 from flashpoint.lab.data.image_kinds import open_source
 from flashpoint.lab.data.randaug import OPERATIONS
 from flashpoint.lab.data.transforms import Augmenter, Viewer
@@ -30,9 +40,9 @@ HIGH = [(30, 40), (6, 25), (1, 7), (20, 90)]
 
 def made(transform, images):
     """Levels by the kernels, and those that a worker would make."""
-    cuts = pack([Cutter(transform)(image, i) for i, image in enumerate(images)], SIZE)
+    cuts = pack([Cutter(transform).cut(image, i) for i, image in enumerate(images)], SIZE)
     augmentation = transform.config if isinstance(transform, Augmenter) else None
-    got = ImageMaker(SIZE, augmentation, DEVICE).levels(cuts)
+    got, _ = ImageMaker(SIZE, augmentation, DEVICE).levels(cuts)
     want = np.stack([transform(image, i) for i, image in enumerate(images)])
     return got.cpu().numpy().astype(int), want.astype(int), cuts
 
@@ -65,7 +75,7 @@ def test_large_parts_are_resized_by_the_worker():
     large = noise((200, 150), 3)
     got, want, cuts = made(Viewer("whole", SIZE, 3), [large])
     assert (got == want).all()
-    assert len(cuts.pixels) == 3 * SIZE * SIZE
+    assert len(cuts.content) == 3 * SIZE * SIZE
     assert MAX_AREA * SIZE * SIZE < 200 * 150
 
 
@@ -179,6 +189,102 @@ def test_validation_leaves_broken_images_out(tmp_path):
         assert [len(batch.images) for batch in found] == [2, 3]
         assert torch.cat([batch.labels for batch in found]).tolist() == [1, 2, 0, 1, 0]
     assert len(batches.broken) == 2
+
+
+class HostDecoder:
+    """As the GPU's, by Pillow; refuses all files at once if one of them is odd."""
+
+    device = torch.device("cpu")
+
+    def __call__(self, files):
+        if any(file[-3] == 77 for file in files):
+            raise RuntimeError("one of them is odd")
+        contents = (io.BytesIO(file.numpy().tobytes()) for file in files)
+        return [torch.from_numpy(to_pixels(Image.open(content), 3)) for content in contents]
+
+    def keep(self, images):
+        pass
+
+
+@pytest.fixture
+def files_too(kernels_everywhere, monkeypatch):
+    """The GPU's part of decoding, without one."""
+    monkeypatch.setattr(stream, "files_on_gpu", lambda config, device: 3)
+    made = ImageMaker.__init__
+
+    def make(self, *arguments):
+        made(self, *arguments)
+        self._decoder = HostDecoder()
+
+    monkeypatch.setattr(ImageMaker, "__init__", make)
+
+
+def jpegs(folder, count=20, end=b""):
+    members = []
+    for i in range(count):
+        content = encoded(noise((20, 16), i), "JPEG") + end
+        members += [(f"{i:03}.jpg", content), (f"{i:03}.cls", str(i % 3).encode())]
+    make_tar(folder / "set.tar", members)
+    return f"shards:{folder}/set.tar"
+
+
+@pytest.mark.usefixtures("files_too")
+def test_files_that_the_gpu_decodes_become_the_same_images(tmp_path, monkeypatch):
+    settings = config(jpegs(tmp_path), augmentation=AUGMENTED)
+    source = open_source(settings.train, "train")
+    mixed, _ = first_batches(source, settings, 2)
+    monkeypatch.setattr(stream, "files_on_gpu", lambda config, device: 0)
+    plain, _ = first_batches(source, settings, 2)
+    for (images, _), (others, _) in zip(mixed, plain, strict=True):
+        assert torch.equal(images, others)
+
+
+@pytest.mark.usefixtures("files_too")
+def test_files_that_the_gpu_refuses_are_decoded_otherwise(tmp_path):
+    odd = bytes([77, 0, 0])  # behind the end of the file
+    settings = config(jpegs(tmp_path, end=odd), augmentation=AUGMENTED)
+    ((images, _), *_), batches = first_batches(open_source(settings.train, "train"), settings, 2)
+    assert images.std() > 0.1
+    assert batches.num_broken == 0
+
+
+def test_some_files_are_for_the_gpu_and_all_others_not(tmp_path):
+    source = open_source(jpegs(tmp_path), "train")
+    cutter = Cutter(inception(), files=3)
+    are_files = [cutter(source, 4, position)[0].is_file for position in range(10)]
+    assert are_files == [True, True, True, False, False] * 2
+    (folder := tmp_path / "png").mkdir()
+    assert not cutter(open_source(shards(folder), "train"), 4, 0)[0].is_file
+
+
+def test_decoding_that_is_named_is_done_or_refused():
+    cpu = torch.device("cpu")
+    assert files_on_gpu(config(decode="auto"), cpu) == 0
+    assert files_on_gpu(config(decode="cpu"), cpu) == 0
+    with pytest.raises(InputError, match=r"data\.decode='gpu' needs nvJPEG"):
+        files_on_gpu(config(decode="gpu"), cpu)
+
+
+@needs_gpu
+def test_gpu_decodes_as_pillow_within_some_levels(tmp_path):
+    if not can_decode(torch.device("cuda", 0)):
+        pytest.skip("torchvision has no nvJPEG")
+    datasets = pytest.importorskip("sklearn.datasets")
+    photograph = Image.fromarray(datasets.load_sample_image("china.jpg"))
+    file = torch.frombuffer(bytearray(encoded(photograph, "JPEG")), dtype=torch.uint8)
+    want = to_pixels(Image.open(io.BytesIO(file.numpy().tobytes())), 3).astype(int)
+    got = GpuDecoder(torch.device("cuda", 0))([file])[0].cpu().numpy().astype(int)
+    assert abs(got - want).mean() < 2.0
+    assert np.percentile(abs(got - want), 99) <= 16
+
+
+@needs_gpu
+def test_batches_that_the_gpu_decodes_are_the_same_again(tmp_path):
+    settings = config(jpegs(tmp_path), augmentation=AUGMENTED, workers=2)
+    source = open_source(settings.train, "train")
+    first, _ = first_batches(source, settings, 3)
+    later, _ = first_batches(source, settings, 1, start=2)
+    assert torch.equal(first[2][0], later[0][0])
 
 
 @needs_gpu

@@ -155,7 +155,7 @@ class TrainBatches(_ReadBatches):
         if self.is_resident:
             return 0
         if self._device.type == "cuda":
-            return 5 * pixels + bytes_per_part(config.image_size)  # as bytes, and as numbers
+            return 8 * pixels + bytes_per_part(config.image_size)  # the next batch, and the last
         return pixels * (1 + READ_AHEAD * config.workers)
 
     def iterate(self, start_step: int = 0) -> Iterator[Batch]:

@@ -9,6 +9,7 @@ from flashpoint.errors import InputError, check_choice
 Crop = Literal["none", "pad", "inception"]
 View = Literal["auto", "crop", "squash", "whole"]
 Resident = Literal["auto", "yes", "no"]
+Decode = Literal["auto", "cpu", "gpu", "both"]
 
 MAX_MAGNITUDE = 30.0
 EVAL_ZOOM = 256 / 224
@@ -61,6 +62,9 @@ class DataConfig:
         resident: keep all images on the device and augment them there. "auto": for the small
             sets that have names.
         workers: processes that read and decode, if the set is not resident.
+        decode: who decodes JPEG files for training. "cpu": workers, by libjpeg. "gpu": nvJPEG,
+            all that it takes. "both": three of five files nvJPEG, workers the others; which ones
+            follows from their place in the order. "auto": "both" on a GPU with nvJPEG, else "cpu".
         max_broken_share: more unreadable images than this share of an epoch stop the run.
         labels: a file with one class a line, in the order of the labels, for folders and shards.
     """
@@ -73,12 +77,14 @@ class DataConfig:
     evaluation_view: View = "auto"
     resident: Resident = "auto"
     workers: Annotated[int, Bounds(0, 1024)] = 4
+    decode: Decode = "auto"
     max_broken_share: Annotated[float, Bounds(0.0, 1.0)] = 0.01
     labels: str | None = None
 
     def __post_init__(self) -> None:
         check_choice("data.evaluation_view", self.evaluation_view, get_args(View))
         check_choice("data.resident", self.resident, get_args(Resident))
+        check_choice("data.decode", self.decode, get_args(Decode))
         check_bounds(self, "data.")
         if self.channels not in (1, 3):
             raise InputError(f"data.channels={self.channels} must be 1 (gray) or 3 (color).")

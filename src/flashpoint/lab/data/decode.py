@@ -6,6 +6,7 @@ noted in EXIF is ignored, as BigVision's decoder ignores it. An animation is its
 
 import io
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -36,8 +37,13 @@ def read_image_file(file: Path, name: str) -> bytes:
         raise BrokenImageError(f"{name}: {str(error).removeprefix(f'{file} ')}") from error
 
 
-def decode(content: bytes, name: str) -> "Image":
-    """The image in mode L or RGB; whatever Pillow cannot read is a BrokenImageError."""
+def decode(content: bytes, name: str | Callable[[], str]) -> "Image":
+    """The image in mode L or RGB; whatever Pillow cannot read is a BrokenImageError.
+
+    Args:
+        content: of a file.
+        name: begins the error's message; a function is asked only then.
+    """
     pillow = require_pillow()
     from PIL import UnidentifiedImageError
 
@@ -48,9 +54,13 @@ def decode(content: bytes, name: str) -> "Image":
             image.load()
             return _plain(image)
     except UnidentifiedImageError as error:  # whose own text differs at every reading
-        raise BrokenImageError(f"{name}: not a known image format") from error
+        raise BrokenImageError(f"{_text(name)}: not a known image format") from error
     except Exception as error:  # Pillow's decoders raise all kinds of broken bytes
-        raise BrokenImageError(f"{name}: {reason(error)}") from error
+        raise BrokenImageError(f"{_text(name)}: {reason(error)}") from error
+
+
+def _text(name: str | Callable[[], str]) -> str:
+    return name if isinstance(name, str) else name()
 
 
 def _plain(image: "Image") -> "Image":

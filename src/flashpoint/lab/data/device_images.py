@@ -1,6 +1,6 @@
 """Images made on the GPU from what workers cut: resized, mirrored and changed by few kernels.
 
-Every image is bit for bit what ``transforms.py`` makes of it in a worker.
+Of the same pixels it makes the same image as ``transforms.py`` does in a worker, bit for bit.
 """
 
 import itertools
@@ -9,9 +9,11 @@ from collections.abc import Iterable, Iterator
 import torch
 from torch import Tensor
 
+from flashpoint.errors import InputError
 from flashpoint.lab.data.config import AugmentationConfig, DataConfig
-from flashpoint.lab.data.cuts import CHANNELS, MAX_AREA, Cuts
+from flashpoint.lab.data.cuts import CHANNELS, MAX_AREA, MAX_PIXELS, Cuts
 from flashpoint.lab.data.device_randaug import DeviceRandaug
+from flashpoint.lab.data.gpu_decoding import DecodedFiles, GpuDecoder, can_decode
 from flashpoint.lab.data.streamed import Decoded, Slot, normalize
 from flashpoint.ops.implementations import HAS_TRITON
 from flashpoint.shapes import Float, UInt8
@@ -28,6 +30,19 @@ def are_made_on(device: torch.device, config: DataConfig) -> bool:
         and config.channels == CHANNELS
         and config.augmentation.crop != "pad"
     )
+
+
+def files_on_gpu(config: DataConfig, device: torch.device) -> int:
+    """Of five training images in a row, how many the GPU decodes if it can."""
+    files = {"cpu": 0, "both": 3, "gpu": 5}
+    if config.decode == "auto":
+        return files["both"] if can_decode(device) else 0
+    if config.decode != "cpu" and not can_decode(device):
+        raise InputError(
+            f"data.decode={config.decode!r} needs nvJPEG, which PyTorch reaches through a "
+            f"torchvision for CUDA, and {device} has none. Set data.decode=cpu."
+        )
+    return files[config.decode]
 
 
 def num_parts(num_slots: int) -> int:
@@ -52,7 +67,7 @@ def bytes_per_part(size: int) -> int:
 
     Parts follow each other, so that one and the next are there at a time.
     """
-    return 2 * PART * CHANNELS * size * size * (2 * MAX_AREA + 2)
+    return 2 * PART * CHANNELS * (MAX_PIXELS + size * size * (MAX_AREA + 4))
 
 
 class ImageMaker:
@@ -69,6 +84,7 @@ class ImageMaker:
     ) -> None:
         self._size, self._device = size, device
         self._numbers = normalize(torch.arange(256, dtype=torch.uint8, device=device))
+        self._decoder = GpuDecoder(device) if device.type == "cuda" else None
         self._randaug: DeviceRandaug | None = None
         if augmentation is not None and augmentation.randaug_ops:
             self._randaug = DeviceRandaug(augmentation.randaug_magnitude, size, device)
@@ -83,28 +99,37 @@ class ImageMaker:
             wanted = count = 0
             while wanted < size:
                 part = next(parts)
-                self._fill(images[count : count + len(part.labels)], part.images)
+                lost = self._fill(images[count : count + len(part.labels)], part.images)
                 labels.append(part.labels.to(self._device, non_blocking=True))
-                broken |= {wanted + place: why for place, why in part.broken.items()}
+                broken |= {wanted + at: why for at, why in (part.broken | lost).items()}
                 wanted, count = wanted + part.wanted, count + len(part.labels)
             yield Decoded(images[:count], torch.cat(labels), wanted, broken)
 
-    def _fill(self, numbers: Float[Tensor, "b 3 S S"], cuts: Cuts) -> None:
-        """The images of a part, in [-1, 1]."""
+    def _fill(self, numbers: Float[Tensor, "b 3 S S"], cuts: Cuts) -> dict[int, str]:
+        """The images of a part, in [-1, 1]; gives those that no decoder can read, and why."""
         from flashpoint.lab.data.gpu.levels import launch_levels
 
-        if len(numbers):
-            launch_levels(self.levels(cuts), self._numbers, numbers)
+        if not len(numbers):
+            return {}
+        levels, lost = self.levels(cuts)
+        launch_levels(levels, self._numbers, numbers)
+        return lost
 
-    def levels(self, cuts: Cuts) -> UInt8[Tensor, "b 3 S S"]:
-        """The images of a part that has some, as levels."""
+    def levels(self, cuts: Cuts) -> tuple[UInt8[Tensor, "b 3 S S"], dict[int, str]]:
+        """The images of a part that has some, as levels, and those that are lost."""
         from flashpoint.lab.data.gpu.resample import launch_resample
 
+        pixels = self._send(cuts.content[: max(cuts.num_bytes, 1)])
+        decoded = DecodedFiles(cuts, self._decoder)
+        decoded.note_places(cuts.places, pixels.data_ptr())
         shape = (len(cuts.places), CHANNELS, self._size, self._size)
         images = torch.empty(shape, dtype=torch.uint8, device=self._device)
-        pixels, places, boxes, operations = (
-            tensor.to(self._device, non_blocking=True)
-            for tensor in (cuts.pixels, cuts.places, cuts.boxes, cuts.operations)
-        )
+        places, boxes = self._send(cuts.places), self._send(cuts.boxes)
         launch_resample(pixels, places, boxes, images, cuts.num_rows, cuts.most_rows)
-        return images if self._randaug is None else self._randaug(images, operations)
+        decoded.keep()
+        if self._randaug is not None:
+            images = self._randaug(images, self._send(cuts.operations))
+        return images, decoded.lost
+
+    def _send(self, tensor: Tensor) -> Tensor:
+        return tensor.to(self._device, non_blocking=True)

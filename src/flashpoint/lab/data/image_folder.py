@@ -93,8 +93,12 @@ class FolderSource(Source):
 
     def read(self, index: int) -> tuple["Image", int]:
         """Read and decode a file."""
+        return decode(self.read_file(index), str(self.path(index))), int(self.labels[index])
+
+    def read_file(self, index: int) -> bytes:
+        """Read a file."""
         file = self.path(index)
-        return decode(read_image_file(file, str(file)), str(file)), int(self.labels[index])
+        return read_image_file(file, str(file))
 
     def describe(self, index: int) -> str:
         """The file's path."""

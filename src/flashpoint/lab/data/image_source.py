@@ -78,6 +78,10 @@ class Source(ABC):
     def read(self, index: int) -> tuple["Image", int]:
         """The image as it is stored, decoded, and its label; BrokenImageError if unreadable."""
 
+    def read_file(self, index: int) -> bytes | None:
+        """The file of a sample as it is stored; None where samples are no files of their own."""
+        return None
+
     @abstractmethod
     def describe(self, index: int) -> str:
         """Where a sample lies: a path, or a place in a file."""
@@ -112,6 +116,10 @@ class Subset(Source):
     def read(self, index: int) -> tuple["Image", int]:
         """As the whole source reads it."""
         return self.source.read(int(self.indices[index]))
+
+    def read_file(self, index: int) -> bytes | None:
+        """As the whole source reads it."""
+        return self.source.read_file(int(self.indices[index]))
 
     def describe(self, index: int) -> str:
         """As the whole source describes it."""

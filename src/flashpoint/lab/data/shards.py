@@ -77,14 +77,18 @@ class ShardSource(Source):
 
     def read(self, index: int) -> tuple["Image", int]:
         """Read and decode one member of a tar file."""
+        content = self.read_file(index)
+        return decode(content, lambda: self.describe(index)), int(self.labels[index])
+
+    def read_file(self, index: int) -> bytes:
+        """Read one member of a tar file."""
         shard, offset, size = self._place(index)
         if size > MAX_BYTES:
             raise BrokenImageError(f"{self.describe(index)}: {size} bytes, over {MAX_BYTES}")
         try:
-            content = os.pread(self._handle(shard), size, offset)
+            return os.pread(self._handle(shard), size, offset)
         except OSError as error:
             raise BrokenImageError(f"{self.shards[shard]}: {error.strerror}") from error
-        return decode(content, self.describe(index)), int(self.labels[index])
 
     def describe(self, index: int) -> str:
         """The shard and the member."""

@@ -6,16 +6,17 @@ from functools import partial
 
 import torch
 
+from flashpoint.lab.data.ahead import one_ahead
 from flashpoint.lab.data.config import AugmentationConfig, DataConfig
 from flashpoint.lab.data.cuts import Cutter, pack
-from flashpoint.lab.data.device_images import ImageMaker, are_made_on, split
+from flashpoint.lab.data.device_images import ImageMaker, are_made_on, files_on_gpu, split
 from flashpoint.lab.data.image_source import Source
 from flashpoint.lab.data.streamed import (
     Decoded,
     Reader,
     Slot,
+    Transformed,
     make_loader,
-    one_ahead,
     start,
     upload,
 )
@@ -25,8 +26,8 @@ from flashpoint.lab.data.transforms import Augmenter, Viewer
 class Stream:
     """The batches of some slots, as often as they are asked for; workers stay alive in between.
 
-    Where the device is a GPU, workers decode and cut, and the GPU does the rest. The images are
-    the same bit for bit.
+    Where the device is a GPU, workers cut, and the GPU does the rest. Images that workers decoded
+    are the same bit for bit. For validation they decode all.
 
     Args:
         source: of samples.
@@ -54,18 +55,20 @@ class Stream:
         if are_made_on(device, config):
             size = transform.image_size
             self._maker = ImageMaker(size, _augmentation(transform), device)
+            files = files_on_gpu(config, device) if isinstance(transform, Augmenter) else 0
             packs = partial(pack, size=size)
-            reader = Reader(source, Cutter(transform), packs, replaces=replaces)
+            reader = Reader(source, Cutter(transform, files), packs, replaces=replaces)
             slots = _Parts(slots)
         else:
-            reader = Reader(source, transform, replaces=replaces)
+            reader = Reader(source, Transformed(transform), replaces=replaces)
         self._loader = make_loader(reader, slots, config.workers, device)
 
     def __iter__(self) -> Iterator[Decoded]:
         read = start(self._loader)
         if self._maker is None:
-            return upload(read, self._device)
-        made = self._maker.batches(read, self._sizes)
+            made = upload(read, self._device)
+        else:
+            made = self._maker.batches(read, self._sizes)
         return one_ahead(made, self._device) if self._device.type == "cuda" else made
 
 

@@ -1,9 +1,10 @@
-"""Images read and decoded by worker processes, batch by batch, one batch ahead on the device."""
+"""Images read and decoded by worker processes, batch by batch."""
 
 import os
 import warnings
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -21,11 +22,9 @@ MAX_TRIES = 1000
 READ_AHEAD = 2
 """Batches that each worker has ready."""
 
-STEPS_AHEAD = 1
-"""Steps that the device may be behind when a further batch is made there: each takes memory."""
-
 Slot = tuple[int, int]  # position in the order, number of the sample
-Transform = Callable[["Image", int], Any]
+Transform = Callable[["Image", int], Pixels]
+Take = Callable[[Source, int, int], tuple[Any, int]]
 Pack = Callable[[Sequence[Any]], "Tensor | Cuts"]
 
 
@@ -53,7 +52,7 @@ class Reader(Dataset[Any]):
 
     Args:
         source: of samples.
-        transform: makes of an image and its position what is handed over.
+        take: reads a sample for a position: what is handed over, and its label.
         pack: makes one of those of a batch.
         replaces: whether broken samples are replaced.
     """
@@ -61,13 +60,13 @@ class Reader(Dataset[Any]):
     def __init__(
         self,
         source: Source,
-        transform: Transform,
+        take: Take,
         pack: Pack | None = None,
         *,
         replaces: bool,
     ) -> None:
         self._source = source
-        self._transform = transform
+        self._take = take
         self._pack = pack or _stack
         self._tries = min(MAX_TRIES, source.num_samples) if replaces else 1
 
@@ -77,24 +76,37 @@ class Reader(Dataset[Any]):
         labels: list[int] = []
         broken: dict[int, str] = {}
         for place, (position, index) in enumerate(slots):
-            found, reason = self._read(index)
+            found, reason = self._read(index, position)
             if reason is not None:
                 broken[place] = reason
             if found is not None:
-                images.append(self._transform(found[0], position))
+                images.append(found[0])
                 labels.append(found[1])
         targets = torch.tensor(labels, dtype=torch.int64)
         return Decoded(self._pack(images), targets, len(slots), broken)
 
-    def _read(self, index: int) -> "tuple[tuple[Image, int] | None, str | None]":
-        """An image with its label, and why the sample itself could not be read."""
+    def _read(self, index: int, position: int) -> tuple[tuple[Any, int] | None, str | None]:
+        """What a sample became, with its label, and why the sample itself could not be read."""
         reason = None
         for step in range(self._tries):
             try:
-                return self._source.read((index + step) % self._source.num_samples), reason
+                sample = (index + step) % self._source.num_samples
+                return self._take(self._source, sample, position), reason
             except BrokenImageError as error:
                 reason = reason or str(error)
         return None, reason
+
+
+@dataclass(frozen=True)
+class Transformed:
+    """Takes samples as pixels."""
+
+    transform: Transform
+
+    def __call__(self, source: Source, index: int, position: int) -> tuple[Pixels, int]:
+        """uint8 [C, S, S], and the label."""
+        image, label = source.read(index)
+        return self.transform(image, position), label
 
 
 def _stack(images: Sequence[Pixels]) -> Tensor:
@@ -103,7 +115,7 @@ def _stack(images: Sequence[Pixels]) -> Tensor:
 
 
 def make_loader(
-    reader: Reader, slots: Iterable[list[Slot]], workers: int, device: torch.device
+    reader: Dataset[Any], slots: Iterable[list[Slot]], workers: int, device: torch.device
 ) -> DataLoader[Any]:
     """The batches of these slots in their order; workers stay for the next time."""
     return DataLoader(
@@ -113,21 +125,26 @@ def make_loader(
         num_workers=workers,
         pin_memory=device.type == "cuda",
         persistent_workers=workers > 0,
-        worker_init_fn=_leave_group if workers else None,
+        worker_init_fn=partial(_start_worker, device.type) if workers else None,
         prefetch_factor=READ_AHEAD if workers else None,
     )
 
 
-def start(loader: DataLoader[Any]) -> Iterator[Decoded]:
+def start(loader: DataLoader[Any]) -> Iterator[Any]:
     """Begin to read; workers only decode, so that forking them beside other threads is safe."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
         return iter(loader)
 
 
-def _leave_group(worker: int) -> None:
-    """Let Ctrl-C and signals to the group reach the trainer alone, which ends its workers."""
+def _start_worker(device: str, worker: int) -> None:
+    """Let Ctrl-C and signals to the group reach the trainer alone, which ends its workers.
+
+    A GPU waits for its trainer, so that this one goes first where cores are short.
+    """
     os.setpgrp()
+    if device == "cuda":
+        os.nice(5)
 
 
 def _as_it_is(decoded: Any) -> Any:
@@ -140,55 +157,10 @@ def normalize(images: Tensor) -> Tensor:
 
 
 def upload(batches: Iterable[Decoded], device: torch.device) -> Iterator[Decoded]:
-    """The same on the device, images in [-1, 1]; on CUDA the next batch is copied meanwhile.
-
-    So a batch is read before its predecessor is used: what counts batches in use stands behind.
-    """
-    moved = (_moved(batch, device) for batch in batches)
-    return one_ahead(moved, device) if device.type == "cuda" else moved
+    """The same on the device, images in [-1, 1]."""
+    return (_moved(batch, device) for batch in batches)
 
 
 def _moved(batch: Decoded, device: torch.device) -> Decoded:
     images = normalize(batch.images.to(device, non_blocking=True))
     return batch._replace(images=images, labels=batch.labels.to(device, non_blocking=True))
-
-
-def one_ahead(batches: Iterator[Decoded], device: torch.device) -> Iterator[Decoded]:
-    """Batches that are made on a stream of their own, each while the one before is used.
-
-    A GPU that is behind is waited for, so that batches do not pile up in its memory.
-    """
-    stream = torch.cuda.Stream(device)
-    used: deque[Any] = deque()
-    ahead = _Made.next_of(batches, stream, device)
-    while ahead is not None:
-        following = _Made.next_of(batches, stream, device)
-        yield ahead.received()
-        ahead = following
-        used.append(torch.cuda.current_stream(device).record_event())
-        if len(used) > STEPS_AHEAD:
-            used.popleft().synchronize()
-
-
-class _Made:
-    """A batch that a stream of its own makes."""
-
-    def __init__(self, batch: Decoded, done: Any, device: torch.device) -> None:
-        self._batch, self._done, self._device = batch, done, device
-
-    @classmethod
-    def next_of(
-        cls, batches: Iterator[Decoded], stream: torch.cuda.Stream, device: torch.device
-    ) -> "_Made | None":
-        """The next batch, launched on the stream; None at the end."""
-        with torch.cuda.stream(stream):
-            batch = next(batches, None)
-            return None if batch is None else cls(batch, stream.record_event(), device)
-
-    def received(self) -> Decoded:
-        """The batch, for use on the current stream, which waits until it is there."""
-        current = torch.cuda.current_stream(self._device)
-        current.wait_event(self._done)
-        for tensor in (self._batch.images, self._batch.labels):
-            tensor.record_stream(current)
-        return self._batch

@@ -6,14 +6,14 @@ from itertools import count
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset
 
 from flashpoint.lab.data.batches import TrainBatches
 from flashpoint.lab.data.config import DataConfig
 from flashpoint.lab.data.device_images import PART
 from flashpoint.lab.data.image_kinds import open_source
 from flashpoint.lab.data.image_source import Source
-from flashpoint.lab.data.streamed import make_loader
+from flashpoint.lab.data.streamed import make_loader, start
 
 Feed = Callable[[DataConfig, int, torch.device], Iterator[int]]
 """Gives how many images each batch has; endless."""
@@ -77,8 +77,7 @@ def decode_feed(config: DataConfig, batch_size: int, device: torch.device) -> It
         [(i, i % num_samples) for i in range(first, first + min(PART, batch_size))]
         for first in count(0, min(PART, batch_size))
     )
-    loader: DataLoader[Any] = make_loader(_Decode(source), parts, config.workers, device)
-    return iter(loader)
+    return start(make_loader(_Decode(source), parts, config.workers, device))
 
 
 class _Decode(Dataset[Any]):

@@ -50,7 +50,7 @@ def make_task(model: str, batch_size: int, data: DataConfig, device: torch.devic
         batch_size=batch_size,
         precision="bf16" if device.type == "cuda" else "fp32",
         compile="default" if device.type == "cuda" else "none",
-        device=device.type,
+        device="cuda" if device.type == "cuda" else "cpu",
     )
     return VisionTask(config, Ranks(device=device))
 

@@ -4,8 +4,8 @@ Pillow resizes in two passes, along rows and then along columns. Each rounds to 
 pass weighs pixels by a triangle as wide as the step between two outputs (one pixel at least), in
 whole numbers of 2^-22. The same arithmetic in the same order gives the same levels here.
 
-B images, C = 3 channels, S height and width of the output. Blocks of pixels lie one behind the
-other, [rows, columns, C] each.
+B images, C = 3 channels, S height and width of the output. The part of each image that is resized
+is a block of pixels somewhere in memory.
 """
 
 import torch
@@ -13,10 +13,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-NUM_PLACES = 9
-"""Numbers for each image: where its block begins; the block's columns and rows; the column and the
-row of the image that the block begins with; the image's width and height; 1 to mirror it; where it
-begins between the passes."""
+NUM_PLACES = 11
+"""Numbers for each image: where its block begins; the block's rows; the column and the row of the
+image that the block begins with; the image's width and height; 1 to mirror it; where it begins
+between the passes; the steps from a row, a column and a channel of the block to the next."""
 
 _ROWS, _COLUMNS = 8, 128
 
@@ -68,13 +68,14 @@ def row_kernel(
     """The first pass: every row of a block becomes S long, and channels come apart."""
     image = tl.program_id(0).to(tl.int64)
     place = places_ptr + image * PLACES
-    num_rows = tl.load(place + 2).to(tl.int32)
+    num_rows = tl.load(place + 1).to(tl.int32)
     row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     if tl.program_id(1) * ROWS < num_rows:
         block = block_ptr + tl.load(place)
-        num_columns = tl.load(place + 1)
-        skipped = tl.load(place + 3).to(tl.int32)
-        limit = tl.load(place + 5).to(tl.int32)
+        skipped = tl.load(place + 2).to(tl.int32)
+        limit = tl.load(place + 4).to(tl.int32)
+        row_step, step = tl.load(place + 8), tl.load(place + 9)
+        channel_step = tl.load(place + 10)
         low, high = tl.load(boxes_ptr + image * 4), tl.load(boxes_ptr + image * 4 + 2)
         column = tl.program_id(2) * COLUMNS + tl.arange(0, COLUMNS)
         first, last, center, width = first_tap(low, high, column, size, limit)
@@ -86,11 +87,11 @@ def row_kernel(
         for tap in range(0, num_taps):
             weight = whole_weight(first + tap, last, center, width, total)[None, :]
             seen = is_in & (weight > 0)
-            at = block + (row[:, None] * num_columns + (first + tap - skipped)[None, :]) * 3
+            at = block + row[:, None] * row_step + (first + tap - skipped)[None, :] * step
             red += tl.load(at, mask=seen, other=0).to(tl.int32) * weight
-            green += tl.load(at + 1, mask=seen, other=0).to(tl.int32) * weight
-            blue += tl.load(at + 2, mask=seen, other=0).to(tl.int32) * weight
-        to = middle_ptr + tl.load(place + 8) + row[:, None] * size + column[None, :]
+            green += tl.load(at + channel_step, mask=seen, other=0).to(tl.int32) * weight
+            blue += tl.load(at + 2 * channel_step, mask=seen, other=0).to(tl.int32) * weight
+        to = middle_ptr + tl.load(place + 7) + row[:, None] * size + column[None, :]
         plane = num_rows.to(tl.int64) * size
         tl.store(to, (red >> 22).to(tl.uint8), mask=is_in)
         tl.store(to + plane, (green >> 22).to(tl.uint8), mask=is_in)
@@ -107,10 +108,10 @@ def column_kernel(
     """The second pass, which also mirrors."""
     image, channel = (tl.program_id(0) // 3).to(tl.int64), tl.program_id(0) % 3
     place = places_ptr + image * PLACES
-    num_rows = tl.load(place + 2)
-    skipped = tl.load(place + 4).to(tl.int32)
-    limit = tl.load(place + 6).to(tl.int32)
-    is_mirrored = tl.load(place + 7) != 0
+    num_rows = tl.load(place + 1)
+    skipped = tl.load(place + 3).to(tl.int32)
+    limit = tl.load(place + 5).to(tl.int32)
+    is_mirrored = tl.load(place + 6) != 0
     low, high = tl.load(boxes_ptr + image * 4 + 1), tl.load(boxes_ptr + image * 4 + 3)
     row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     column = tl.program_id(2) * COLUMNS + tl.arange(0, COLUMNS)
@@ -118,7 +119,7 @@ def column_kernel(
     num_taps = 2 * tl.ceil(width).to(tl.int32) + 1
     total = weight_sum(first, last, center, width, num_taps)
     is_in = (row < size)[:, None] & (column < size)[None, :]
-    plane = middle_ptr + tl.load(place + 8) + channel * num_rows * size
+    plane = middle_ptr + tl.load(place + 7) + channel * num_rows * size
     level = tl.full([ROWS, COLUMNS], 2097152, tl.int32)
     for tap in range(0, num_taps):
         weight = whole_weight(first + tap, last, center, width, total)[:, None]
@@ -135,7 +136,7 @@ def launch_resample(
     """Fill ``images`` [B, 3, S, S] from blocks of pixels; nothing waits for the device.
 
     Args:
-        block: uint8, all blocks one behind the other.
+        block: uint8; blocks are counted from its beginning, and need not lie in it.
         places: int64 [B, NUM_PLACES].
         boxes: fp32 [B, 4], left, top, right and bottom in pixels of the whole image.
         images: uint8, contiguous.
