@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
@@ -90,9 +91,15 @@ class _Decode(Dataset[Any]):
         return len(slots)
 
 
+def by_workers_feed(config: DataConfig, batch_size: int, device: torch.device) -> Iterator[int]:
+    """Batches of a run whose images are all decoded by workers."""
+    return flashpoint_feed(replace(config, decode="cpu"), batch_size, device)
+
+
 FEEDS: dict[str, Feed] = {
     "decode only": decode_feed,
     "flashpoint": flashpoint_feed,
+    "flashpoint, decode cpu": by_workers_feed,
     "timm": timm_feed,
 }
 
