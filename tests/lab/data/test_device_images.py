@@ -112,6 +112,14 @@ def test_operations_are_drawn_as_randaug_draws_them():
     assert len(draw_operations(np.random.default_rng(0), 0, SIZE)) == 0
 
 
+def test_mixup_in_one_launch_has_the_same_bits():
+    from flashpoint.lab.data.gpu.mix import launch_mix
+
+    own, before = torch.randn(3, 2, 5, 7, device=DEVICE), torch.randn(1, 2, 5, 7, device=DEVICE)
+    want = 0.7 * own + (1.0 - 0.7) * torch.cat((before, own[:-1]))
+    assert torch.equal(launch_mix(own, before, 0.7), want)
+
+
 def test_parts_are_even_and_keep_the_order():
     slots = [(i, i) for i in range(2 * PART + 1)]
     parts = split(slots)
