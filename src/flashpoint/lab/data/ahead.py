@@ -35,7 +35,7 @@ class _Maker(threading.Thread):
     def __init__(self, batches: Iterator[Decoded], device: torch.device) -> None:
         super().__init__(name="flashpoint-batches", daemon=True)
         self._batches, self._device = batches, device
-        self._stream = torch.cuda.Stream(device)
+        self._stream = torch.cuda.Stream(device, priority=-1)  # small kernels among large ones
         self._wanted = threading.Semaphore(1)
         self._made: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._used: deque[Any] = deque()
@@ -43,7 +43,7 @@ class _Maker(threading.Thread):
 
     def run(self) -> None:
         """Make batches until there are no more, or nobody wants them."""
-        torch.cuda.set_device(self._device)
+        torch.cuda.set_device(self._stream.device_index)
         while True:
             self._wanted.acquire()
             if self._is_stopped:
