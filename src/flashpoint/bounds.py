@@ -4,6 +4,7 @@ A field's type says it: ``width: Annotated[int, Bounds(1, 65_536)]``. The datacl
 ``check_bounds(self)`` when it is made.
 """
 
+import sys
 import types
 import typing
 from dataclasses import dataclass
@@ -97,9 +98,8 @@ def plain_number(value: Any) -> int | float | None:
     """
     if type(value) in (int, float):
         return value
-    import numpy as np  # here, because `flashpoint --help` answers sooner without it
-
-    if isinstance(value, np.generic):
+    numpy = sys.modules.get("numpy")  # whoever has its numbers has loaded it
+    if numpy is not None and isinstance(value, numpy.generic):
         kind = value.dtype.kind
         return int(value) if kind in "iu" else float(value) if kind == "f" else None
     return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None

@@ -20,7 +20,6 @@ from types import (
 )
 from typing import Any
 
-import numpy as np
 import torch
 
 # whose functions are the same wherever their names are
@@ -34,9 +33,8 @@ _VALUES = frozenset(
     (
         *(type(None), bool, int, float, complex, str, bytes, type(...)),
         *(torch.dtype, torch.device, torch.memory_format),
-        *np.sctypeDict.values(),
     )
-) - {np.void, np.object_}
+)
 _IN_C = (BuiltinFunctionType, MethodDescriptorType, WrapperDescriptorType)
 _READS_GLOBAL = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
 # what finds values that the code does not name
@@ -78,7 +76,7 @@ def digest_of(*functions: object) -> str | None:
 def _tell(x: Any, seen: dict[int, int]) -> Iterator[str]:
     """Something part by part; ``seen`` numbers functions, which may call themselves."""
     kind: type = type(x)
-    if kind in _VALUES:
+    if kind in _VALUES or kind in _numpys():
         yield f"{kind.__name__} {x!r};"
     elif kind is tuple:
         yield f"{len(x)}("
@@ -96,6 +94,14 @@ def _tell(x: Any, seen: dict[int, int]) -> Iterator[str]:
         yield from _tell_function(x, seen)
     else:
         raise _UnknownError
+
+
+def _numpys() -> frozenset[type]:
+    """The types of NumPy's scalars; whoever has one has loaded it."""
+    numpy = sys.modules.get("numpy")
+    if numpy is None:
+        return frozenset()
+    return frozenset(numpy.sctypeDict.values()) - {numpy.void, numpy.object_}
 
 
 def _known_name(x: Any) -> str | None:

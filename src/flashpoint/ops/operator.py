@@ -21,6 +21,7 @@ from torch.utils.flop_counter import register_flop_formula
 
 from flashpoint.errors import UnsupportedError
 from flashpoint.ops.check import cast_for_autocast
+from flashpoint.ops.namespace import NAMESPACE
 from flashpoint.ops.spec import NormTerms, Terms
 
 _GRAD = "Tensor do"
@@ -125,20 +126,20 @@ class Operator:
         flat = (self._run_flat, self._run_backward_flat)
         for (op, schema), kernel in zip(schemas.items(), flat, strict=True):
             tags = (torch.Tag.pt2_compliant_tag,)
-            torch.library.define(f"flashpoint::{op}", schema, tags=tags)
+            torch.library.define(f"{NAMESPACE}::{op}", schema, tags=tags)
             for device in kernels:
-                torch.library.impl(f"flashpoint::{op}", device.upper(), kernel)
-        self.op = getattr(torch.ops.flashpoint, name)
-        self.op_backward = getattr(torch.ops.flashpoint, f"{name}_backward")
+                torch.library.impl(f"{NAMESPACE}::{op}", device.upper(), kernel)
+        self.op = getattr(getattr(torch.ops, NAMESPACE), name)
+        self.op_backward = getattr(getattr(torch.ops, NAMESPACE), f"{name}_backward")
 
         for device in ("CPU", "CUDA"):
-            torch.library.impl(f"flashpoint::{name}", f"Autocast{device}", self._run_cast)
-        torch.library.register_fake(f"flashpoint::{name}", form.trace)
-        torch.library.register_fake(f"flashpoint::{name}_backward", self._fake_backward)
+            torch.library.impl(f"{NAMESPACE}::{name}", f"Autocast{device}", self._run_cast)
+        torch.library.register_fake(f"{NAMESPACE}::{name}", form.trace)
+        torch.library.register_fake(f"{NAMESPACE}::{name}_backward", self._fake_backward)
         torch.library.register_autograd(
-            f"flashpoint::{name}", self._differentiate_op, setup_context=self.save
+            f"{NAMESPACE}::{name}", self._differentiate_op, setup_context=self.save
         )
-        torch.library.register_autograd(f"flashpoint::{name}_backward", _refuse)
+        torch.library.register_autograd(f"{NAMESPACE}::{name}_backward", _refuse)
         register_flop_formula(self.op, get_raw=True)(form.flops)
         register_flop_formula(self.op_backward, get_raw=True)(form.count_backward)
 

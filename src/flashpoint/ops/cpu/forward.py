@@ -4,16 +4,20 @@ With sums: those of the weights too, by which the result may be divided.
 """
 
 import math
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from flashpoint.ops.cpu.activations import on_tiles
 from flashpoint.ops.cpu.scores import ScoreTiles, scaled_product
 from flashpoint.ops.cpu.tiling import Group
 from flashpoint.ops.normalizer import normalizer
 from flashpoint.ops.spec import TINY, Terms
+
+HAS_NUMPY = find_spec("numpy") is not None  # PyTorch, and its kernels on the Hub, do without
+if TYPE_CHECKING or HAS_NUMPY:
+    from flashpoint.ops.cpu.small import attend_small
 
 SMALL = 2**18  # numbers in q times numbers in k, where a call costs more than its arithmetic
 _NUMPY_DTYPES = (torch.float32, torch.float64)
@@ -34,11 +38,12 @@ def forward(
     With sums those of each row's weights behind it, [B, Hq, Lq] in fp32 (fp64 for fp64); with
     logs [2, B, Hq, Lq]: those of w log w, too.
     """
-    if not has_sums and 0 < q.numel() * k.numel() <= SMALL and q.dtype in _NUMPY_DTYPES:
+    is_small = HAS_NUMPY and 0 < q.numel() * k.numel() <= SMALL
+    if is_small and not has_sums and q.dtype in _NUMPY_DTYPES:
         unbiased = bias is None and terms.bias == 0.0
         sees_all = mask is key_lengths is terms.left is terms.right is None
         if unbiased and sees_all and not (q.is_neg() or k.is_neg() or v.is_neg()):
-            return [_attend_small(q, k, v, terms)]
+            return [attend_small(q, k, v, terms)]
     tiles = ScoreTiles(q, k, bias, mask, key_lengths, terms, is_backward=False, has_sums=has_sums)
     o = q.new_empty(*q.shape[:3], v.shape[3])
     if not has_sums:
@@ -132,26 +137,3 @@ def _attend_rows(
     shape = (group.size, q_rows.shape[1], v.shape[3])
     nothing = q.new_zeros(shape, dtype=tiles.sums_dtype) if out is None else out.zero_()
     return nothing, sums
-
-
-@np.errstate(all="ignore")  # Inf and NaN pass in silence, as in PyTorch
-def _attend_small(q: Tensor, k: Tensor, v: Tensor, terms: Terms) -> Tensor:
-    """The whole call as one tile, by NumPy, whose calls cost less than PyTorch's."""
-    rows, keys = q.numpy(), k.numpy()
-    samples, q_heads, num_queries, head_dim = rows.shape
-    _, kv_heads, num_keys, _ = keys.shape
-    scale, moved = terms.split_scale(head_dim, has_bias=False)
-    if q_heads != kv_heads:
-        rows = rows.reshape(samples, kv_heads, -1, head_dim)
-    s = np.matmul(rows, keys.swapaxes(2, 3))
-    if scale != 1.0:
-        s *= scale
-    if terms.activation == "relu":
-        w = np.maximum(s, 0.0, out=s)
-    else:
-        w = on_tiles(terms.activation).weigh_(torch.from_numpy(s)).numpy()
-    o = np.matmul(w, v.numpy())
-    o *= terms.gain * moved * normalizer(num_keys, terms.alpha)
-    if q_heads != kv_heads:
-        o = o.reshape(samples, q_heads, num_queries, -1)
-    return torch.from_numpy(np.ascontiguousarray(o))

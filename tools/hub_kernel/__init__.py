@@ -1,0 +1,1 @@
+"""The operator in the layout of Hugging Face's ``kernels`` package: ``make hub-kernel``."""
