@@ -172,8 +172,8 @@ def _more(section: StudySection, places: dict[str, int]) -> list[Html]:
 def _commands(sections: Sequence[StudySection]) -> Html:
     parts = [tag("p", SAME)]
     for section in sections:
-        lines = "\n".join(section.commands)
-        parts += [tag("h3", section.name), tag("pre", tag("code", lines))]
+        if lines := "\n".join(section.commands):
+            parts += [tag("h3", section.name), tag("pre", tag("code", lines))]
     run = next((section.runs[0] for section in sections if section.runs), None)
     if run:
         config = str(run.path / CONFIG)
