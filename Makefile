@@ -12,7 +12,8 @@ INTERNALS := tests/ops/test_library.py tests/layers/test_pytorch.py \
   tests/lab/training/test_step.py tests/lab/training/test_step_memory.py tests/lab/training/test_optimizer.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo page test test-all test-versions versions mutants lint docs docs-numbers wheel try-wheel bench clean
+.PHONY: help demo page test test-all test-versions versions mutants lint docs docs-numbers notebooks wheel try-wheel \
+  hub-kernel bench clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 15
@@ -56,12 +57,18 @@ docs: $(DOCS) ## build the documentation as a site, build/site; a warning or a b
 docs-numbers: $(STAMP) ## write the stored numbers into README and docs; NUMBERS=--check compares
 	@PYTHONPATH=tools $(BIN)/python -m docs_numbers $(NUMBERS)
 
+notebooks: $(STAMP) ## run the notebooks in examples and store what they show
+	@$(BIN)/python tools/notebooks.py
+
 wheel: $(STAMP) ## build the sdist and, from it, the wheel, in dist
 	@rm -rf dist
 	@$(BIN)/python -m build --quiet --outdir dist
 
 try-wheel: wheel ## install the wheel into a bare environment and use it there
 	@$(BIN)/python tools/try_wheel.py dist/*.whl
+
+hub-kernel: $(STAMP) ## the operator as Hugging Face's kernels package loads it, in build/hub-kernel
+	@PYTHONPATH=tools $(BIN)/python -m hub_kernel
 
 bench: $(STAMP) ## time the operator beside PyTorch's attention; BENCH=--quick for a short run
 	@$(BIN)/flashpoint bench --device cpu --threads 2 $(BENCH)

@@ -8,7 +8,6 @@ import safetensors.torch
 import torch
 import torch.nn.functional as F
 from convert.foreign import stir
-from convert.test_replace_examples import run as run_example
 from convert.test_replace_timm import images as timm_images
 from convert.test_replace_timm import make as make_timm
 from torch import nn
@@ -332,12 +331,3 @@ def test_models_of_hugging_face_are_calibrated(transformers):
     assert all(entry.fit.after < 0.5 * entry.fit.before for entry in report.replaced)
     restore_attention(model)
     assert torch.equal(model(**batch).logits, expected)
-
-
-@pytest.mark.slow
-def test_example_shows_every_stage(timm):
-    lines = run_example("convert_and_adapt.py")
-    right = {line[:24].strip(): float(line[24:-7]) for line in lines if line.endswith("% right")}
-    assert right["replaced by relu"] < right["fine-tuned for 50 steps"]
-    assert right["loaded again"] == right["fine-tuned for 50 steps"]
-    assert sum(" -> " in line for line in lines) == 2

@@ -11,6 +11,7 @@ import typer
 from convert.conftest import timm, torchvision, transformers  # noqa: F401  fixtures
 
 from flashpoint.lab.cli.main import app
+from hub_kernel.layout import build
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(
@@ -19,8 +20,8 @@ PAGES = sorted(
     for path in ROOT.glob(pattern)
 )
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
-LIBRARIES = {"timm": "timm", "hugging-face": "transformers"}
-"""Fixtures that import what a page needs, by the page's name."""
+LIBRARIES = {"timm": "timm", "hugging-face": "transformers", "hub-kernel": "hub_kernel"}
+"""Fixtures that bring what a page needs, by the page's name."""
 
 
 def blocks(page):
@@ -46,6 +47,13 @@ def one_rank(monkeypatch, tmp_path):
 
     yield {"x": torch.randn(2, 8, 512), "init_device_mesh": mesh}
     dist.destroy_process_group()
+
+
+@pytest.fixture
+def hub_kernel(tmp_path):
+    """The page about the kernel for the Hub goes on where ``make hub-kernel`` ended."""
+    pytest.importorskip("kernels")
+    build(ROOT / "src" / "flashpoint", tmp_path / "build" / "hub-kernel")
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if python_of(page)])

@@ -1,14 +1,17 @@
-"""Notebooks run from top to bottom, and show what they showed when they were stored."""
+"""Notebooks run from top to bottom, and show what their stored outputs show."""
 
 import re
-import time
 from pathlib import Path
+from resource import RUSAGE_CHILDREN, getrusage
 
 import pytest
+from scripts import load_script
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NOTEBOOKS = sorted(file.name for file in EXAMPLES.glob("*.ipynb"))
-LARGEST, SECONDS = 300_000, 60
+LARGEST = 300_000
+SECONDS = 60
+"""Of a processor."""
 FOLDERS = ("/tmp", "/home", "/root", "/usr", "site-packages")
 
 
@@ -29,9 +32,9 @@ def printed(notebook):
 
 
 def kinds(notebook):
-    """What each cell shows: streams by name, results by their richest form."""
+    """What each cell shows: streams by name, results by their first kind."""
     return [
-        [output.get("name") or max(output.data) for output in cell.outputs]
+        [output.get("name") or min(output.data) for output in cell.outputs]
         for cell in cells(notebook)
     ]
 
@@ -43,7 +46,7 @@ def test_stored_outputs_are_of_one_run_without_errors(name):
     numbers = [cell.execution_count for cell in cells(notebook)]
     assert numbers == [*range(1, len(numbers) + 1)]
     shown = [kind for cell in kinds(notebook) for kind in cell]
-    assert shown.count("text/plain") > 0  # a figure
+    assert "image/png" in shown
     assert "stderr" not in shown
     assert not [folder for folder in FOLDERS if folder in printed(notebook)]
 
@@ -53,27 +56,62 @@ def test_notebooks_are_listed():
     assert {*re.findall(r"\(\.\./examples/([^)]*\.ipynb)\)", page)} == {*NOTEBOOKS}
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    """Run a notebook in a process of its own; once a module."""
+def run(name, folder):
+    """A notebook with the outputs of a run now."""
     pytest.importorskip("nbclient")
-    from scripts import load_script
+    before = getrusage(RUSAGE_CHILDREN).ru_utime
+    found = load_script("tools/notebooks.py").execute(EXAMPLES / name, folder)
+    assert getrusage(RUSAGE_CHILDREN).ru_utime - before < SECONDS
+    assert kinds(found) == kinds(read(name))
+    return printed(found)
 
-    execute, done = load_script("tools/notebooks.py").execute, {}
 
-    def run(name):
-        if name not in done:
-            start = time.perf_counter()
-            found = execute(EXAMPLES / name, tmp_path_factory.mktemp("notebook"))
-            done[name] = found, time.perf_counter() - start
-        return done[name]
+def percent(shown):
+    """The numbers before "%", by what stands at the line's start."""
+    found = re.findall(r"^(.*?)  +(?:names )?(\d+\.\d)%", shown, re.MULTILINE)
+    return {what.strip(): float(number) for what, number in found}
 
-    return run
+
+def test_notebooks_have_tests():
+    tested = re.findall(r'run\("(.*\.ipynb)"', Path(__file__).read_text("utf-8"))
+    assert sorted(tested) == NOTEBOOKS
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", NOTEBOOKS)
-def test_notebook_runs(run, name):
-    found, _ = run(name)
-    assert kinds(found) == kinds(read(name))
-    assert re.sub(r"[\d.+-]+", "", printed(found)).split() == []
+def test_own_model_learns_with_every_attention(tmp_path):
+    right = percent(run("own_model.ipynb", tmp_path))
+    assert right.keys() == {"softmax", "relu", "relu4/sum"}
+    assert min(right.values()) > 75
+
+
+@pytest.mark.slow
+def test_own_activation_has_an_exact_kernel(tmp_path):
+    pytest.importorskip("triton")
+    shown = run("own_activation.ipynb", tmp_path)
+    assert shown.count("True") == 2
+    errors = re.findall(r"^ +(?:o|dq|dk|dv) +(\S+) +(\S+)$", shown, re.MULTILINE)
+    assert len(errors) == 4
+    assert all(float(kernel) < 2 * float(plain) + 1e-7 for kernel, plain in errors)
+
+
+@pytest.mark.slow
+def test_converted_vit_is_fine_tuned(timm, tmp_path):
+    shown = run("fine_tune_vit.ipynb", tmp_path)
+    right = percent(shown)
+    assert right["replaced by relu"] < right["fine-tuned for 50 steps"]
+    assert right["loaded again"] == right["fine-tuned for 50 steps"]
+    assert shown.count(" -> ") == 2
+
+
+@pytest.mark.slow
+def test_attention_maps_are_of_models_that_learned(tmp_path):
+    right = percent(run("attention_maps.ipynb", tmp_path))
+    assert right.keys() == {"softmax", "relu"}
+    assert min(right.values()) > 60
+
+
+@pytest.mark.slow
+def test_own_study_comes_to_verdicts(tmp_path):
+    shown = run("own_study.ipynb", tmp_path)
+    assert len(re.findall(r"\. +(?:supports|contradicts|undecided) +[+-]", shown)) == 2
+    assert len(re.findall(r"^ +(?:softmax|relu) +[14] +3 ", shown, re.MULTILINE)) == 4

@@ -1,7 +1,8 @@
-"""The operator as a kernel of the Hub: built, loaded by the Hub's own loader, and computed with."""
+"""The operator as a kernel of the Hub: built, loaded by the Hub's loader, computed with."""
 
 import ast
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -58,14 +59,17 @@ print(max(error(67), error(5)) < 1e-5)
 print([name for name in sys.argv[2].split(",") if sys.modules[name] is not None])
 """
 INTERPRETED = """
-import pkgutil
-walk = pkgutil.walk_packages(kernel.__path__, f"{kernel.__name__}.")
-for module in [found.name for found in walk if ".hopper" not in found.name]:
-    __import__(module)
 print(error(19, impl="triton") < 1e-5)
 """
 TOGETHER = """
+import pkgutil
+
 import flashpoint
+
+parts = [found.name for found in pkgutil.walk_packages(kernel.__path__, f"{kernel.__name__}.")]
+for part in parts:
+    __import__(part)
+print(sum(".hopper." in part for part in parts))
 
 q, k, v = torch.randn(3, 1, 2, 32, 16)
 print(torch.equal(flashpoint.attention(q, k, v), kernel.attention(q, k, v)))
@@ -102,6 +106,7 @@ def run(folder, code, absent, **environment):
     offline = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [sys.executable, "-c", ABSENT + EXACT + code, folder, ",".join(absent)],
+        cwd=folder.parent,
         env=os.environ | offline | environment,
         capture_output=True,
         text=True,
@@ -157,7 +162,8 @@ def test_name_changes_with_the_sources(folder, tmp_path):
 
 @pytest.mark.slow
 def test_kernel_is_exact_without_flashpoint_triton_and_numpy(folder):
-    shown = run(folder, ALONE, {"flashpoint", *OPTIONAL})
+    (card,) = re.findall(r"```python\n(.*?)```", (folder / "README.md").read_text(), re.DOTALL)
+    shown = run(folder, ALONE + card, {"flashpoint", *OPTIONAL})
     assert shown == ["True", "[]"]
 
 
@@ -168,7 +174,8 @@ def test_triton_kernels_of_the_build_are_exact_in_the_interpreter(folder):
 
 @pytest.mark.slow
 def test_kernel_and_package_work_side_by_side(folder):
-    same, called, compiled, unknown = run(folder, TOGETHER, {"triton"})
+    count, same, called, compiled, unknown = run(folder, TOGETHER, {"no_module"})
+    assert int(count) > 10
     difference, name = compiled.split()
     assert (same, float(difference)) == ("True", 0.0)
     assert called == f"['flashpoint', '{name}']"

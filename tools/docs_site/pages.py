@@ -16,7 +16,7 @@ BROUGHT = (
     *("README.md", "CHANGES.md", "CONTRIBUTING.md", "SECURITY.md", "CITATION.cff"),
     *("benchmarks/README.md", "benchmarks/results/*.json", "benchmarks/checks/*.json"),
     *("benchmarks/results/triton_3_9/*.json", "benchmarks/results/sequence/*.json"),
-    *("configs/*.yaml", "examples/*.py"),
+    *("configs/*.yaml", "examples/*.py", "examples/*.ipynb"),
 )
 """Files outside docs/ that are on the site."""
 _LINK = re.compile(r"(?<=\]\()(?!https?:|#)([^)#\s]+)")

@@ -71,7 +71,7 @@ def _namespace(name: str) -> str:
 
 
 def _metadata(name: str) -> dict[str, object]:
-    """As the loader reads it. It wants one kind of device to be named; the build has a CPU's too."""
+    """As the loader reads it; it wants a kind of device, though the build serves CPUs, too."""
     return {
         "name": NAME,
         "id": name,

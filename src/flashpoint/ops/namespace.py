@@ -1,3 +1,3 @@
-"""Where PyTorch has the operators: ``torch.ops.flashpoint``. The kernel for the Hub has its own."""
+"""Where PyTorch has the operators; the kernel for the Hub has a name of its own."""
 
 NAMESPACE = "flashpoint"

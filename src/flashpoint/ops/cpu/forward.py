@@ -12,7 +12,6 @@ from torch import Tensor
 
 from flashpoint.ops.cpu.scores import ScoreTiles, scaled_product
 from flashpoint.ops.cpu.tiling import Group
-from flashpoint.ops.normalizer import normalizer
 from flashpoint.ops.spec import TINY, Terms
 
 HAS_NUMPY = find_spec("numpy") is not None  # PyTorch, and its kernels on the Hub, do without
