@@ -1,6 +1,7 @@
 """Notebooks run from top to bottom, and show what their stored outputs show."""
 
 import re
+from importlib.util import find_spec
 from pathlib import Path
 from resource import RUSAGE_CHILDREN, getrusage
 
@@ -85,8 +86,8 @@ def test_own_model_learns_with_every_attention(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(find_spec("triton") is None, reason="needs Triton")
 def test_own_activation_has_an_exact_kernel(tmp_path):
-    pytest.importorskip("triton")
     shown = run("own_activation.ipynb", tmp_path)
     assert shown.count("True") == 2
     errors = re.findall(r"^ +(?:o|dq|dk|dv) +(\S+) +(\S+)$", shown, re.MULTILINE)
@@ -95,7 +96,8 @@ def test_own_activation_has_an_exact_kernel(tmp_path):
 
 
 @pytest.mark.slow
-def test_converted_vit_is_fine_tuned(timm, tmp_path):
+@pytest.mark.skipif(find_spec("timm") is None, reason="needs timm")
+def test_converted_vit_is_fine_tuned(tmp_path):
     shown = run("fine_tune_vit.ipynb", tmp_path)
     right = percent(shown)
     assert right["replaced by relu"] < right["fine-tuned for 50 steps"]

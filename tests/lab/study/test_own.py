@@ -36,8 +36,6 @@ def test_own_study_is_run_gone_on_with_and_shown(monkeypatch, tmp_path):
 
 def test_name_of_the_registry_is_refused(tmp_path):
     study = replace(STUDY, name=next(iter(STUDIES)))
-    with pytest.raises(
-        flashpoint.InputError, match=r"is in the registry\. Give yours another name"
-    ):
+    with pytest.raises(flashpoint.InputError, match="is in the registry"):
         run_study(study, tmp_path / "study", SETTINGS)
     assert not (tmp_path / "study").exists()
