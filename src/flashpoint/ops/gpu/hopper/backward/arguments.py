@@ -43,6 +43,7 @@ class Options:
     GRADIENT: base_value
     FINISHES: base_value
     IS_RELU: base_value
+    SLOPED: base_value
     LIFTS: base_value
     POWER: base_value
     CAUSAL: base_value

@@ -78,6 +78,7 @@ from flashpoint.ops.gpu.hopper.backward.configs import (
 from flashpoint.ops.gpu.hopper.backward.consumer import consume
 from flashpoint.ops.gpu.hopper.backward.producer import produce
 from flashpoint.ops.gpu.hopper.qk_norm import make_shares
+from flashpoint.ops.gpu.hopper.sigmoids import BOTH, SLOPES, take_log2
 from flashpoint.ops.gpu.hopper.tiles import (
     REGISTERS,
     describe,
@@ -111,6 +112,7 @@ def hopper_backward_kernel(
     first_head, num_heads, H, group, row_tiles, num_rows, num_columns,  # heads are the rows'
     scale, bias_number, alpha, lift_w, lift_ds, tail_w, tail_ds,
     WEIGH: gl.constexpr, GRADIENT: gl.constexpr, FINISHES: gl.constexpr, IS_RELU: gl.constexpr,
+    SLOPED: gl.constexpr,
     LIFTS: gl.constexpr, POWER: gl.constexpr, CAUSAL: gl.constexpr, SIDE: gl.constexpr,
     SIGNED: gl.constexpr, Q_NORM: gl.constexpr, K_NORM: gl.constexpr, D: gl.constexpr,
     NUM_CONSUMERS: gl.constexpr, STAGES: gl.constexpr, CONSUMER_REGISTERS: gl.constexpr,
@@ -190,9 +192,9 @@ def hopper_backward_kernel(
             tail_w=tail_w, tail_ds=tail_ds,
         ),
         options=Options(
-            WEIGH=WEIGH, GRADIENT=GRADIENT, FINISHES=FINISHES, IS_RELU=IS_RELU, LIFTS=LIFTS,
-            POWER=POWER, CAUSAL=CAUSAL, LAUNCH="keys" if OF_VALUES else SIDE, SIGNED=SIGNED,
-            DEGREE=DEGREE, SCHEDULE=SCHEDULE, D=D, PIECES=PIECES, SLOTS=SLOTS,
+            WEIGH=WEIGH, GRADIENT=GRADIENT, FINISHES=FINISHES, IS_RELU=IS_RELU, SLOPED=SLOPED,
+            LIFTS=LIFTS, POWER=POWER, CAUSAL=CAUSAL, LAUNCH="keys" if OF_VALUES else SIDE,
+            SIGNED=SIGNED, DEGREE=DEGREE, SCHEDULE=SCHEDULE, D=D, PIECES=PIECES, SLOTS=SLOTS,
             IN_REGISTERS=IN_REGISTERS, PIECE=PIECE, LAST_PIECE=LAST_PIECE,
         ),
     )
@@ -222,9 +224,12 @@ def launch_backward(
     With norms the call is that of q-hat and k-hat, and the arguments hold the norms, their
     statistics, and q and k before them as "q_raw" and "k_raw".
     """
-    gain, scale = arguments["gain"], arguments["scale"]
-    degree = DEGREES.get(call.terms.activation, 0)
-    slope = scale * max(degree, 1)
+    gain, activation = arguments["gain"], call.terms.activation
+    degree = DEGREES.get(activation, 0)
+    slope = arguments["scale"] * max(degree, 1)
+    if activation in BOTH:
+        pair = {"WEIGH": BOTH[activation], "GRADIENT": SLOPES[activation]}
+        arguments = arguments | take_log2(arguments) | pair
     if call.has_sums:  # do is times its factors already
         gain, arguments = 1.0, arguments | {"POWER": "none", "alpha": None}
 
@@ -325,7 +330,8 @@ def _launch_side(
             "H": rows.shape[1], "group": call.group, "row_tiles": row_tiles,
             "num_rows": rows.shape[2], "num_columns": columns.shape[2],
             "FINISHES": arguments["HAS_SCALE"] or arguments["HAS_BIAS_NUMBER"],
-            "IS_RELU": is_relu, "LIFTS": arguments["SHRINKS"],
+            "IS_RELU": is_relu, "SLOPED": call.terms.activation in BOTH,
+            "LIFTS": arguments["SHRINKS"],
             "CAUSAL": causal, "SIDE": side, "SIGNED": signed,
             "NUM_CONSUMERS": consumers, "STAGES": config.stages, "SCHEDULE": config.schedule,
             "PIECE": piece, "LAST_PIECE": last_piece,

@@ -8,6 +8,7 @@ from triton.experimental.gluon import language as gl
 
 from flashpoint.ops.gpu.activations import power_of, relu
 from flashpoint.ops.gpu.hopper.backward.signs import gate_by_signs
+from flashpoint.ops.gpu.hopper.sigmoids import FARTHEST
 from flashpoint.ops.gpu.hopper.tiles import clip
 from flashpoint.ops.gpu.normalizer import over_power_roughly
 
@@ -55,14 +56,14 @@ def spread(first, values):
 
 
 @gluon.jit
-def hide(values, limits, first, SIDE: gl.constexpr):
-    """Zeros where rows do not meet columns: before limits (keys), from limits on (queries)."""
+def hide(values, limits, first, SIDE: gl.constexpr, OTHER: gl.constexpr = 0.0):
+    """OTHER where rows do not meet columns: before limits (keys), from limits on (queries)."""
     near, far = spread(first, values)
     ends = limits[:, None] - near[None, :]
     if SIDE == "keys":
-        return gl.where(far[None, :] >= ends, values, 0.0)
+        return gl.where(far[None, :] >= ends, values, OTHER)
     else:
-        return gl.where(far[None, :] < ends, values, 0.0)
+        return gl.where(far[None, :] < ends, values, OTHER)
 
 
 @gluon.jit
@@ -124,11 +125,29 @@ def fetch_offsets(
 
 
 @gluon.jit
+def weigh_with_slopes(scores, limits, first, options, SIDE: gl.constexpr, MASKED: gl.constexpr):
+    """W and h' of scores that hold a factor log2(e); queries need no W."""
+    WEIGH: gl.constexpr = options.WEIGH
+    GRADIENT: gl.constexpr = options.GRADIENT
+    if MASKED:
+        scores = hide(scores, limits, first, SIDE, FARTHEST)
+    if SIDE == "keys":
+        weights, slopes = WEIGH(scores)
+    else:
+        slopes = GRADIENT(scores)
+        weights = slopes
+    return weights, slopes
+
+
+@gluon.jit
 def weigh(
     scores, limits, first, program,
     SIDE: gl.constexpr, MASKED: gl.constexpr, DTYPE: gl.constexpr,
 ):
-    """W as DTYPE, and what h' is computed from: the scores, or for relu any number of its sign."""
+    """W as DTYPE, and what h' is computed from: the scores, or for relu any number of its sign.
+
+    SLOPED: h' itself, of scores that hold a factor log2(e).
+    """
     numbers, options = program.numbers, program.options
     WEIGH: gl.constexpr = options.WEIGH
     if options.FINISHES:
@@ -151,6 +170,9 @@ def weigh(
             weights = clip(weights, DTYPE)
             # a small weight may be lost in fp16, not in bf16
             signs = clip(scores, DTYPE) if options.LIFTS else weights
+    elif options.SLOPED:
+        weights, signs = weigh_with_slopes(scores, limits, first, options, SIDE, MASKED)
+        weights = lift(weights, first, numbers.lift_w, program, SIDE, MASKED).to(DTYPE)
     else:
         signs = scores
         weights = WEIGH(scores)
@@ -180,7 +202,7 @@ def differentiate(
         dscores = lift(dweights, first, numbers.lift_ds, program, SIDE, MASKED)
         dscores = gate_by_signs(dscores, signs, SIDE, DTYPE) if SIGNED else gate(dscores, signs)
     else:
-        dscores = GRADIENT(signs, dweights)
+        dscores = dweights * signs if options.SLOPED else GRADIENT(signs, dweights)
         if MASKED:
             dscores = hide(dscores, limits, first, SIDE)
         dscores = lift(dscores, first, numbers.lift_ds, program, SIDE, MASKED).to(DTYPE)

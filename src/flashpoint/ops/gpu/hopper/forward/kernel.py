@@ -178,8 +178,14 @@ CONFIGS = {
     (128, True): Config(64, 64, 2, 4, "overlap", 1),
     (192, False): Config(64, 64, 2, 2, "overlap", 3),
     (192, True): Config(64, 64, 2, 2, "overlap", 3),
-    (256, False): Config(64, 64, 2, 2, "overlap", 1, o_by_q=True),
-    (256, True): Config(64, 64, 2, 2, "overlap", 1, o_by_q=True),
+    (256, False): Config(64, 64, 2, 2, "serial", 1, o_by_q=True),
+    (256, True): Config(64, 64, 2, 2, "serial", 1, o_by_q=True),
+}
+# the same for up to SHORT_ROWS queries, which would leave half of a tile empty
+SHORT_ROWS = 128
+SHORT = CONFIGS | {
+    (64, False): Config(64, 64, 2, 4, "overlap", True),
+    (64, True): Config(64, 64, 2, 4, "overlap", True),
 }
 # for activations that special functions hold up
 TURNS = {
@@ -188,7 +194,7 @@ TURNS = {
     (128, False): Config(128, 64, 2, 2, "turns", 1),
     (128, True): Config(64, 64, 2, 4, "turns", 1),
 }
-IN_TURNS = ("sigmoid", "silu")
+IN_TURNS = ("sigmoid", "silu", "softplus")
 # for powers of relu, and where rows are summed
 SUMMED = {
     (64, False): Config(64, 64, 4, 4, "overlap", 0),
@@ -215,7 +221,9 @@ def _choose_configs(call: Call) -> dict[tuple[int, bool], Config]:
     is_power = DEGREES.get(activation, 0) > 1
     norms = call.qk_norm.kinds
     # norms of q want it in registers: their r then comes last
-    return SUMMED if (is_power or call.has_sums) and norms["q"] == "none" else CONFIGS
+    if (is_power or call.has_sums) and norms["q"] == "none":
+        return SUMMED
+    return SHORT if call.num_queries <= SHORT_ROWS else CONFIGS
 
 
 def launch(
