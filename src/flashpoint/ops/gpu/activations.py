@@ -219,19 +219,19 @@ DEGREES = {"relu": 1, "relu2": 2, "relu3": 3, "relu4": 4}  # of relu and its pow
 _BY_TWOS = {"sigmoid": sigmoid_by_twos, "silu": silu_by_twos}
 
 
-def in_kernels(key: str, *, rounded: bool) -> tuple[Any, Any]:
+def in_kernels(key: str, *, rounded: torch.dtype | None) -> tuple[Any, Any]:
     """The pair of functions for an activation's key: h(s) and, of a builtin one, ds(s, dw).
 
     A user's second function is h'(s); kernels multiply by dw themselves.
 
     Args:
         key: of the activation.
-        rounded: whether weights and ds serve 16-bit products alone.
+        rounded: what weights and ds are rounded to, where they serve 16-bit products alone.
     """
     if key in _BY_TWOS and not INTERPRETED and torch.version.cuda is not None:
         return _BY_TWOS[key], _PAIRS[key][1]
-    if rounded and key in half_activations.PAIRS:
-        return half_activations.PAIRS[key]
+    if rounded is not None and key in half_activations.PAIRS[rounded]:
+        return half_activations.PAIRS[rounded][key]
     if key in _PAIRS:
         return _PAIRS[key]
     activation = registered(key)
