@@ -86,12 +86,13 @@ def make_call(Lq=300, Lk=None, D=64, Dv=None, heads=(2, 2), dtype=BF16, **option
 # options of a call; by rows of the table, why they do not serve it on a Hopper, down to who does
 SERVED = {
     "short": ({"Lq": 49}, {"whole heads": None}),
+    "short-bias": ({"Lq": 49, "bias": torch.ones(1, 1, 49, 49)}, {"whole heads": None}),
     "short-causal": (
         {"Lq": 49, "right": 0},
         {
             "whole heads": "it is causal or has a window",
             "decode": "Lk=49 is under 512 keys",
-            "Hopper": "Lq=49 is under 192 tokens",
+            "Hopper": "Lq=49 is under 65 tokens",
             "portable": None,
         },
     ),
@@ -104,7 +105,7 @@ SERVED = {
         {
             "whole heads": "q, k and v have different shapes",
             "decode": "Lq=9 for each of 8 heads that share keys is over 64 tokens",
-            "Hopper": "Lq=9 is under 192 tokens",
+            "Hopper": "Lq=9 is under 65 tokens",
             "portable": None,
         },
     ),
@@ -155,13 +156,13 @@ def test_rows_go_from_the_narrowest_to_the_one_that_serves_all():
 
 def test_backward_has_reasons_of_its_own(monkeypatch):
     monkeypatch.setattr(dispatch, "serves", lambda _: True)
-    call = make_call(Lq=300, Lk=100)
+    call = make_call(Lq=300, Lk=60)
     do = torch.empty(2, 2, 300, 64, dtype=BF16)
     assert dispatch.choose(call).name == "Hopper"
     assert dispatch.explain(call, do) == {
         "whole heads": "q, k and v have different shapes",
         "decode": "it has no backward of its own",
-        "Hopper": "Lk=100 is under 192 tokens",
+        "Hopper": "Lk=60 is under 65 tokens",
         "portable": None,
     }
     odd = torch.empty(2, 2, 300, 65, dtype=BF16)[..., :64]

@@ -249,6 +249,7 @@ PATHS = {
     "window": {"window": (30, 5), "bias": -0.1, "activation": "sigmoid"},
     "lengths": {"key_lengths": torch.tensor([0, 93]), "causal": True},
     "float mask": {"mask": torch.linspace(-1, 1, 130)},
+    "bool mask": {"mask": torch.arange(130) % 3 > 0, "causal": True},
 }
 
 

@@ -58,6 +58,26 @@ def test_every_choice_fits_shared_memory(kernel, kilobytes, family):
                 assert tiles.block_m == 16 or kernel == "decode"
 
 
+def test_scores_and_fp32_have_tiles_of_their_own():
+    hopper = Gpu("H200", 9, 227 * 1024, 132)
+    for kernel in ("forward", "dkdv", "dq"):
+        plain, bias, words = (
+            table.table_tiles(make_kind(kernel, **changes), hopper)
+            for changes in ({}, {"score_bytes": 2}, {"has_words": True})
+        )
+        assert plain != bias or plain != words
+        single = make_kind(kernel, dtype=torch.float32)
+        assert table.table_tiles(single, hopper) == table.HOPPER_FP32[kernel, 64]
+        for small in (single._replace(streams=False), single._replace(score_bytes=8)):
+            assert max(table.table_tiles(small, hopper)[:2]) < table.ASYNCHRONOUS_ROWS
+
+
+def test_fp32_products_have_as_many_rows_as_their_warps_take():
+    for (kernel, _), tiles in table.HOPPER_FP32.items():
+        rows = tiles.block_n if kernel == "dkdv" else tiles.block_m
+        assert rows == 16 * tiles.num_warps
+
+
 def is_beyond_the_smallest(kind, kilobytes):
     """Where not even the smallest tiles fit: by the estimate, which is above what fp32 needs."""
     smallest = Tiles(kind.num_queries if kind.kernel == "decode" else 16, 16, 4, 1)
@@ -154,7 +174,7 @@ def test_interpreter_needs_no_cuda_device():
     assert gpu_of(torch.device("cpu")) is INTERPRETER
     q, k, v = make_qkv(SHAPE).values()
     tiles = table.forward_tiles(Call.dense(q, k, v, None, None, None, Terms()))
-    assert tiles == {"BLOCK_M": 32, "BLOCK_N": 32, "num_warps": 4, "num_stages": 2}
+    assert tiles == {"BLOCK_M": 128, "BLOCK_N": 64, "num_warps": 8, "num_stages": 3}
 
 
 # The store

@@ -11,6 +11,7 @@ from results import assert_same, evaluate
 
 from flashpoint import (
     Activation,
+    HeadNorm,
     attention,
     attention_qkvpacked,
     attention_varlen,
@@ -30,6 +31,7 @@ DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 every_dtype = pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
 on_triton = pytest.mark.parametrize("impl", TRITON)
 SHAPE = (2, 3, 3, 17, 17, 32, 32)
+SUMMED = {"activation": "relu4", "normalize": "sum", "floor": 1e-3}
 
 
 @pytest.fixture
@@ -105,7 +107,6 @@ BEYOND = {
     "own activation": (SHAPE, {"activation": SQUARE}),
     "causal": (SHAPE, {"causal": True}),
     "window": (SHAPE, {"window": (3, None)}),
-    "bias": (SHAPE, {"bias": torch.linspace(-1, 1, 17).bfloat16().double()}),
     "mask": (SHAPE, {"mask": torch.linspace(0, 1, 17).bfloat16().double()}),
     "bool mask": (SHAPE, {"mask": torch.arange(17) % 3 > 0}),
     "lengths": (SHAPE, {"key_lengths": torch.tensor([17, 5])}),
@@ -210,3 +211,46 @@ def test_large_scores_in_fp16_cost_no_digits(impl, activation, size, value):
     got = run(impl, torch.float16, inputs, activation=activation)
     for name, value in got.items():
         assert_within_budget(name, value, exact[name], plain=exact[name].half())
+
+
+BIASES = {
+    "per pair": (1, 3, 17, 17),
+    "of all heads": (1, 1, 17, 17),
+    "per sample": (5, 3, 17, 17),
+    "per key": (1, 3, 1, 17),
+    "a number": (1, 1, 1, 1),
+}
+
+
+@pytest.mark.parametrize("options", [{}, {"activation": "silu", "alpha": 0.5}, SUMMED])
+@pytest.mark.parametrize("shape", BIASES.values(), ids=BIASES)
+@pytest.mark.parametrize("programs", [1, 264])
+@on_triton
+@interpreted(lambda shape, options, programs: programs == 1 or shape[1] == 3)
+@pytest.mark.long_interpreted
+def test_a_bias_and_its_gradient_are_exact(impl, programs, shape, options, launched, monkeypatch):
+    """Where a program has several heads, it sums the gradient of the bias that they share."""
+    if programs == 1:
+        gpu = gpu_of(torch.device(device_of(impl)))._replace(processors=1)
+        monkeypatch.setattr(whole_heads, "gpu_of", lambda _: gpu)
+    bias = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    inputs = make_inputs((5, 3, 3, 17, 17, 32, 32))
+    assert_exact(impl, torch.float16, inputs, bias=bias, **options)
+    assert "whole_backward_kernel" in launched
+    summed = shape == BIASES["per pair"]
+    assert ("backward_scored_kernel" in launched) == (not summed)
+
+
+@on_triton
+def test_packed_heads_sum_the_gradient_of_a_bias_and_those_of_gains(impl):
+    qkv = torch.randn(5, 17, 3, 2, 32, dtype=torch.float64)
+    bias, gain = torch.randn(1, 2, 17, 17), torch.rand(32)
+    got, expected = [], []
+    for way, dtype, found in ((impl, torch.float16, got), ("reference", torch.float64, expected)):
+        place = device_of(way)
+        leaves = [x.to(place, dtype).requires_grad_() for x in (qkv, bias, gain)]
+        norm = HeadNorm("rms", leaves[2])
+        o = attention_qkvpacked(leaves[0], bias=leaves[1], q_norm=norm, impl=way)
+        found += [o, *torch.autograd.grad(o.square().sum(), leaves)]
+    for a, b in zip(got, expected, strict=True):
+        assert (a.cpu().double() - b).norm() < 0.02 * b.norm()

@@ -12,9 +12,11 @@ from torch import Tensor
 from flashpoint.ops.gpu import dispatch
 from flashpoint.ops.gpu.activations import in_kernels, is_builtin
 from flashpoint.ops.gpu.call import Call
+from flashpoint.ops.gpu.portable import whole_heads
 from flashpoint.ops.gpu.portable.backward_rows import SumGradients, launch_rows
 from flashpoint.ops.gpu.portable.backward_scored import launch_scored
 from flashpoint.ops.gpu.portable.blocks import Layout
+from flashpoint.ops.gpu.portable.masks import read_mask
 from flashpoint.ops.gpu.reading import prepare
 from flashpoint.ops.gpu.replay import Recorder, Role, run_recorded
 from flashpoint.ops.spec import Terms
@@ -91,7 +93,9 @@ def attend(call: Call, recorder: Recorder, layout: Layout) -> list[Tensor]:
         recorder.is_repeatable = False
         return [x.zero_() for x in results]
     o, *sums = results
-    dispatch.choose(call).forward().launch(call, recorder, o, layout, *sums)
+    kernels = dispatch.choose(call)
+    call = read_mask(call, recorder, kernels)
+    kernels.forward().launch(call, recorder, o, layout, *sums)
     return results
 
 
@@ -199,24 +203,37 @@ def differentiate(
 
     ``given`` is what there is besides where the call has sums.
     """
-    call = call._replace(has_sums=given is not None)
+    call = call._replace(has_sums=given is not None, bias_has_gradient=need_dbias)
     needs = ((call.bias, need_dbias), (call.mask, need_dmask))
     if call.is_empty:
         recorder.is_repeatable = False
         for grad in grads:
             grad.zero_()
         return [torch.zeros_like(x) for x, need in needs if need and x is not None]
-    arguments = gradient_arguments(call)
     kernels = dispatch.choose(call, do)
+    call = read_mask(call, recorder, kernels)
+    arguments = gradient_arguments(call)
     if given is not None:
         scales_do = kernels is dispatch.HOPPER
         do, arguments = launch_rows(call, recorder, do, given, arguments, scales_do=scales_do)
-    kernels.backward().launch_backward(call, recorder, do, grads, arguments, layout)
-    return [
-        launch_scored(call, recorder, do, arguments, is_bias=is_bias)
-        for (_, need), is_bias in zip(needs, (True, False), strict=True)
-        if need
-    ]
+    made = kernels.backward().launch_backward(call, recorder, do, grads, arguments, layout)
+    return finish_scored(call, recorder, do, arguments, made or {}, need_dbias, need_dmask)
+
+
+def finish_scored(
+    call: Call, recorder: Recorder, do: Tensor, arguments: dict[str, Any],
+    made: Mapping[Role, Tensor], need_dbias: bool, need_dmask: bool,
+) -> list[Tensor]:
+    """dbias and dmask if needed: of what backward has made, or by a kernel of their own."""
+    scored = []
+    if need_dbias and Role.DBIAS in made:
+        recorder.is_repeatable = False  # what is added up here would not be again
+        scored.append(whole_heads.add_up_bias(call, made[Role.DBIAS]))
+    elif need_dbias:
+        scored.append(launch_scored(call, recorder, do, arguments, is_bias=True))
+    if need_dmask:
+        scored.append(launch_scored(call, recorder, do, arguments, is_bias=False))
+    return scored
 
 
 def gradient_arguments(call: Call) -> dict[str, Any]:

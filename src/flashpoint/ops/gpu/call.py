@@ -19,7 +19,7 @@ from flashpoint.ops.implementations import INTERPRETED
 from flashpoint.ops.normalizer import normalizer
 from flashpoint.ops.spec import NormTerms, Terms
 
-MOST_KEYS_BY_POINTERS = 256  # descriptors cost the host 25 us a launch, more than they save here
+MOST_KEYS_BY_POINTERS = 256  # a descriptor costs the host 25 us a launch, more than it saves here
 FARTHEST = 2**30  # a window beyond any sequence, and within 32 bits with a position added
 LARGEST_LIFT = 16.0
 SMALLEST_SHRINK = -8  # exponent of two by which fp16 weights are kept away from overflow
@@ -74,6 +74,8 @@ class Call(NamedTuple):
         qk_norm: norms of q and k that are still to come.
         q_role, k_role: what q and k are to the recorded call: themselves, or q-hat and k-hat.
         has_sums: whether rows' sums of weights are wanted or divide the result.
+        bias_has_gradient: whether backward is asked for the bias's.
+        mask_words, normalizers: what ``portable/masks.py`` has read from a mask of booleans.
     """
 
     q: Tensor
@@ -94,6 +96,9 @@ class Call(NamedTuple):
     q_role: Role = Role.Q
     k_role: Role = Role.K
     has_sums: bool = False
+    bias_has_gradient: bool = False
+    mask_words: Tensor | None = None
+    normalizers: Tensor | None = None
 
     @classmethod
     def dense(
@@ -164,7 +169,8 @@ class Call(NamedTuple):
         """What tensors are of which a kernel's name for them does not tell it."""
         q, k = self.q_role, self.k_role
         rows = {"q_rows": q, "k_rows": k, "v_rows": Role.V, "do_rows": Role.DO}
-        return {"q": q, "k": k, "q_raw": Role.Q, "k_raw": Role.K} | rows
+        mask = Role.MASK if self.mask_words is None else Role.MASK_WORDS
+        return {"q": q, "k": k, "q_raw": Role.Q, "k_raw": Role.K, "mask": mask} | rows
 
     def backward_roles(self, do: Role = Role.DO) -> dict[str, Role]:
         """The same in backward, whose factors of rows are made on the way where there are sums."""
@@ -212,6 +218,11 @@ class Call(NamedTuple):
         return left, right
 
     @property
+    def has_many_keys(self) -> bool:
+        """True where it pays to prepare how they are read: descriptors, words of a mask."""
+        return self.num_keys > MOST_KEYS_BY_POINTERS
+
+    @property
     def is_regular(self) -> bool:
         """True where the copy engine can read q, k and v."""
         return all(map(is_regular, (self.q, self.k, self.v)))
@@ -255,14 +266,15 @@ class Call(NamedTuple):
         return self.q.dtype == torch.float16 and steep
 
     @property
-    def rounds_weights(self) -> bool:
-        """True where weights and ds are rounded to 16 bits before anything is made of them.
+    def rounds_weights(self) -> torch.dtype | None:
+        """What weights and ds are rounded to before anything is made of them; None: they are not.
 
         Sums of weights and gradients of a bias or a mask are made of them as they are.
         """
         has_scores = self.bias is not None or self.mask is not None
         has_sums = self.has_sums or self.terms.normalize == "sum"
-        return self.q.dtype.itemsize == 2 and not has_sums and not has_scores
+        is_half = self.q.dtype.itemsize == 2
+        return self.q.dtype if is_half and not has_sums and not has_scores else None
 
     @property
     def shrinks_weights(self) -> bool:
@@ -316,7 +328,7 @@ class Call(NamedTuple):
     def inputs(self, tiles: dict[str, int], do: Tensor | None = None) -> dict[str, Any]:
         """q, k, v and do as kernels load them: by descriptors, or by pointers and strides."""
         pointers = self.pointers(do)
-        pays = self.num_keys > MOST_KEYS_BY_POINTERS or not (self.loads_wide or INTERPRETED)
+        pays = self.has_many_keys or not (self.loads_wide or INTERPRETED)
         can = self.is_regular and (do is None or is_regular(do))
         tma = pays and can and gpu_of(self.q.device).has_copy_engine
         if not tma:
@@ -332,17 +344,18 @@ class Call(NamedTuple):
     def arguments(self) -> dict[str, Any]:
         """What every kernel takes, by name; tensors that depend on tiles are not among it."""
         terms, made = self.terms, Normalizer.of(self)
+        mask = self.mask if self.mask_words is None else self.mask_words
         weigh, _ = in_kernels(terms.activation, rounded=self.rounds_weights)
         shrink, shrink_ds = self.shrinks()
         return {
             "bias": self.bias,
-            "mask": self.mask,
+            "mask": mask,
             "normalizers": made.values,
             "lengths": self.lengths,
             "cu_q": self.cu_q,
             "cu_k": self.cu_k,
             "bias_strides": broadcast_strides(self.bias),
-            "mask_strides": broadcast_strides(self.mask),
+            "mask_strides": broadcast_strides(mask),
             "normalizer_strides": broadcast_strides(made.values),
             "Hq": self.q_heads,
             "Lq": self.num_queries,
@@ -365,7 +378,7 @@ class Call(NamedTuple):
             "DV": self.v.shape[3],
             "HAS_SCALE": self.scale != 1.0,
             "HAS_BIAS_NUMBER": terms.bias != 0.0,
-            "MASK": _mask_kind(self.mask),
+            "MASK": _mask_kind(mask),
             "NORMALIZER": made.word,
             "POWER": made.power,
             "BY_SUM": terms.normalize == "sum",
@@ -384,4 +397,5 @@ def _split_scale(q: Tensor, bias: Tensor | None, terms: Terms) -> tuple[float, f
 
 
 def _mask_kind(mask: Tensor | None) -> str:
-    return "none" if mask is None else "bool" if mask.dtype == torch.uint8 else "float"
+    kinds = {torch.uint8: "bool", torch.int32: "words"}
+    return "none" if mask is None else kinds.get(mask.dtype, "float")

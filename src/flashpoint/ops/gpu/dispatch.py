@@ -26,7 +26,7 @@ from flashpoint.ops.implementations import INTERPRETED, why_no_kernel
 WHOLE_TOKENS, WHOLE_DIM = 64, 64  # of a head that fits one tile
 DECODE_ROWS = 64  # queries times heads that share a key head
 DECODE_KEYS = 512
-HOPPER_ROWS = 192  # queries that fill the large tiles there; in backward keys too
+HOPPER_ROWS = 65  # queries from which on they pay; in backward keys too
 HOPPER_DIMS = (64, 128, 192, 256)  # room of D and Dv
 NARROW = 128  # room over which they serve relu alone, without sums, and backward by signs
 HOPPER_KEYS = 128  # the most in a block
@@ -83,9 +83,8 @@ def _first(*checks: tuple[bool, str]) -> str | None:
 
 
 def _why_not_plain(call: Call) -> str | None:
-    """What a call has beside q, k, v, numbers and a window."""
+    """What a call has beside q, k, v, a bias, numbers and a window."""
     return _first(
-        (call.bias is not None, "it has a bias tensor"),
         (call.mask is not None, "it has a mask"),
         (call.lengths is not None, "it has key_lengths"),
         (call.is_varlen, "its sequences follow one another (varlen)"),
@@ -136,6 +135,7 @@ def _why_not_hopper(call: Call, do: Tensor | None) -> str | None:
     shortest = call.num_queries if do is None else min(call.num_queries, call.num_keys)
     which = "Lq" if shortest == call.num_queries else "Lk"
     return _why_not_plain(call) or _why_not_half(call) or _first(
+        (call.bias is not None, "it has a bias tensor"),
         (shortest < HOPPER_ROWS, f"{which}={shortest} is under {HOPPER_ROWS} tokens"),
         (terms.left is not None or terms.right not in (None, 0), "it has a window"),
         (not ends, f"Lk={call.num_keys} is no multiple of {HOPPER_KEYS} for this activation"),

@@ -1,7 +1,7 @@
 """The normalizer gain * n_i ** -alpha on the GPU: how many keys a query sees, and its power.
 
 Kernels make it themselves: n_i follows from a query's position, the window and the sequence's end.
-Only a mask of booleans has to be counted before, by a kernel of its own.
+Only a mask of booleans has to be counted before (``portable/masks.py``).
 """
 
 from typing import TYPE_CHECKING, NamedTuple
@@ -12,8 +12,6 @@ import triton.language as tl
 from torch import Tensor
 
 from flashpoint.ops.gpu.activations import log_of
-from flashpoint.ops.gpu.portable.blocks import in_window, load_scored, sequence
-from flashpoint.ops.gpu.versions import launch_options
 from flashpoint.ops.normalizer import normalizer
 
 if TYPE_CHECKING:
@@ -21,7 +19,6 @@ if TYPE_CHECKING:
 
 POWERS = {1.0: "inverse", 0.5: "root", -1.0: "times"}  # exponents that kernels know by a word
 LARGEST_ALPHA = 1024.0  # 2 ** -alpha is 0 in fp32 far before it
-ROWS, KEYS = 16, 256  # of a program that counts
 
 
 class Normalizer(NamedTuple):
@@ -45,19 +42,29 @@ class Normalizer(NamedTuple):
     @classmethod
     def of(cls, call: "Call") -> "Normalizer":
         """That of a call."""
-        terms = call.terms
-        gain = terms.floor / call.moved if terms.normalize == "sum" else terms.gain * call.moved
+        terms, gain = call.terms, gain_of(call)
         if terms.alpha == 0.0:
             return cls("constant", gain)
-        has_bool_mask = call.mask is not None and call.mask.dtype == torch.uint8
+        if counts_mask(call):
+            assert call.normalizers is not None
+            return cls("given", 1.0, call.normalizers)
         counts_keys = terms.length == "keys" and not call.is_varlen
         window = terms.left is not None or terms.right is not None
-        if counts_keys or not (has_bool_mask or window or call.ends_early):
+        if counts_keys or not (window or call.ends_early):
             return cls("constant", gain * normalizer(call.num_keys, terms.alpha))
-        if terms.length == "keys" or not has_bool_mask:
-            return cls(terms.length, gain, None, *power_of(terms.alpha))
-        counts = count_keys(call)
-        return cls("given", 1.0, gain * normalizer(counts, terms.alpha, torch.float32))
+        return cls(terms.length, gain, None, *power_of(terms.alpha))
+
+
+def gain_of(call: "Call") -> float:
+    """What stands before n_i ** -alpha, with a scale that moved behind h."""
+    terms = call.terms
+    return terms.floor / call.moved if terms.normalize == "sum" else terms.gain * call.moved
+
+
+def counts_mask(call: "Call") -> bool:
+    """True where n_i depends on the values of a mask."""
+    has_bool_mask = call.mask is not None and call.mask.dtype == torch.uint8
+    return has_bool_mask and call.terms.length != "keys" and call.terms.alpha != 0.0
 
 
 def power_of(alpha: float) -> tuple[str, float | None]:
@@ -154,47 +161,6 @@ def normalizer_of(
     elif NORMALIZER == "keys":  # of a varlen sequence
         factor = over_power(factor, tl.maximum(num_keys, 1).to(tl.float32), alpha, POWER)
     return factor
-
-
-@triton.jit
-def count_kernel(
-    counts, mask, lengths, cu_q, cu_k, mask_strides, H, Lq, Lk, left, right,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-):
-    """counts [B, H, Lq]: keys that exist, lie in the query's window and are not masked."""
-    num_blocks = tl.cdiv(Lq, BLOCK_M)
-    pid = tl.program_id(0)
-    i0 = pid % num_blocks * BLOCK_M
-    h = pid // num_blocks % H
-    b = pid // num_blocks // H
-    _, _, _, num_queries, num_keys, existing = sequence(b, lengths, cu_q, cu_k, Lq, Lk)
-    queries = i0 + tl.arange(0, BLOCK_M)
-    total = tl.zeros([BLOCK_M], tl.int32)
-    for j0 in range(0, existing, BLOCK_N):
-        keys = (j0 + tl.arange(0, BLOCK_N))[None, :]
-        rows = queries[:, None]
-        seen = in_window(rows, keys, num_keys - num_queries, existing, left, right)
-        seen &= load_scored(mask, mask_strides, b, h, rows, keys, num_queries, num_keys) != 0
-        total += tl.sum(seen.to(tl.int32), 1)
-    at = counts + (tl.cast(b, tl.int64) * H + h) * Lq
-    tl.store(at + queries, total, mask=queries < Lq)
-
-
-def count_keys(call: "Call") -> Tensor:
-    """[B or 1, H or 1, Lq] numbers of visible keys; one where all samples or heads share them."""
-    mask = call.mask
-    assert mask is not None
-    samples = call.num_samples if call.ends_early or mask.shape[0] > 1 else 1
-    heads = mask.shape[1]
-    counts = call.q.new_empty(samples, heads, call.num_queries, dtype=torch.int32)
-    grid = (triton.cdiv(call.num_queries, ROWS) * heads * samples,)
-    count_kernel[grid](
-        counts, mask,
-        call.lengths, call.cu_q, call.cu_k, broadcast_strides(mask),
-        heads, call.num_queries, call.num_keys, *call.window,
-        ROWS, KEYS, **launch_options(),
-    )
-    return counts
 
 
 def broadcast_strides(x: Tensor | None) -> tuple[int, ...]:

@@ -18,6 +18,7 @@ from flashpoint.ops.gpu import dispatch
 from flashpoint.ops.gpu.attend import (
     attend,
     differentiate,
+    finish_scored,
     gradient_arguments,
     prepare_sums,
     results_of,
@@ -126,6 +127,7 @@ def _differentiate(
     need_dbias: bool, need_dmask: bool, given: SumGradients | None,
 ) -> tuple[dict[Role, Tensor], list[Tensor]]:
     """Write dq, dk and dv to grads; gives shares of the gains' gradients, then dbias and dmask."""
+    call = call._replace(bias_has_gradient=need_dbias)
     kernels = None if call.is_empty else dispatch.choose(call, do)
     if kernels is None or not kernels.takes_norms(call):
         hats = call.of_hats(normalize_heads(call, recorder))
@@ -143,4 +145,5 @@ def _differentiate(
         scales_do = kernels is dispatch.HOPPER
         do, arguments = launch_rows(call, recorder, do, given, arguments, scales_do=scales_do)
     launch_backward = kernels.backward().launch_backward
-    return launch_backward(call, recorder, do, grads, arguments, Layout.PACKED), []
+    made = launch_backward(call, recorder, do, grads, arguments, Layout.PACKED)
+    return made, finish_scored(call, recorder, do, arguments, made, need_dbias, need_dmask)

@@ -33,6 +33,8 @@ class Role(StrEnum):
     QKV = "qkv"
     BIAS = "bias"
     MASK = "mask"
+    MASK_WORDS = "mask_words"
+    NORMALIZERS = "normalizers"
     LENGTHS = "lengths"
     CU_Q = "cu_q"
     CU_K = "cu_k"
@@ -46,6 +48,7 @@ class Role(StrEnum):
     DQKV = "dqkv"
     DQ_GAIN = "dq_gain"
     DK_GAIN = "dk_gain"
+    DBIAS = "dbias"
     Q_HAT = "q_hat"
     K_HAT = "k_hat"
     Q_STATISTICS = "q_statistics"
@@ -107,10 +110,6 @@ class Recorder:
         """
         compiled = run_once(kernel, num_programs, arguments)
         if not self.is_repeatable:
-            return
-        counted = arguments.get("normalizers") is not None and "normalizers" not in roles
-        if counted:  # computed from values that change
-            self.is_repeatable = False
             return
         values = [arguments[name] for name in kernel.arg_names]
         held = [roles.get(name, name) for name in kernel.arg_names]

@@ -5,6 +5,7 @@ import triton.language as tl
 
 from flashpoint.ops.gpu.normalizer import add_of_sums, normalizer_of
 from flashpoint.ops.gpu.portable.blocks import (
+    FP32_PRODUCTS,
     HEADS_LAST,
     add_product,
     clear_between,
@@ -16,6 +17,7 @@ from flashpoint.ops.gpu.portable.blocks import (
     queries_of_block,
     sequence,
     store_rows,
+    unmasked,
 )
 
 
@@ -45,8 +47,8 @@ def add_dkdv(
         row, end = q_start + i0, q_start + num_queries
         q_tile = load_rows(q, q_strides, batch, h, row, end, D, BLOCK_M, BLOCK_D, TMA, clean)
         do_tile = load_rows(do, do_strides, batch, h, row, end, DV, BLOCK_M, BLOCK_DV, TMA, clean)
-        s = tl.dot(k, q_tile.T, input_precision="ieee")  # [BLOCK_N, BLOCK_M]
-        dw = tl.dot(v, do_tile.T, input_precision="ieee")
+        s = tl.dot(k, q_tile.T, input_precision=FP32_PRODUCTS)  # [BLOCK_N, BLOCK_M]
+        dw = tl.dot(v, do_tile.T, input_precision=FP32_PRODUCTS)
         rows = i0 + tl.arange(0, BLOCK_M)
         queries = rows[None, :]
         s = finish_scores(
@@ -69,9 +71,11 @@ def add_dkdv(
         if MASK == "float":
             dw *= m.to(tl.float32)
         ds = gradient_of_scores(s, dw, GRADIENT, IS_BUILTIN)
-        if MASK == "bool":
-            m = load_scored(mask, mask_strides, b, h, queries, keys, num_queries, num_keys)
-            w, ds = tl.where(m != 0, w, 0.0), tl.where(m != 0, ds, 0.0)
+        if MASK == "bool" or MASK == "words":
+            left_over = unmasked(
+                mask, mask_strides, b, h, queries, keys, j0, num_queries, num_keys, MASK, BLOCK_N
+            )
+            w, ds = tl.where(left_over, w, 0.0), tl.where(left_over, ds, 0.0)
         if MASKED:
             seen = in_window(queries, keys, shift, existing, left, right)
             seen &= queries < num_queries

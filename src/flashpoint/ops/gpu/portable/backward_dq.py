@@ -6,6 +6,7 @@ import triton.language as tl
 from flashpoint.ops.gpu.activations import log_of
 from flashpoint.ops.gpu.normalizer import load_of_rows, normalizer_of
 from flashpoint.ops.gpu.portable.blocks import (
+    FP32_PRODUCTS,
     HEADS_LAST,
     add_product,
     clear_between,
@@ -17,6 +18,7 @@ from flashpoint.ops.gpu.portable.blocks import (
     load_scored,
     sequence,
     store_rows,
+    unmasked,
 )
 
 
@@ -46,8 +48,8 @@ def add_dq(
         v_tile = load_rows(
             v, v_strides, batch, kv_head, row, end, DV, BLOCK_N, BLOCK_DV, TMA, False
         )
-        s = tl.dot(q, k_tile.T, input_precision="ieee")  # [BLOCK_M, BLOCK_N]
-        dw = tl.dot(do, v_tile.T, input_precision="ieee")
+        s = tl.dot(q, k_tile.T, input_precision=FP32_PRODUCTS)  # [BLOCK_M, BLOCK_N]
+        dw = tl.dot(do, v_tile.T, input_precision=FP32_PRODUCTS)
         keys = j0 + tl.arange(0, BLOCK_N)[None, :]
         s = finish_scores(
             s, queries, keys, bias, bias_strides, b, h, num_queries, num_keys, scale, bias_number,
@@ -65,9 +67,11 @@ def add_dq(
         if MASK == "float":
             dw *= m.to(tl.float32)
         ds = gradient_of_scores(s, dw, GRADIENT, IS_BUILTIN)
-        if MASK == "bool":
-            m = load_scored(mask, mask_strides, b, h, queries, keys, num_queries, num_keys)
-            ds = tl.where(m != 0, ds, 0.0)
+        if MASK == "bool" or MASK == "words":
+            left_over = unmasked(
+                mask, mask_strides, b, h, queries, keys, j0, num_queries, num_keys, MASK, BLOCK_N
+            )
+            ds = tl.where(left_over, ds, 0.0)
         if MASKED:
             shift = num_keys - num_queries
             ds = tl.where(in_window(queries, keys, shift, existing, left, right), ds, 0.0)

@@ -1,9 +1,9 @@
 """Gradients of a bias or a float mask: dbias_ij = ds_ij, dmask_ij = dw_ij h(s_ij).
 
 A program sums one block of it over everything that broadcasts there, so that no two add to the
-same place. Where that leaves little to do side by side (a number, one per head, one per key), each
-head of each sample has its own sums, for a number one per block of queries, and these are added
-up behind the kernel.
+same place. Where that leaves little to do side by side, there are several sums for a place, which
+are added up behind the kernel: of a share of the samples where all share a block; of each head of
+each sample for a number, one per head, one per key, and for a number one per block of queries.
 """
 
 from typing import Any
@@ -14,8 +14,10 @@ import triton.language as tl
 from torch import Tensor
 
 from flashpoint.ops.gpu.call import Call
+from flashpoint.ops.gpu.device import gpu_of
 from flashpoint.ops.gpu.normalizer import add_of_sums, normalizer_of
 from flashpoint.ops.gpu.portable.blocks import (
+    FP32_PRODUCTS,
     finish_scores,
     gradient_of_scores,
     in_window,
@@ -23,9 +25,12 @@ from flashpoint.ops.gpu.portable.blocks import (
     load_rows,
     load_scored,
     sequence,
+    unmasked,
 )
 from flashpoint.ops.gpu.replay import Recorder, only
 from flashpoint.ops.gpu.tiles.table import scored_tiles
+
+PROGRAMS = 4  # of a multiprocessor, side by side
 
 
 @triton.jit
@@ -44,12 +49,12 @@ def gradient_tile(
     k_row, k_end = k_start + j0, k_start + existing
     q_tile = load_rows(q, q_strides, batch, h, q_row, q_end, D, BLOCK_M, BLOCK_D, TMA, False)
     k_tile = load_rows(k, k_strides, batch, kv_head, k_row, k_end, D, BLOCK_N, BLOCK_D, TMA, False)
-    s = tl.dot(q_tile, k_tile.T, input_precision="ieee")
+    s = tl.dot(q_tile, k_tile.T, input_precision=FP32_PRODUCTS)
     do_tile = load_rows(do, do_strides, batch, h, q_row, q_end, DV, BLOCK_M, BLOCK_DV, TMA, False)
     v_tile = load_rows(
         v, v_strides, batch, kv_head, k_row, k_end, DV, BLOCK_N, BLOCK_DV, TMA, False
     )
-    dw = tl.dot(do_tile, v_tile.T, input_precision="ieee")
+    dw = tl.dot(do_tile, v_tile.T, input_precision=FP32_PRODUCTS)
     rows = i0 + tl.arange(0, BLOCK_M)
     queries, keys = rows[:, None], j0 + tl.arange(0, BLOCK_N)[None, :]
     s = finish_scores(
@@ -63,18 +68,20 @@ def gradient_tile(
     )
     w = WEIGH(s)
     if MASK == "float":
-        m = load_scored(mask, mask_strides, b, h, queries, keys, num_queries, num_keys)
-        w *= m.to(tl.float32)
+        m = load_scored(mask, mask_strides, b, h, queries, keys, num_queries, num_keys).to(
+            tl.float32
+        )
+        w *= m
     dw = add_of_sums(
         dw * factor[:, None], w, offsets, slopes, normalizer_strides, b, h, queries, num_queries
     )
     seen = in_window(queries, keys, shift, existing, left, right) & (queries < num_queries)
-    if MASK != "none":
-        m = load_scored(mask, mask_strides, b, h, queries, keys, num_queries, num_keys)
-        if MASK == "bool":
-            seen &= m != 0
-        elif IS_BIAS:
-            dw *= m.to(tl.float32)
+    if MASK == "bool" or MASK == "words":
+        seen &= unmasked(
+            mask, mask_strides, b, h, queries, keys, j0, num_queries, num_keys, MASK, BLOCK_N
+        )
+    elif MASK == "float" and IS_BIAS:
+        dw *= m
     tile = gradient_of_scores(s, dw, GRADIENT, IS_BUILTIN) if IS_BIAS else dw * WEIGH(s)
     return tl.where(seen, tile, 0.0)
 
@@ -85,7 +92,7 @@ def backward_scored_kernel(
     bias, mask, normalizers, offsets, slopes, lengths, cu_q, cu_k,
     q_strides, k_strides, v_strides, do_strides, bias_strides, mask_strides, normalizer_strides,
     B, Hq, Lq, Lk, left, right, scale, bias_number, gain, alpha,
-    grad_B, grad_H, grad_Lq, grad_Lk,              # the sums' sizes, 1 where they broadcast
+    grad_B, grad_H, grad_Lq, grad_Lk,              # the sums' sizes; all samples in grad_B shares
     WEIGH: tl.constexpr, GRADIENT: tl.constexpr, IS_BUILTIN: tl.constexpr, IS_BIAS: tl.constexpr,
     GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     HAS_SCALE: tl.constexpr, HAS_BIAS_NUMBER: tl.constexpr, MASK: tl.constexpr,
@@ -104,8 +111,8 @@ def backward_scored_kernel(
     grad_h = pid // j_blocks // i_blocks % grad_H
     grad_b = pid // j_blocks // i_blocks // grad_H
     acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
-    for at_b in range(0, tl.where(grad_B == 1, B, 1)):
-        b = grad_b + at_b
+    share = tl.cdiv(B, grad_B)
+    for b in range(grad_b * share, tl.minimum((grad_b + 1) * share, B)):
         batch, q_start, k_start, num_queries, num_keys, existing = sequence(
             b, lengths, cu_q, cu_k, Lq, Lk
         )
@@ -143,6 +150,13 @@ def backward_scored_kernel(
     tl.store(at, acc.to(grad.dtype.element_ty), mask=(rows < grad_Lq) & (columns < grad_Lk))
 
 
+def count_shares(call: Call, programs: int) -> int:
+    """Shares of the samples that give each multiprocessor its programs; sums of each are kept."""
+    wanted = PROGRAMS * gpu_of(call.q.device).processors // programs
+    share = triton.cdiv(call.num_samples, max(1, min(wanted, call.num_samples)))
+    return triton.cdiv(call.num_samples, share)  # none of them is empty
+
+
 def launch_scored(
     call: Call, recorder: Recorder, do: Tensor, arguments: dict[str, Any], *, is_bias: bool
 ) -> Tensor:
@@ -155,15 +169,17 @@ def launch_scored(
     j_blocks = triton.cdiv(call.num_keys, tiles["BLOCK_N"])
     all_queries = x.shape[2] == 1 and call.num_queries > 1
     all_keys = x.shape[3] == 1 and call.num_keys > 1
+    programs = i_blocks if all_keys or not all_queries else 1
+    programs *= 1 if all_keys else j_blocks
     sums = x.new_empty(x.shape)
     if all_queries or all_keys:
         shape = (call.num_samples, call.q_heads, *x.shape[2:])
         if all_queries and all_keys:
             shape = (*shape[:2], i_blocks, 1)
         sums = x.new_empty(shape, dtype=torch.float32)
-    programs = sums.shape[0] * sums.shape[1]
-    programs *= i_blocks if all_keys or not all_queries else 1
-    programs *= 1 if all_keys else j_blocks
+    elif x.shape[0] == 1 and (shares := count_shares(call, programs * x.shape[1])) > 1:
+        sums = x.new_empty((shares, *x.shape[1:]), dtype=torch.float32)
+    programs *= sums.shape[0] * sums.shape[1]
     sizes = dict(zip(("grad_B", "grad_H", "grad_Lq", "grad_Lk"), sums.shape, strict=True))
     own = {"grad": sums, "B": call.num_samples, "IS_BIAS": is_bias}
     own |= {"ALL_QUERIES": all_queries, "ALL_KEYS": all_keys}

@@ -19,6 +19,8 @@ class Layout(IntEnum):
 
 
 LARGEST_TF32 = tl.constexpr(3.4e38)  # what rounding takes no further than the largest number
+FP32_PRODUCTS = tl.constexpr("tf32x3")  # numbers as two of TF32: three products by tensor cores
+WORD = tl.constexpr(32)  # keys in a word of a mask
 HEADS_FIRST = tl.constexpr(int(Layout.HEADS_FIRST))
 HEADS_LAST = tl.constexpr(int(Layout.HEADS_LAST))
 
@@ -138,6 +140,26 @@ def load_scored(x, strides, b, h, queries, keys, Lq, Lk):
 
 
 @triton.jit
+def unmasked(
+    mask, strides, b, h, queries, keys, j0, Lq, Lk, MASK: tl.constexpr, BLOCK_N: tl.constexpr,
+):
+    """Which keys of a block from j0 on a mask of booleans leaves, by its bytes or its words.
+
+    Queries and keys are 2-d, along their axes; words have zeros behind the last key.
+    """
+    if MASK == "bool":
+        return load_scored(mask, strides, b, h, queries, keys, Lq, Lk) != 0
+    else:
+        at = mask + tl.cast(b, tl.int64) * strides[0] + tl.cast(h, tl.int64) * strides[1]
+        at += queries.to(tl.int64) * strides[2] + j0 // WORD
+        word = tl.load(at, mask=queries < Lq, other=0)
+        for part in tl.static_range(1, BLOCK_N // WORD):
+            later = tl.load(at + part, mask=queries < Lq, other=0)
+            word = tl.where(keys - j0 < part * WORD, word, later)
+        return (word >> (keys % WORD)) & 1 != 0
+
+
+@triton.jit
 def in_window(queries, keys, shift, existing, left, right):
     """Which keys exist and lie in their query's window; queries and keys broadcast."""
     seen = keys < existing
@@ -219,7 +241,7 @@ def product(a, b, WIDE: tl.constexpr):
     if WIDE:
         return tl.dot(to_tf32(a), b.to(tl.float32), input_precision="tf32")
     else:
-        return tl.dot(a.to(b.dtype), b, input_precision="ieee")
+        return tl.dot(a.to(b.dtype), b, input_precision=FP32_PRODUCTS)
 
 
 @triton.jit
@@ -233,7 +255,7 @@ def add_product(total, a, b, WIDE: tl.constexpr):
         return tl.dot(to_tf32(a), b.to(tl.float32), total, input_precision="tf32")
     a = a.to(b.dtype)
     if b.dtype == tl.float32:
-        product = tl.dot(a, b, input_precision="ieee")
+        product = tl.dot(a, b, input_precision=FP32_PRODUCTS)
         total = tl.fma(product, tl.full(product.shape, 1.0, tl.float32), total)  # a sum is fused
     else:
         total = tl.dot(a, b, total)

@@ -10,6 +10,7 @@ from flashpoint.ops.gpu.activations import log_of
 from flashpoint.ops.gpu.call import Call
 from flashpoint.ops.gpu.normalizer import normalizer_of, over_sum
 from flashpoint.ops.gpu.portable.blocks import (
+    FP32_PRODUCTS,
     HEADS_FIRST,
     HEADS_LAST,
     Layout,
@@ -23,6 +24,7 @@ from flashpoint.ops.gpu.portable.blocks import (
     sequence,
     store_rows,
     store_sums,
+    unmasked,
 )
 from flashpoint.ops.gpu.replay import Recorder, only
 from flashpoint.ops.gpu.tiles.autotune import autotuned
@@ -49,16 +51,21 @@ def attend_keys(
     for j0 in tl.range(j_begin, j_end, BLOCK_N):
         row, end = k_start + j0, k_start + existing
         k_tile = load_rows(k, k_strides, batch, kv_head, row, end, D, BLOCK_N, BLOCK_D, TMA, False)
-        s = tl.dot(q, k_tile.T, input_precision="ieee")  # [BLOCK_M, BLOCK_N]
+        s = tl.dot(q, k_tile.T, input_precision=FP32_PRODUCTS)  # [BLOCK_M, BLOCK_N]
         keys = j0 + tl.arange(0, BLOCK_N)[None, :]
         s = finish_scores(
             s, queries, keys, bias, bias_strides, b, h, num_queries, num_keys, scale, bias_number,
             HAS_SCALE, HAS_BIAS_NUMBER,
         )
         w = WEIGH(s)
-        if MASK != "none":
+        if MASK == "float":
             m = load_scored(mask, mask_strides, b, h, queries, keys, num_queries, num_keys)
-            w = tl.where(m != 0, w, 0.0) if MASK == "bool" else w * m.to(tl.float32)
+            w *= m.to(tl.float32)
+        elif MASK != "none":
+            left_over = unmasked(
+                mask, mask_strides, b, h, queries, keys, j0, num_queries, num_keys, MASK, BLOCK_N
+            )
+            w = tl.where(left_over, w, 0.0)
         if MASKED:
             shift = num_keys - num_queries
             w = tl.where(in_window(queries, keys, shift, existing, left, right), w, 0.0)

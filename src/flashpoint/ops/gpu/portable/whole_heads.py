@@ -3,6 +3,9 @@
 A program goes over heads, and what it loads of one it keeps until the end. Backward makes the
 scores once for all gradients: five products. Rows behind the last are zeros, and so is what they
 add. q, k and v may lie anywhere, as parts of one qkv too.
+
+The gradient of a bias that all samples share is summed by each program over its heads, which are
+one head of many samples then; the programs' sums are added up behind the kernel.
 """
 
 from typing import Any
@@ -55,19 +58,21 @@ def load_head(
 
 @triton.jit
 def score(
-    a, b, scale, bias_number, HAS_SCALE: tl.constexpr, HAS_BIAS_NUMBER: tl.constexpr
+    x, y, queries, keys, bias, bias_strides, b, h, L, scale, bias_number,
+    HAS_SCALE: tl.constexpr, HAS_BIAS_NUMBER: tl.constexpr,
 ):
-    """scale * a @ b.T + bias_number."""
-    s = tl.dot(a, b.T, input_precision="ieee")
+    """scale * x @ y.T, with biases; queries and keys are 2-d, along their axes."""
+    s = tl.dot(x, y.T, input_precision="ieee")
     return finish_scores(
-        s, 0, 0, None, (), 0, 0, 0, 0, scale, bias_number, HAS_SCALE, HAS_BIAS_NUMBER
+        s, queries, keys, bias, bias_strides, b, h, L, L, scale, bias_number,
+        HAS_SCALE, HAS_BIAS_NUMBER,
     )
 
 
 @triton.jit
 def whole_kernel(
-    q, k, v, o, sums, q_gain, k_gain,              # pointers; sums and gains may be None
-    q_strides, k_strides, v_strides, H, L, num_heads,  # num_heads: of all samples
+    q, k, v, o, sums, bias, q_gain, k_gain,        # pointers; those behind o may be None
+    q_strides, k_strides, v_strides, bias_strides, H, L, num_heads,  # num_heads: of all samples
     q_eps, k_eps, scale, bias_number, gain, shrink, moved, log_moved, plane,
     WEIGH: tl.constexpr, Q_NORM: tl.constexpr, K_NORM: tl.constexpr, D: tl.constexpr,
     HAS_SCALE: tl.constexpr, HAS_BIAS_NUMBER: tl.constexpr,
@@ -80,18 +85,22 @@ def whole_kernel(
     BY_SUM: divided as ``forward`` does it.
     """
     first, step = tl.program_id(0), tl.num_programs(0)
+    queries, keys = tl.arange(0, ROWS)[:, None], tl.arange(0, ROWS)[None, :]
     for head in tl.range(first, num_heads, step, num_stages=PREFETCH):
         b, h = head // H, head % H
         _, _, q_hat, k_hat, v_tile = load_head(
             q, k, v, q_strides, k_strides, v_strides, q_gain, k_gain, q_eps, k_eps, b, h, L,
             ALIKE, Q_NORM, K_NORM, D, ROWS, BLOCK_D,
         )
-        w = WEIGH(score(q_hat, k_hat, scale, bias_number, HAS_SCALE, HAS_BIAS_NUMBER))
+        w = WEIGH(score(
+            q_hat, k_hat, queries, keys, bias, bias_strides, b, h, L, scale, bias_number,
+            HAS_SCALE, HAS_BIAS_NUMBER,
+        ))
         if SHRINKS:
             w *= shrink
         o_tile = product(w, v_tile, WIDE)
         if sums is not None:  # of keys behind the last v is zero, but perhaps not the weight
-            w = tl.where(tl.arange(0, ROWS)[None, :] < L, w, 0.0)
+            w = tl.where(keys < L, w, 0.0)
             total = tl.sum(w, 1)
             logs = tl.sum(w * log_of(w), 1) if LOGS else total
             store_sums(
@@ -128,8 +137,8 @@ def store_share(dgain, share, D: tl.constexpr):
 @triton.jit
 def whole_backward_kernel(
     q, k, v, do, dq, dk, dv,                       # pointers
-    q_gain, k_gain, dq_gain, dk_gain, normalizers, offsets, slopes,  # pointers or None
-    q_strides, k_strides, v_strides, do_strides, normalizer_strides,
+    bias, q_gain, k_gain, dbias, dq_gain, dk_gain, normalizers, offsets, slopes,  # or None
+    q_strides, k_strides, v_strides, do_strides, bias_strides, normalizer_strides,
     H, L, num_heads,                               # num_heads: of all samples
     q_eps, k_eps, scale, bias_number, gain, shrink, shrink_ds,
     WEIGH: tl.constexpr, GRADIENT: tl.constexpr, IS_BUILTIN: tl.constexpr, Q_NORM: tl.constexpr,
@@ -138,9 +147,14 @@ def whole_backward_kernel(
     ALIKE: tl.constexpr, LAYOUT: tl.constexpr,
     ROWS: tl.constexpr, BLOCK_D: tl.constexpr, PREFETCH: tl.constexpr,
 ):
-    """dq, dk, dv of whole heads, by ``backward``'s formulas; a row of each dgain a program."""
+    """dq, dk, dv of whole heads, by ``backward``'s formulas; a row of each dgain a program.
+
+    dbias [programs, L, L]: the sums of a program's heads.
+    """
     q_share, k_share = tl.zeros([BLOCK_D], tl.float32), tl.zeros([BLOCK_D], tl.float32)
+    bias_share = tl.zeros([ROWS, ROWS], tl.float32)
     first, step = tl.program_id(0), tl.num_programs(0)
+    keys, queries = tl.arange(0, ROWS)[:, None], tl.arange(0, ROWS)[None, :]
     for head in tl.range(first, num_heads, step, num_stages=PREFETCH):
         b, h = head // H, head % H
         q_tile, k_tile, q_hat, k_hat, v_tile = load_head(
@@ -148,7 +162,10 @@ def whole_backward_kernel(
             ALIKE, Q_NORM, K_NORM, D, ROWS, BLOCK_D,
         )
         do_tile = load_rows(do, do_strides, b, h, 0, L, D, ROWS, BLOCK_D, False, False)
-        s = score(k_hat, q_hat, scale, bias_number, HAS_SCALE, HAS_BIAS_NUMBER)
+        s = score(
+            k_hat, q_hat, queries, keys, bias, bias_strides, b, h, L, scale, bias_number,
+            HAS_SCALE, HAS_BIAS_NUMBER,
+        )
         dw = tl.dot(v_tile, do_tile.T, input_precision="ieee")  # [keys, queries], as s
         w = WEIGH(s)
         factor = gain
@@ -162,6 +179,8 @@ def whole_backward_kernel(
             w *= own
             factor = 1.0
         ds = gradient_of_scores(s, dw, GRADIENT, IS_BUILTIN)
+        if dbias is not None:
+            bias_share += ds * factor
         if SHRINKS:
             w, ds = w * shrink, ds * shrink_ds
         tail = scale * factor / shrink_ds if SHRINKS else scale * factor
@@ -180,6 +199,9 @@ def whole_backward_kernel(
         )
     store_share(dq_gain, q_share, D)
     store_share(dk_gain, k_share, D)
+    if dbias is not None:
+        at = dbias + (tl.cast(first, tl.int64) * L + queries) * L + keys
+        tl.store(at, bias_share, mask=(queries < L) & (keys < L))
 
 
 def launch(
@@ -198,7 +220,8 @@ def launch_backward(
 ) -> dict[Role, Tensor]:
     """Write dq, dk and dv.
 
-    Gives the programs' shares [programs, D] of the gradients of the gains there are, by role.
+    Gives the programs' shares [programs, D] of the gradients of the gains there are, by role, and
+    those of the bias [programs, L, L] where ``sums_bias`` says so.
     """
     programs, tiles = _tiles(call, *BACKWARD)
     gains = {Role.DQ_GAIN: call.qk_norm.q_gain, Role.DK_GAIN: call.qk_norm.k_gain}
@@ -207,11 +230,27 @@ def launch_backward(
         for role, gain in gains.items() if gain is not None
     }
     everything = arguments | _inputs(call, do) | {"LAYOUT": int(layout)}
-    everything |= dict.fromkeys(gains) | shares
+    if sums_bias(call):
+        shape = (programs, call.num_queries, call.num_keys)
+        shares[Role.DBIAS] = recorder.empty(Role.DBIAS, shape, torch.float32)
+    everything |= dict.fromkeys((*gains, Role.DBIAS)) | shares
     everything |= dict(zip(("dq", "dk", "dv"), grads, strict=True))
     kernel = whole_backward_kernel
     recorder.launch(kernel, programs, only(kernel, everything) | tiles, call.backward_roles())
     return shares
+
+
+def sums_bias(call: Call) -> bool:
+    """True where programs sum the gradient of a bias: one that all samples share."""
+    shape = (1, call.q_heads, call.num_queries, call.num_keys)
+    return call.bias_has_gradient and call.bias is not None and call.bias.shape == shape
+
+
+def add_up_bias(call: Call, shares: Tensor) -> Tensor:
+    """dbias [1, H, L, L] of the programs' sums; each has one of the H heads."""
+    assert call.bias is not None
+    sums = shares.view(-1, *call.bias.shape[1:]).sum(0, keepdim=True)
+    return sums.to(call.bias.dtype)
 
 
 def _inputs(call: Call, do: Tensor | None = None) -> dict[str, Any]:
@@ -224,6 +263,8 @@ def _tiles(call: Call, prefetch: int, per_processor: int) -> tuple[int, dict[str
     """Programs, and what the compiler takes."""
     B, H, L, _ = call.q.shape
     programs = min(B * H, per_processor * gpu_of(call.q.device).processors)
+    if sums_bias(call):  # all of a program's heads have one bias
+        programs = max(programs // H, 1) * H
     rows = max(SMALLEST_BLOCK, triton.next_power_of_2(L))
     own = {"ROWS": rows, "PREFETCH": prefetch, "num_stages": prefetch, "num_warps": 4}
     return programs, own

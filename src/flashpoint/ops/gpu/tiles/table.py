@@ -23,6 +23,7 @@ SMALL_ROWS = 32  # of a tile: too few for Hopper's asynchronous products
 TENSOR_MEMORY = (10, 11)  # families with products in it: the large Blackwells
 MOST_SPLITS = 128
 SPLIT_KEYS = 256  # keys that a split has at least
+LOOPS = ("forward", "dq", "dkdv")  # kernels that hold rows and stream the others past them
 
 
 class Tiles(NamedTuple):
@@ -61,6 +62,7 @@ class Kind(NamedTuple):
         streams: blocks are loaded ahead, which takes rows that begin at 16 bytes.
         num_queries: of the longest sequence; for decode the rows of its tile.
         is_wide: products take fp16 as TF32, which asks for copies of tiles.
+        has_words: a mask is read as words.
     """
 
     kernel: str
@@ -73,6 +75,7 @@ class Kind(NamedTuple):
     num_keys: int
     streams: bool = True
     is_wide: bool = False
+    has_words: bool = False
 
     @classmethod
     def of(cls, kernel: str, call: Call) -> "Kind":
@@ -87,12 +90,15 @@ class Kind(NamedTuple):
             block_dv=block_of(call.v.shape[3]),
             has_window=terms.left is not None or terms.right is not None,
             score_bytes=sum(
-                x.element_size() for x in (call.bias, call.mask) if x is not None
+                x.element_size()
+                for x in (call.bias, call.mask if call.mask_words is None else None)
+                if x is not None
             ),
             num_queries=rows,
             num_keys=call.num_keys,
             streams=call.is_regular or call.loads_wide,
             is_wide=call.is_wide,
+            has_words=call.mask_words is not None,
         )
 
     def key(self, gpu: Gpu) -> str:
@@ -103,36 +109,61 @@ class Kind(NamedTuple):
             str(self.dtype).removeprefix("torch."), f"D{self.block_d}x{self.block_dv}",
             "window" if self.has_window else "all keys", f"{self.score_bytes} score bytes",
             "L" + "x".join(map(str, lengths)), *(() if self.streams else ("odd rows",)),
-            *(("wide",) if self.is_wide else ()),
+            *(("wide",) if self.is_wide else ()), *(("words",) if self.has_words else ()),
         )
         return " | ".join(words)
 
 
 class Choice(NamedTuple):
-    """Tiles for one kernel and head dim: every key seen, a window, fewer than LONG queries."""
+    """Tiles for one kernel and head dim: every key seen, a window, fewer than LONG queries.
+
+    Those for a bias or a mask, and for a mask's words, go before these if there are any.
+    """
 
     plain: Tiles
     window: Tiles
     short: Tiles
+    scored: Tiles | None = None
+    words: Tiles | None = None
+
+    def of(self, kind: Kind) -> Tiles:
+        """Those of a kind of call."""
+        if kind.score_bytes and self.scored:
+            return self.scored
+        if kind.has_words and self.words:
+            return self.words
+        if kind.has_window:
+            return self.window
+        return self.plain if kind.num_queries >= LONG else self.short
 
 
-def _choice(plain: Tiles, window: Tiles | None = None, short: Tiles | None = None) -> Choice:
-    return Choice(plain, window or plain, short or plain)
+def _choice(
+    plain: Tiles, window: Tiles | None = None, short: Tiles | None = None, **rest: Tiles
+) -> Choice:
+    return Choice(plain, window or plain, short or plain, **rest)
 
 
 Table = dict[tuple[str, int], Choice]  # by kernel and head dim block
 
 # Measured on an H200 in bf16, but for head dim 256: the largest that spill no registers.
 HOPPER: Table = {
-    ("forward", 64): _choice(Tiles(128, 64, 4, 3), window=Tiles(64, 64, 4, 3)),
+    ("forward", 64): _choice(
+        Tiles(128, 64, 4, 3), window=Tiles(64, 64, 4, 3),
+        scored=Tiles(128, 64, 8, 3), words=Tiles(64, 64, 4, 3),
+    ),
     ("forward", 128): _choice(
         Tiles(128, 128, 8, 3), window=Tiles(64, 64, 4, 3), short=Tiles(64, 64, 4, 3)
     ),
     ("forward", 256): _choice(Tiles(128, 32, 8, 2), window=Tiles(64, 32, 4, 2)),
-    ("dkdv", 64): _choice(Tiles(64, 64, 4, 3)),
+    ("dkdv", 64): _choice(
+        Tiles(64, 64, 4, 3), scored=Tiles(128, 64, 4, 2), words=Tiles(128, 64, 4, 2)
+    ),
     ("dkdv", 128): _choice(Tiles(64, 128, 8, 3), window=Tiles(64, 64, 4, 2)),
     ("dkdv", 256): _choice(Tiles(32, 64, 8, 2)),
-    ("dq", 64): _choice(Tiles(128, 64, 8, 3), window=Tiles(64, 64, 4, 3)),
+    ("dq", 64): _choice(
+        Tiles(128, 64, 8, 3), window=Tiles(64, 64, 4, 3),
+        scored=Tiles(128, 64, 4, 3), words=Tiles(64, 64, 4, 3),
+    ),
     ("dq", 128): _choice(Tiles(128, 64, 8, 3)),
     ("dq", 256): _choice(Tiles(64, 64, 8, 2), window=Tiles(64, 32, 8, 2)),
     ("decode", 64): _choice(Tiles(16, 64, 4, 4)),
@@ -144,8 +175,19 @@ HOPPER: Table = {
 }
 TABLES: dict[int, Table] = {9: HOPPER}  # by the family of the GPU
 
-# fp32 has no tensor cores here: larger tiles spill, and take up to half a minute to compile.
+# fp32: larger tiles spill, and take up to half a minute to compile
 FP32 = {64: Tiles(32, 32, 4, 2), 128: Tiles(32, 32, 8, 2), 256: Tiles(16, 16, 8, 2)}
+# but for Hopper's asynchronous products; 64 rows for four warps each: with fewer, Triton 3.6 made
+# code that read out of bounds
+ASYNCHRONOUS_ROWS = 64
+HOPPER_FP32 = {
+    ("forward", 64): Tiles(128, 64, 8, 3),
+    ("forward", 128): Tiles(128, 64, 8, 2),
+    ("dkdv", 64): Tiles(64, 128, 8, 3),
+    ("dkdv", 128): Tiles(64, 128, 8, 2),
+    ("dq", 64): Tiles(128, 64, 8, 3),
+    ("dq", 128): Tiles(128, 64, 8, 2),
+}
 
 def shared_bytes(kind: Kind, tiles: Tiles, gpu: Gpu) -> int:
     r"""At most what a kernel needs of shared memory, in bytes.
@@ -160,7 +202,7 @@ def shared_bytes(kind: Kind, tiles: Tiles, gpu: Gpu) -> int:
 
     Products in tensor memory let dq and dkdv stream one block more. Held against Triton's own
     numbers for sm_80, sm_90, sm_100 and sm_120. Wide products have their second factor in fp32
-    besides, once.
+    besides, once. Of fp32, what a program holds stays in registers for asynchronous products.
     """
     m, n, stages = tiles.block_m, tiles.block_n, tiles.num_stages
     width = kind.block_d + kind.block_dv
@@ -179,6 +221,11 @@ def shared_bytes(kind: Kind, tiles: Tiles, gpu: Gpu) -> int:
         "dkdv": m * width,
         "scored": 0,
     }[kind.kernel]
+    rows, held = (n, n * width) if kind.kernel == "dkdv" else (m, m * width)
+    held = m * kind.block_d if kind.kernel == "forward" else held
+    is_asynchronous = gpu.family == HOPPER_FAMILY and rows >= ASYNCHRONOUS_ROWS
+    if kind.dtype == torch.float32 and is_asynchronous and kind.kernel in LOOPS:
+        elements -= held
     scores = stages * kind.score_bytes * m * n
     wide = 4 * copies if kind.is_wide else 0
     return elements * kind.dtype.itemsize + wide + scores + SLACK_BYTES
@@ -243,11 +290,13 @@ def table_tiles(kind: Kind, gpu: Gpu) -> Tiles:
     """What ships for a kind of call, made to fit."""
     block = max(64, kind.block_d, kind.block_dv)
     if kind.dtype == torch.float32:
+        if gpu.family == HOPPER_FAMILY and kind.streams:
+            large = HOPPER_FP32.get((kind.kernel, block))
+            if large is not None and fits(kind, large, gpu):
+                return large
         tiles = FP32[block]._replace(num_stages=1 if kind.kernel == "scored" else 2)
     else:
-        choice = TABLES.get(gpu.family, HOPPER)[kind.kernel, block]
-        plain = choice.plain if kind.num_queries >= LONG else choice.short
-        tiles = choice.window if kind.has_window else plain
+        tiles = TABLES.get(gpu.family, HOPPER)[kind.kernel, block].of(kind)
     if kind.kernel == "decode":
         tiles = tiles._replace(block_m=kind.num_queries)
     return fit(kind, tiles, gpu)
