@@ -92,7 +92,7 @@ SERVED = {
         {
             "whole heads": "it is causal or has a window",
             "decode": "Lk=49 is under 512 keys",
-            "Hopper": "Lq=49 is under 65 tokens",
+            "Hopper": "Lq=49 is under 192 tokens",
             "portable": None,
         },
     ),
@@ -105,7 +105,7 @@ SERVED = {
         {
             "whole heads": "q, k and v have different shapes",
             "decode": "Lq=9 for each of 8 heads that share keys is over 64 tokens",
-            "Hopper": "Lq=9 is under 65 tokens",
+            "Hopper": "Lq=9 is under 192 tokens",
             "portable": None,
         },
     ),
@@ -117,6 +117,8 @@ SERVED = {
             "Hopper": None,
         },
     ),
+    "images": ({"Lq": 65}, {"Hopper": None}),
+    "images-causal": ({"Lq": 65, "right": 0}, {"Hopper": "Lq=65 is under 192 tokens"}),
     "fp32": ({"dtype": FP32}, {"Hopper": "float32 is not bfloat16 or float16"}),
     "window": ({"left": 9, "right": 0}, {"Hopper": "it has a window"}),
     "mask": ({"mask": torch.ones(1, 1, 1, 300)}, {"Hopper": "it has a mask"}),
@@ -162,7 +164,7 @@ def test_backward_has_reasons_of_its_own(monkeypatch):
     assert dispatch.explain(call, do) == {
         "whole heads": "q, k and v have different shapes",
         "decode": "it has no backward of its own",
-        "Hopper": "Lk=60 is under 65 tokens",
+        "Hopper": "Lk=60 is under 192 tokens",
         "portable": None,
     }
     odd = torch.empty(2, 2, 300, 65, dtype=BF16)[..., :64]

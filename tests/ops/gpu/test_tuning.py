@@ -68,7 +68,7 @@ def test_scores_and_fp32_have_tiles_of_their_own():
         assert plain != bias or plain != words
         single = make_kind(kernel, dtype=torch.float32)
         assert table.table_tiles(single, hopper) == table.HOPPER_FP32[kernel, 64]
-        for small in (single._replace(streams=False), single._replace(score_bytes=8)):
+        for small in (single._replace(is_described=False), single._replace(score_bytes=8)):
             assert max(table.table_tiles(small, hopper)[:2]) < table.ASYNCHRONOUS_ROWS
 
 
@@ -152,7 +152,8 @@ def test_kind_holds_what_tiles_depend_on(D):
     k = torch.empty(2, 2, 800, D, device="meta")
     call = Call.dense(q, k, v, None, mask, None, Terms(left=3))
     block = {3: 16, 64: 64, 65: 128, 200: 256}[D]
-    expected = Kind("dq", torch.float32, block, 16, True, 1, 9, 800, streams=D in (64, 200))
+    even = D in (64, 200)
+    expected = Kind("dq", torch.float32, block, 16, True, 1, 9, 800, even, is_described=even)
     assert Kind.of("dq", call) == expected
     assert Kind.of("decode", call).num_queries == 32  # two heads of nine queries
 
@@ -174,7 +175,7 @@ def test_interpreter_needs_no_cuda_device():
     assert gpu_of(torch.device("cpu")) is INTERPRETER
     q, k, v = make_qkv(SHAPE).values()
     tiles = table.forward_tiles(Call.dense(q, k, v, None, None, None, Terms()))
-    assert tiles == {"BLOCK_M": 128, "BLOCK_N": 64, "num_warps": 8, "num_stages": 3}
+    assert tiles == {"BLOCK_M": 32, "BLOCK_N": 32, "num_warps": 4, "num_stages": 2}
 
 
 # The store

@@ -26,7 +26,8 @@ from flashpoint.ops.implementations import INTERPRETED, why_no_kernel
 WHOLE_TOKENS, WHOLE_DIM = 64, 64  # of a head that fits one tile
 DECODE_ROWS = 64  # queries times heads that share a key head
 DECODE_KEYS = 512
-HOPPER_ROWS = 65  # queries from which on they pay; in backward keys too
+HOPPER_ROWS = 192  # queries that fill the large tiles there; in backward keys too
+HOPPER_RELU_ROWS, HOPPER_RELU_DIM = 65, 64  # the same for relu over all of as many keys
 HOPPER_DIMS = (64, 128, 192, 256)  # room of D and Dv
 NARROW = 128  # room over which they serve relu alone, without sums, and backward by signs
 HOPPER_KEYS = 128  # the most in a block
@@ -134,9 +135,10 @@ def _why_not_hopper(call: Call, do: Tensor | None) -> str | None:
     has_signs = count_heads(call.group, call.num_queries, call.num_keys) > 0
     shortest = call.num_queries if do is None else min(call.num_queries, call.num_keys)
     which = "Lq" if shortest == call.num_queries else "Lk"
+    least = HOPPER_RELU_ROWS if _is_plain_relu(call) else HOPPER_ROWS
     return _why_not_plain(call) or _why_not_half(call) or _first(
         (call.bias is not None, "it has a bias tensor"),
-        (shortest < HOPPER_ROWS, f"{which}={shortest} is under {HOPPER_ROWS} tokens"),
+        (shortest < least, f"{which}={shortest} is under {least} tokens"),
         (terms.left is not None or terms.right not in (None, 0), "it has a window"),
         (not ends, f"Lk={call.num_keys} is no multiple of {HOPPER_KEYS} for this activation"),
         (not (len(dims) == 1 and dims <= {*HOPPER_DIMS}), _describe_dims(call)),
@@ -149,6 +151,13 @@ def _why_not_hopper(call: Call, do: Tensor | None) -> str | None:
         (call.is_wide, "its weights may leave float16's range"),
         (terms.logs, "it sums logarithms"),
     )
+
+
+def _is_plain_relu(call: Call) -> bool:
+    """True where relu meets all of as many keys as queries, without sums, in small head dims."""
+    terms, dim = call.terms, max(call.q.shape[3], call.v.shape[3])
+    is_plain = terms.activation == "relu" and terms.right is None and not call.has_sums
+    return is_plain and call.num_queries == call.num_keys and dim <= HOPPER_RELU_DIM
 
 
 def _why_no_hopper(device: torch.device) -> str:

@@ -5,10 +5,10 @@ import triton.language as tl
 
 from flashpoint.ops.gpu.normalizer import add_of_sums, normalizer_of
 from flashpoint.ops.gpu.portable.blocks import (
-    FP32_PRODUCTS,
     HEADS_LAST,
     add_product,
     clear_between,
+    dot_fp32,
     finish_scores,
     gradient_of_scores,
     in_window,
@@ -47,8 +47,8 @@ def add_dkdv(
         row, end = q_start + i0, q_start + num_queries
         q_tile = load_rows(q, q_strides, batch, h, row, end, D, BLOCK_M, BLOCK_D, TMA, clean)
         do_tile = load_rows(do, do_strides, batch, h, row, end, DV, BLOCK_M, BLOCK_DV, TMA, clean)
-        s = tl.dot(k, q_tile.T, input_precision=FP32_PRODUCTS)  # [BLOCK_N, BLOCK_M]
-        dw = tl.dot(v, do_tile.T, input_precision=FP32_PRODUCTS)
+        s = dot_fp32(k, q_tile.T, BLOCK_D, BLOCK_DV)  # [BLOCK_N, BLOCK_M]
+        dw = dot_fp32(v, do_tile.T, BLOCK_D, BLOCK_DV)
         rows = i0 + tl.arange(0, BLOCK_M)
         queries = rows[None, :]
         s = finish_scores(
@@ -83,8 +83,8 @@ def add_dkdv(
         if SHRINKS:
             w *= shrink
             ds *= shrink_ds
-        dv = add_product(dv, w, do_tile, WIDE)
-        dk = add_product(dk, ds, q_tile, WIDE)
+        dv = add_product(dv, w, do_tile, WIDE, BLOCK_D, BLOCK_DV)
+        dk = add_product(dk, ds, q_tile, WIDE, BLOCK_D, BLOCK_DV)
     return dk, dv
 
 

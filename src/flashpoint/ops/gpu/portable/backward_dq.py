@@ -6,10 +6,10 @@ import triton.language as tl
 from flashpoint.ops.gpu.activations import log_of
 from flashpoint.ops.gpu.normalizer import load_of_rows, normalizer_of
 from flashpoint.ops.gpu.portable.blocks import (
-    FP32_PRODUCTS,
     HEADS_LAST,
     add_product,
     clear_between,
+    dot_fp32,
     finish_scores,
     gradient_of_scores,
     in_window,
@@ -48,8 +48,8 @@ def add_dq(
         v_tile = load_rows(
             v, v_strides, batch, kv_head, row, end, DV, BLOCK_N, BLOCK_DV, TMA, False
         )
-        s = tl.dot(q, k_tile.T, input_precision=FP32_PRODUCTS)  # [BLOCK_M, BLOCK_N]
-        dw = tl.dot(do, v_tile.T, input_precision=FP32_PRODUCTS)
+        s = dot_fp32(q, k_tile.T, BLOCK_D, BLOCK_DV)  # [BLOCK_M, BLOCK_N]
+        dw = dot_fp32(do, v_tile.T, BLOCK_D, BLOCK_DV)
         keys = j0 + tl.arange(0, BLOCK_N)[None, :]
         s = finish_scores(
             s, queries, keys, bias, bias_strides, b, h, num_queries, num_keys, scale, bias_number,
@@ -77,7 +77,7 @@ def add_dq(
             ds = tl.where(in_window(queries, keys, shift, existing, left, right), ds, 0.0)
         if SHRINKS:
             ds *= shrink_ds
-        dq = add_product(dq, ds, k_tile, WIDE)
+        dq = add_product(dq, ds, k_tile, WIDE, BLOCK_D, BLOCK_DV)
     return dq
 
 

@@ -17,7 +17,7 @@ from flashpoint.ops.gpu.call import Call
 from flashpoint.ops.gpu.device import gpu_of
 from flashpoint.ops.gpu.normalizer import add_of_sums, normalizer_of
 from flashpoint.ops.gpu.portable.blocks import (
-    FP32_PRODUCTS,
+    dot_fp32,
     finish_scores,
     gradient_of_scores,
     in_window,
@@ -49,12 +49,12 @@ def gradient_tile(
     k_row, k_end = k_start + j0, k_start + existing
     q_tile = load_rows(q, q_strides, batch, h, q_row, q_end, D, BLOCK_M, BLOCK_D, TMA, False)
     k_tile = load_rows(k, k_strides, batch, kv_head, k_row, k_end, D, BLOCK_N, BLOCK_D, TMA, False)
-    s = tl.dot(q_tile, k_tile.T, input_precision=FP32_PRODUCTS)
+    s = dot_fp32(q_tile, k_tile.T, BLOCK_D, BLOCK_DV)
     do_tile = load_rows(do, do_strides, batch, h, q_row, q_end, DV, BLOCK_M, BLOCK_DV, TMA, False)
     v_tile = load_rows(
         v, v_strides, batch, kv_head, k_row, k_end, DV, BLOCK_N, BLOCK_DV, TMA, False
     )
-    dw = tl.dot(do_tile, v_tile.T, input_precision=FP32_PRODUCTS)
+    dw = dot_fp32(do_tile, v_tile.T, BLOCK_D, BLOCK_DV)
     rows = i0 + tl.arange(0, BLOCK_M)
     queries, keys = rows[:, None], j0 + tl.arange(0, BLOCK_N)[None, :]
     s = finish_scores(

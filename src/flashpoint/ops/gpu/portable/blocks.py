@@ -19,7 +19,9 @@ class Layout(IntEnum):
 
 
 LARGEST_TF32 = tl.constexpr(3.4e38)  # what rounding takes no further than the largest number
-FP32_PRODUCTS = tl.constexpr("tf32x3")  # numbers as two of TF32: three products by tensor cores
+# fp32 up to this head dim is multiplied as two numbers of TF32, by three products of tensor cores;
+# over it their sums missed the error budget by a tenth
+TF32_DIM = tl.constexpr(64)
 WORD = tl.constexpr(32)  # keys in a word of a mask
 HEADS_FIRST = tl.constexpr(int(Layout.HEADS_FIRST))
 HEADS_LAST = tl.constexpr(int(Layout.HEADS_LAST))
@@ -236,16 +238,27 @@ def to_tf32(x):
 
 
 @triton.jit
+def dot_fp32(a, b, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr):
+    """a @ b with the digits of fp32, if they are in it, in a call of these head dims."""
+    if BLOCK_D <= TF32_DIM and BLOCK_DV <= TF32_DIM:
+        return tl.dot(a, b, input_precision="tf32x3")
+    else:
+        return tl.dot(a, b, input_precision="ieee")
+
+
+@triton.jit
 def product(a, b, WIDE: tl.constexpr):
     """a @ b, where a is in fp32 and rounded as ``add_product`` does it."""
     if WIDE:
         return tl.dot(to_tf32(a), b.to(tl.float32), input_precision="tf32")
     else:
-        return tl.dot(a.to(b.dtype), b, input_precision=FP32_PRODUCTS)
+        return tl.dot(a.to(b.dtype), b, input_precision="ieee")
 
 
 @triton.jit
-def add_product(total, a, b, WIDE: tl.constexpr):
+def add_product(
+    total, a, b, WIDE: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
+):
     """total + a @ b, for weights or gradients a in fp32.
 
     They are rounded to b's dtype; WIDE: to fp16's digits, but with the range of fp32. In fp32 the
@@ -255,7 +268,7 @@ def add_product(total, a, b, WIDE: tl.constexpr):
         return tl.dot(to_tf32(a), b.to(tl.float32), total, input_precision="tf32")
     a = a.to(b.dtype)
     if b.dtype == tl.float32:
-        product = tl.dot(a, b, input_precision=FP32_PRODUCTS)
+        product = dot_fp32(a, b, BLOCK_D, BLOCK_DV)
         total = tl.fma(product, tl.full(product.shape, 1.0, tl.float32), total)  # a sum is fused
     else:
         total = tl.dot(a, b, total)

@@ -17,6 +17,7 @@ from flashpoint.ops.gpu.normalizer import normalizer_of, over_sum
 from flashpoint.ops.gpu.portable.blocks import (
     Layout,
     add_product,
+    dot_fp32,
     finish_scores,
     in_window,
     keys_of_block,
@@ -74,7 +75,7 @@ def decode_kernel(
     logs = tl.zeros([BLOCK_M], tl.float32)
     for j0 in tl.range(j_begin, j_end, BLOCK_N):
         k_tile = load_rows(k, k_strides, b, kv_head, j0, existing, D, BLOCK_N, BLOCK_D, TMA, False)
-        s = tl.dot(q_tile, k_tile.T, input_precision="ieee")  # [BLOCK_M, BLOCK_N]
+        s = dot_fp32(q_tile, k_tile.T, BLOCK_D, BLOCK_DV)  # [BLOCK_M, BLOCK_N]
         keys = j0 + tl.arange(0, BLOCK_N)[None, :]
         s = finish_scores(
             s, queries, keys, bias, bias_strides, b, h, Lq, Lk, scale, bias_number,
@@ -93,7 +94,7 @@ def decode_kernel(
         v_tile = load_rows(
             v, v_strides, b, kv_head, j0, existing, DV, BLOCK_N, BLOCK_DV, TMA, ENDS_EARLY
         )
-        acc = add_product(acc, w, v_tile, WIDE)
+        acc = add_product(acc, w, v_tile, WIDE, BLOCK_D, BLOCK_DV)
     dv = tl.arange(0, BLOCK_DV)[None, :]
     at = ((tl.cast(split, tl.int64) * B + b) * Hq + h) * Lq + queries
     tl.store(parts + at * DV + dv, acc, mask=ok & (dv < DV))

@@ -10,12 +10,12 @@ from flashpoint.ops.gpu.activations import log_of
 from flashpoint.ops.gpu.call import Call
 from flashpoint.ops.gpu.normalizer import normalizer_of, over_sum
 from flashpoint.ops.gpu.portable.blocks import (
-    FP32_PRODUCTS,
     HEADS_FIRST,
     HEADS_LAST,
     Layout,
     add_product,
     clear_between,
+    dot_fp32,
     finish_scores,
     in_window,
     keys_of_block,
@@ -51,7 +51,7 @@ def attend_keys(
     for j0 in tl.range(j_begin, j_end, BLOCK_N):
         row, end = k_start + j0, k_start + existing
         k_tile = load_rows(k, k_strides, batch, kv_head, row, end, D, BLOCK_N, BLOCK_D, TMA, False)
-        s = tl.dot(q, k_tile.T, input_precision=FP32_PRODUCTS)  # [BLOCK_M, BLOCK_N]
+        s = dot_fp32(q, k_tile.T, BLOCK_D, BLOCK_DV)  # [BLOCK_M, BLOCK_N]
         keys = j0 + tl.arange(0, BLOCK_N)[None, :]
         s = finish_scores(
             s, queries, keys, bias, bias_strides, b, h, num_queries, num_keys, scale, bias_number,
@@ -79,7 +79,7 @@ def attend_keys(
             v, v_strides, batch, kv_head, row, end, DV, BLOCK_N, BLOCK_DV, TMA,
             ENDS_EARLY and MASKED,
         )
-        o = add_product(o, w, v_tile, WIDE)
+        o = add_product(o, w, v_tile, WIDE, BLOCK_D, BLOCK_DV)
     return o, sums, logs
 
 

@@ -63,6 +63,7 @@ class Kind(NamedTuple):
         num_queries: of the longest sequence; for decode the rows of its tile.
         is_wide: products take fp16 as TF32, which asks for copies of tiles.
         has_words: a mask is read as words.
+        is_described: the copy engine loads q, k and v, by descriptors.
     """
 
     kernel: str
@@ -76,6 +77,7 @@ class Kind(NamedTuple):
     streams: bool = True
     is_wide: bool = False
     has_words: bool = False
+    is_described: bool = True
 
     @classmethod
     def of(cls, kernel: str, call: Call) -> "Kind":
@@ -99,6 +101,7 @@ class Kind(NamedTuple):
             streams=call.is_regular or call.loads_wide,
             is_wide=call.is_wide,
             has_words=call.mask_words is not None,
+            is_described=call.is_regular and call.has_many_keys,
         )
 
     def key(self, gpu: Gpu) -> str:
@@ -182,11 +185,8 @@ FP32 = {64: Tiles(32, 32, 4, 2), 128: Tiles(32, 32, 8, 2), 256: Tiles(16, 16, 8,
 ASYNCHRONOUS_ROWS = 64
 HOPPER_FP32 = {
     ("forward", 64): Tiles(128, 64, 8, 3),
-    ("forward", 128): Tiles(128, 64, 8, 2),
     ("dkdv", 64): Tiles(64, 128, 8, 3),
-    ("dkdv", 128): Tiles(64, 128, 8, 2),
     ("dq", 64): Tiles(128, 64, 8, 3),
-    ("dq", 128): Tiles(128, 64, 8, 2),
 }
 
 def shared_bytes(kind: Kind, tiles: Tiles, gpu: Gpu) -> int:
@@ -202,7 +202,8 @@ def shared_bytes(kind: Kind, tiles: Tiles, gpu: Gpu) -> int:
 
     Products in tensor memory let dq and dkdv stream one block more. Held against Triton's own
     numbers for sm_80, sm_90, sm_100 and sm_120. Wide products have their second factor in fp32
-    besides, once. Of fp32, what a program holds stays in registers for asynchronous products.
+    besides, once. Of fp32, asynchronous products want what a program holds in registers where it
+    came by descriptors, and else twice.
     """
     m, n, stages = tiles.block_m, tiles.block_n, tiles.num_stages
     width = kind.block_d + kind.block_dv
@@ -225,7 +226,7 @@ def shared_bytes(kind: Kind, tiles: Tiles, gpu: Gpu) -> int:
     held = m * kind.block_d if kind.kernel == "forward" else held
     is_asynchronous = gpu.family == HOPPER_FAMILY and rows >= ASYNCHRONOUS_ROWS
     if kind.dtype == torch.float32 and is_asynchronous and kind.kernel in LOOPS:
-        elements -= held
+        elements += -held if kind.is_described else held
     scores = stages * kind.score_bytes * m * n
     wide = 4 * copies if kind.is_wide else 0
     return elements * kind.dtype.itemsize + wide + scores + SLACK_BYTES
@@ -290,7 +291,7 @@ def table_tiles(kind: Kind, gpu: Gpu) -> Tiles:
     """What ships for a kind of call, made to fit."""
     block = max(64, kind.block_d, kind.block_dv)
     if kind.dtype == torch.float32:
-        if gpu.family == HOPPER_FAMILY and kind.streams:
+        if gpu.family == HOPPER_FAMILY and kind.is_described:
             large = HOPPER_FP32.get((kind.kernel, block))
             if large is not None and fits(kind, large, gpu):
                 return large

@@ -68,7 +68,12 @@ BOTH_CONFIGS = {(64, True): Config(128, 2), (64, False): Config(64, 4)}
 
 
 def pieces_of(columns: int, block: int) -> tuple[int, int]:
-    """The last block's columns as one or two powers of two from 16 on; 0, 0 if it is as others."""
+    """The last block's columns as one or two powers of two from 16 on; 0, 0 if it is as others.
+
+    As where it is the only one: a loop over those before it must run (``kernel.py``).
+    """
+    if columns < block:
+        return 0, 0
     rest = -(-(columns % block) // SHORTEST) * SHORTEST
     piece = 1 << rest.bit_length() - 1 if rest else 0
     last = rest - piece
