@@ -13,7 +13,7 @@ from flashpoint.files import write_atomically
 
 MODULES = (
     *("converted", "corners", "documents", "exported", "images", "memory", "overview"),
-    *("planned", "plans", "powers", "sequences", "speed", "steps", "targets", "trade"),
+    *("planned", "plans", "powers", "rivals", "sequences", "speed", "steps", "targets", "trade"),
 )
 """Their functions are in TABLES once they are imported."""
 for _name in MODULES:

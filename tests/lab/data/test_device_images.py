@@ -129,11 +129,13 @@ def test_parts_are_even_and_keep_the_order():
 
 def test_gpus_make_color_images_whose_crop_is_a_resize():
     gpu = torch.device("cuda")
-    assert are_made_on(gpu, config())
-    assert are_made_on(gpu, config(augmentation={"crop": "inception"}))
-    assert not are_made_on(gpu, config(augmentation={"crop": "pad"}))
-    assert not are_made_on(gpu, config(channels=1))
-    assert not are_made_on(torch.device("cpu"), config())
+    asked = {"decode": "auto"}
+    assert are_made_on(gpu, config(**asked))
+    assert are_made_on(gpu, config(augmentation={"crop": "inception"}, **asked))
+    assert not are_made_on(gpu, config())
+    assert not are_made_on(gpu, config(augmentation={"crop": "pad"}, **asked))
+    assert not are_made_on(gpu, config(channels=1, **asked))
+    assert not are_made_on(torch.device("cpu"), config(**asked))
 
 
 def shards(folder, count=20, broken=()):
@@ -288,7 +290,7 @@ def test_gpu_decodes_as_pillow_within_some_levels(tmp_path):
 
 @needs_gpu
 def test_batches_that_the_gpu_decodes_are_the_same_again(tmp_path):
-    settings = config(jpegs(tmp_path), augmentation=AUGMENTED, workers=2)
+    settings = config(jpegs(tmp_path), augmentation=AUGMENTED, workers=2, decode="auto")
     source = open_source(settings.train, "train")
     first, _ = first_batches(source, settings, 3)
     later, _ = first_batches(source, settings, 1, start=2)
@@ -297,7 +299,7 @@ def test_batches_that_the_gpu_decodes_are_the_same_again(tmp_path):
 
 @needs_gpu
 def test_host_does_not_wait_for_the_gpu(tmp_path):
-    settings = config(shards(tmp_path), augmentation=AUGMENTED, workers=1)
+    settings = config(shards(tmp_path), augmentation=AUGMENTED, workers=1, decode="auto")
     batches = TrainBatches(
         open_source(settings.train, "train"), settings, batch_size=8, seed=3, device="cuda"
     )

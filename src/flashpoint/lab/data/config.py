@@ -62,9 +62,10 @@ class DataConfig:
         resident: keep all images on the device and augment them there. "auto": for the small
             sets that have names.
         workers: processes that read and decode, if the set is not resident.
-        decode: who decodes JPEG files for training. "cpu": workers, by libjpeg. "gpu": nvJPEG,
-            all that it takes. "both": three of five files nvJPEG, workers the others; which ones
-            follows from their place in the order. "auto": "both" on a GPU with nvJPEG, else "cpu".
+        decode: who decodes JPEG files for training. "cpu": workers, by libjpeg, which resize and
+            augment too; with the others a GPU does that. "gpu": nvJPEG, all that it takes.
+            "both": three of five files nvJPEG, workers the others; which ones follows from their
+            place in the order. "auto": "both" where there is nvJPEG, else workers.
         max_broken_share: more unreadable images than this share of an epoch stop the run.
         labels: a file with one class a line, in the order of the labels, for folders and shards.
     """
@@ -77,7 +78,7 @@ class DataConfig:
     evaluation_view: View = "auto"
     resident: Resident = "auto"
     workers: Annotated[int, Bounds(0, 1024)] = 4
-    decode: Decode = "auto"
+    decode: Decode = "cpu"
     max_broken_share: Annotated[float, Bounds(0.0, 1.0)] = 0.01
     labels: str | None = None
 

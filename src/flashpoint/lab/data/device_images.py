@@ -25,7 +25,8 @@ PART = 128
 def are_made_on(device: torch.device, config: DataConfig) -> bool:
     """Whether images are resized on this device rather than by workers."""
     return (
-        device.type == "cuda"
+        config.decode != "cpu"
+        and device.type == "cuda"
         and HAS_TRITON
         and config.channels == CHANNELS
         and config.augmentation.crop != "pad"

@@ -102,6 +102,7 @@ def measure_loader(case: LoaderCase, report: Callable[[str], None]) -> LoaderRes
             validation=f"shards:{folder}/val-*.tar",
             image_size=case.image_size,
             workers=case.workers,
+            decode="auto",
             augmentation=AUGMENTATION,
         )
         feeds: dict[str, float | None] = {}
