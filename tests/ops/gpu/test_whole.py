@@ -241,10 +241,14 @@ def test_a_bias_and_its_gradient_are_exact(impl, programs, shape, options, launc
     assert ("backward_scored_kernel" in launched) == (not summed)
 
 
+@pytest.mark.parametrize("sizes", [(1, 3, 17, 17), (1, 3, 17, 1)], ids=["summed", "scored"])
 @on_triton
-def test_packed_heads_sum_the_gradient_of_a_bias_and_those_of_gains(impl):
-    qkv = torch.randn(5, 17, 3, 2, 32, dtype=torch.float64)
-    bias, gain = torch.randn(1, 2, 17, 17), torch.rand(32)
+def test_packed_heads_give_the_gradient_of_a_bias_and_those_of_gains(impl, sizes, monkeypatch):
+    """Programs that have several heads, and norms, which the kernel for dbias alone has not."""
+    gpu = gpu_of(torch.device(device_of(impl)))._replace(processors=1)
+    monkeypatch.setattr(whole_heads, "gpu_of", lambda _: gpu)
+    qkv = torch.randn(5, 17, 3, 3, 32, dtype=torch.float64)
+    bias, gain = torch.randn(sizes), torch.rand(32)
     got, expected = [], []
     for way, dtype, found in ((impl, torch.float16, got), ("reference", torch.float64, expected)):
         place = device_of(way)

@@ -27,6 +27,7 @@ from flashpoint.ops.gpu.attend import (
 from flashpoint.ops.gpu.call import Call
 from flashpoint.ops.gpu.portable.backward_rows import SumGradients, launch_rows
 from flashpoint.ops.gpu.portable.blocks import Layout
+from flashpoint.ops.gpu.portable.whole_heads import sums_bias
 from flashpoint.ops.gpu.portable.qk_norm_passes import denormalize_heads, normalize_heads
 from flashpoint.ops.gpu.reading import prepare
 from flashpoint.ops.gpu.replay import Recorder, Role, run_recorded
@@ -129,7 +130,9 @@ def _differentiate(
     """Write dq, dk and dv to grads; gives shares of the gains' gradients, then dbias and dmask."""
     call = call._replace(bias_has_gradient=need_dbias)
     kernels = None if call.is_empty else dispatch.choose(call, do)
-    if kernels is None or not kernels.takes_norms(call):
+    # the kernel for dbias alone takes no norms
+    is_scored = need_dbias and not sums_bias(call)
+    if kernels is None or is_scored or not kernels.takes_norms(call):
         hats = call.of_hats(normalize_heads(call, recorder))
         needs = (need_dbias, need_dmask)
         scored = differentiate(hats, recorder, do, grads, Layout.PACKED, *needs, given)
