@@ -28,7 +28,6 @@ BROADCAST = {
 
 @pytest.mark.parametrize("samples", [2, 5, 9])
 @pytest.mark.parametrize("impl", TRITON)
-@pytest.mark.long_interpreted
 def test_samples_that_share_a_bias_are_summed_in_shares(impl, samples, monkeypatch):
     """Of four, which few samples do not fill, the last one has fewer; and so have sequences."""
     monkeypatch.setattr(backward_scored, "count_shares", lambda *_: min(4, samples))

@@ -27,8 +27,8 @@ from flashpoint.ops.gpu.attend import (
 from flashpoint.ops.gpu.call import Call
 from flashpoint.ops.gpu.portable.backward_rows import SumGradients, launch_rows
 from flashpoint.ops.gpu.portable.blocks import Layout
-from flashpoint.ops.gpu.portable.whole_heads import sums_bias
 from flashpoint.ops.gpu.portable.qk_norm_passes import denormalize_heads, normalize_heads
+from flashpoint.ops.gpu.portable.whole_heads import sums_bias
 from flashpoint.ops.gpu.reading import prepare
 from flashpoint.ops.gpu.replay import Recorder, Role, run_recorded
 from flashpoint.ops.spec import NormTerms, Terms
