@@ -47,11 +47,11 @@ def _headline(stored: Stored) -> str:
         for mode in ("forward", "backward")
     }
     lines = arrange_lines(stored.bench(CORNERS_FILE))
-    kinds = [_kind(line.label) for line in lines if _is_behind(line)]
+    kinds = dict.fromkeys(_kind(line.label) for line in lines if _is_behind(line))
     return (
         f"Beside FlashAttention-4 it is {ahead['forward']} times as fast forward, "
         f"{ahead['backward']} times backward. Other calls are slower than softmax's kernels, "
-        f"forward or backward: {', '.join(dict.fromkeys(kinds))} ([benchmarks](docs/benchmarks.md))."
+        f"forward or backward: {', '.join(kinds)} ([benchmarks](docs/benchmarks.md))."
     )
 
 

@@ -73,9 +73,18 @@ def test_scores_and_fp32_have_tiles_of_their_own():
 
 
 def test_fp32_products_have_as_many_rows_as_their_warps_take():
+    hopper = Gpu("H200", 9, 227 * 1024, 132)
     for (kernel, _), tiles in table.HOPPER_FP32.items():
         rows = tiles.block_n if kernel == "dkdv" else tiles.block_m
         assert rows == 16 * tiles.num_warps
+    for kernel in ("forward", "dkdv", "dq", "decode"):
+        kind = make_kind(kernel, dtype=torch.float32, num_queries=64)
+        for tiles in (
+            *autotune.candidates(kind, hopper),
+            table.avoid_trap(kind, Tiles(64, 64, 8, 2), hopper),
+        ):
+            rows = tiles.block_n if kernel == "dkdv" else tiles.block_m
+            assert rows < table.ASYNCHRONOUS_ROWS or rows >= 16 * tiles.num_warps
 
 
 def is_beyond_the_smallest(kind, kilobytes):

@@ -72,6 +72,7 @@ def prepare(**tensors: Tensor | None) -> dict[str, Tensor | None]:
             x = x.view(torch.uint8)
         if name == "do" and not is_regular(x):  # of a sum's gradient one number is repeated
             x = x.contiguous()
+            x = x.clone() if x.data_ptr() % 16 else x
         is_dense = x.dim() < 2 or name in DENSE
         tensors[name] = x.contiguous() if is_dense else x
     return tensors

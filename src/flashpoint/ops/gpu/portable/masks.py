@@ -21,7 +21,7 @@ from flashpoint.ops.gpu.portable.blocks import WORD, in_window, load_scored, seq
 from flashpoint.ops.gpu.replay import Recorder, Role
 
 ROWS, KEYS = 16, 256  # of a program at a time
-WHOLE_WORDS = 4  # a row has a multiple of it, as many as the largest block of keys
+WHOLE_WORDS = 8  # a row has a multiple of it, as many as the largest block of keys
 
 
 @triton.jit

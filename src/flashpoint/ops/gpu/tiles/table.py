@@ -263,11 +263,17 @@ def avoid_trap(kind: Kind, tiles: Tiles, gpu: Gpu) -> Tiles:
     one after the other, and are swizzled differently there, one of their rows being short. Then
     ptxas forgets to copy their address for v's products, which start from a register that nobody
     has written. Tiles of fewer than 64 rows, or two warps, take products without such addresses.
+
+    In fp32, products of TF32 parts with more warps than one for 16 rows read out of bounds.
     """
+    if gpu.family == HOPPER_FAMILY and kind.dtype == torch.float32:
+        num_rows = tiles.block_n if kind.kernel == "dkdv" else tiles.block_m
+        most = num_rows // 16 if num_rows >= ASYNCHRONOUS_ROWS else tiles.num_warps
+        return tiles._replace(num_warps=min(tiles.num_warps, most))
     is_streamed = kind.streams and tiles.num_stages > 1
     widths = {min(block, SWIZZLED) for block in (kind.block_d, kind.block_dv)}
     is_trap = gpu.family == HOPPER_FAMILY and not is_streamed and len(widths) > 1
-    if not is_trap or kind.dtype == torch.float32:
+    if not is_trap:
         return tiles
     if kind.kernel == "decode":  # its rows are given
         return tiles._replace(num_warps=2)

@@ -42,8 +42,8 @@ dgain is summed in shared memory: registers are full of accumulators.
 Causal tiles start at the diagonal, so that their first loop, over masked blocks, runs at least
 once and the compiler knows it. That is not for speed: where the first of two loops may run zero
 times, ptxas 12.8 reuses what it computed ahead of it (descriptors of a and b) in the second one.
-SIGNED queries have one loop. SIDE both has one per tile: a warpgroup with rows has two blocks or
-more of columns for each, and one without rows meets neither.
+SIGNED queries have one loop. SIDE both has one per tile: a warpgroup with rows has a whole block
+of columns for each, and one without rows meets neither.
 """
 
 from typing import Any

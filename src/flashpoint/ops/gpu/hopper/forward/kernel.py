@@ -183,10 +183,7 @@ CONFIGS = {
 }
 # the same for up to SHORT_ROWS queries, which would leave half of a tile empty
 SHORT_ROWS = 128
-SHORT = CONFIGS | {
-    (64, False): Config(64, 64, 2, 4, "overlap", True),
-    (64, True): Config(64, 64, 2, 4, "overlap", True),
-}
+SHORT = CONFIGS | {(64, False): Config(64, 64, 2, 4, "overlap", 1)}
 # for activations that special functions hold up
 TURNS = {
     (64, False): Config(128, 64, 2, 3, "turns", 1),
