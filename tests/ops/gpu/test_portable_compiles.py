@@ -36,7 +36,7 @@ CASES = {
     "narrow": (FP16, 72, 8, 64, 128, Terms("silu", 0.7, right=0), (), "forward dkdv dq"),
     "odd-rows": (BF16, 65, 7, 64, 128, Terms(), (), "forward dkdv dq"),
     "bias": (BF16, 64, 64, 300, 300, Terms("gelu"), ("bias",), "forward dkdv dq scored"),
-    "mask": (BF16, 64, 128, 300, 300, Terms(), ("mask",), "count forward count dkdv dq"),
+    "mask": (BF16, 64, 128, 300, 300, Terms(), ("mask",), "mask forward mask dkdv dq"),
     "lengths": (FP16, 64, 64, 300, 300, Terms(left=9), ("lengths",), "forward dkdv dq"),
     "fp32": (FP32, 64, 64, 300, 300, Terms("sigmoid"), (), "forward dkdv dq"),
     "decode": (BF16, 128, 128, 1, 4096, Terms(), (), "decode combine dkdv dq"),

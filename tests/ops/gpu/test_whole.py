@@ -227,6 +227,7 @@ BIASES = {
 @pytest.mark.parametrize("programs", [1, 264])
 @on_triton
 @interpreted(lambda shape, options, programs: programs == 1 or shape[1] == 3)
+@pytest.mark.pairwise
 @pytest.mark.long_interpreted
 def test_a_bias_and_its_gradient_are_exact(impl, programs, shape, options, launched, monkeypatch):
     """Where a program has several heads, it sums the gradient of the bias that they share."""
