@@ -21,6 +21,10 @@ FAST = ["cpu", *TRITON]  # those that are held to the reference
 IMPLEMENTATIONS = ["reference", *FAST]
 
 needs_gpu = pytest.mark.skipif(not HAS_GPU, reason="needs a GPU; no CUDA device is visible")
+_IS_HOPPER = HAS_GPU and torch.cuda.get_device_capability()[0] == 9
+needs_hopper = pytest.mark.skipif(
+    not _IS_HOPPER, reason="needs a Hopper GPU, whose kernels it is of"
+)
 
 
 def device_of(impl: str) -> torch.device:

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from implementations import HAS_TRITON, needs_gpu
+from implementations import HAS_TRITON, needs_gpu, needs_hopper
 from numerics import assert_exact, make_inputs, make_qkv, run
 
 import flashpoint
@@ -15,12 +15,7 @@ if not HAS_TRITON:
 from flashpoint.ops.gpu import dispatch, replay, sign_budget
 from flashpoint.ops.gpu.call import Call
 
-IS_HOPPER = torch.cuda.is_available() and torch.cuda.get_device_capability()[0] == 9
-pytestmark = [
-    pytest.mark.gpu,
-    needs_gpu,
-    pytest.mark.skipif(not IS_HOPPER, reason="needs a Hopper GPU"),
-]
+pytestmark = [pytest.mark.gpu, needs_gpu, needs_hopper]
 # B, Hq, Hkv, Lq, Lk, D, Dv
 SHAPES = {
     "square": (1, 2, 2, 512, 512, 64, 64),

@@ -4,7 +4,7 @@ import random
 
 import pytest
 import torch
-from implementations import HAS_TRITON, needs_gpu
+from implementations import HAS_TRITON, needs_gpu, needs_hopper
 from numerics import assert_exact, make_inputs, make_qkv, run
 
 import flashpoint
@@ -16,12 +16,7 @@ from flashpoint.ops.gpu import dispatch, replay, sign_budget
 from flashpoint.ops.gpu.call import Call
 from flashpoint.ops.spec import Terms
 
-IS_HOPPER = torch.cuda.is_available() and torch.cuda.get_device_capability()[0] == 9
-pytestmark = [
-    pytest.mark.gpu,
-    needs_gpu,
-    pytest.mark.skipif(not IS_HOPPER, reason="needs a Hopper GPU"),
-]
+pytestmark = [pytest.mark.gpu, needs_gpu, needs_hopper]
 # B, Hq, Hkv, Lq, Lk, D, Dv
 SHAPES = {
     "256": (1, 2, 2, 512, 512, 256, 256),

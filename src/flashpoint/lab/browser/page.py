@@ -12,8 +12,8 @@ from importlib.resources import files
 from flashpoint.files import json_text
 from flashpoint.lab.browser.contents import Contents
 from flashpoint.lab.browser.runtime import VERSION, Runtime
-from flashpoint.lab.report.html import Html, join, tag
-from flashpoint.lab.report.page import asset as report_asset
+from flashpoint.lab.report.html import Html, tag
+from flashpoint.lab.report.page import frame
 from flashpoint.version import __version__
 
 _POLICY = (
@@ -37,23 +37,12 @@ def build_page(title: str, contents: Contents, runtime: Runtime) -> str:
             f"maps-{number}": graphs.maps,
             f"tensors-{number}": graphs.tensors,
         }
-    head = join(
-        [
-            tag("meta", charset="utf-8"),
-            tag("meta", http_equiv="Content-Security-Policy", content=_POLICY),
-            tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-            tag("meta", name="color-scheme", content="light dark"),
-            tag("title", title),
-            tag("style", Html(report_asset("theme.css") + _asset("page.css"))),
-        ]
-    )
     parts = [Html(_asset("page.html")), _data("facts", json_text(facts))]
     parts += [_data(name, _packed(content)) for name, content in binaries.items()]
     parts.append(tag("script", Html(runtime.script.decode())))
     parts += [tag("script", Html(_asset(name))) for name in _SCRIPTS]
     body = tag("body", *parts, aria_busy="true")
-    page = tag("html", tag("head", head), body, lang="en")
-    return f"<!doctype html>\n{page}\n"
+    return frame(title, _POLICY, _asset("page.css"), body)
 
 
 def _data(name: str, text: str) -> Html:

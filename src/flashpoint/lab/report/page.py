@@ -47,18 +47,23 @@ def build_page(title: str, summary: Child, sections: Sequence[Section]) -> str:
     body = [tag("section", _shown(section), id=section.anchor) for section in sections]
     codes = (_plotly(), asset("page.js"), asset("tables.js"))
     scripts = [tag("script", Html(code)) for code in codes]
+    content = tag("body", nav, header, tag("main", *body), *scripts)
+    return frame(title, _POLICY, asset("page.css"), content)
+
+
+def frame(title: str, policy: str, style: str, body: Html) -> str:
+    """A whole document in our colors: what it may load, its own style, its body."""
     head = join(
         [
             tag("meta", charset="utf-8"),
-            tag("meta", http_equiv="Content-Security-Policy", content=_POLICY),
+            tag("meta", http_equiv="Content-Security-Policy", content=policy),
             tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
             tag("meta", name="color-scheme", content="light dark"),
             tag("title", title),
-            tag("style", Html(asset("theme.css") + asset("page.css"))),
+            tag("style", Html(asset("theme.css") + style)),
         ]
     )
-    content = tag("body", nav, header, tag("main", *body), *scripts)
-    page = tag("html", tag("head", head), content, lang="en")
+    page = tag("html", tag("head", head), body, lang="en")
     return f"<!doctype html>\n{page}\n"
 
 

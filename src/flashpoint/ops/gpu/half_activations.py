@@ -133,69 +133,49 @@ def clipped(s, SHORT: tl.constexpr):
 
 
 @triton.jit
-def gelu_by(s, SHORT: tl.constexpr):
+def gelu(s, SHORT: tl.constexpr = False):
     x = clipped(s, SHORT)
     return positive(s) - x * lower_tail(x, SHORT)  # s Phi(s) = s - s Phi(-s)
 
 
 @triton.jit
-def gelu_gradient_by(s, dw, SHORT: tl.constexpr):
+def gelu_gradient(s, dw, SHORT: tl.constexpr = False):
     x = clipped(s, SHORT)
     below = lower_tail(x, SHORT) * tail_slope(x, SHORT)
     return dw * tl.where(s > 0.0, 1.0 - below, below)
 
 
 @triton.jit
-def softplus_by(s, SHORT: tl.constexpr):
+def softplus(s, SHORT: tl.constexpr = False):
     e = fast_exp2(-LOG2_E * tl.abs(s))
     return positive(s) + e * log1p_over(e, SHORT)
 
 
 @triton.jit
-def softplus_gradient_by(s, dw, SHORT: tl.constexpr):
+def softplus_gradient(s, dw, SHORT: tl.constexpr = False):
     e = fast_exp2(-LOG2_E * tl.abs(s))
     above = one_over(e, SHORT)
     return dw * tl.where(s > 0.0, above, e * above)
 
 
 @triton.jit
-def gelu(s):
-    return gelu_by(s, False)
-
-
-@triton.jit
-def gelu_gradient(s, dw):
-    return gelu_gradient_by(s, dw, False)
-
-
-@triton.jit
-def softplus(s):
-    return softplus_by(s, False)
-
-
-@triton.jit
-def softplus_gradient(s, dw):
-    return softplus_gradient_by(s, dw, False)
-
-
-@triton.jit
 def short_gelu(s):
-    return gelu_by(s, True)
+    return gelu(s, True)
 
 
 @triton.jit
 def short_gelu_gradient(s, dw):
-    return gelu_gradient_by(s, dw, True)
+    return gelu_gradient(s, dw, True)
 
 
 @triton.jit
 def short_softplus(s):
-    return softplus_by(s, True)
+    return softplus(s, True)
 
 
 @triton.jit
 def short_softplus_gradient(s, dw):
-    return softplus_gradient_by(s, dw, True)
+    return softplus_gradient(s, dw, True)
 
 
 # by the dtype that weights and ds are rounded to

@@ -222,14 +222,19 @@ def shared_bytes(kind: Kind, tiles: Tiles, gpu: Gpu) -> int:
         "dkdv": m * width,
         "scored": 0,
     }[kind.kernel]
-    rows, held = (n, n * width) if kind.kernel == "dkdv" else (m, m * width)
-    held = m * kind.block_d if kind.kernel == "forward" else held
+    rows = held_rows(kind, tiles)
+    held = rows * (kind.block_d if kind.kernel == "forward" else width)
     is_asynchronous = gpu.family == HOPPER_FAMILY and rows >= ASYNCHRONOUS_ROWS
     if kind.dtype == torch.float32 and is_asynchronous and kind.kernel in LOOPS:
         elements += -held if kind.is_described else held
     scores = stages * kind.score_bytes * m * n
     wide = 4 * copies if kind.is_wide else 0
     return elements * kind.dtype.itemsize + wide + scores + SLACK_BYTES
+
+
+def held_rows(kind: Kind, tiles: Tiles) -> int:
+    """Rows of a product: those that a program holds, keys for dk and dv."""
+    return tiles.block_n if kind.kernel == "dkdv" else tiles.block_m
 
 
 def fits(kind: Kind, tiles: Tiles, gpu: Gpu) -> bool:
@@ -267,8 +272,8 @@ def avoid_trap(kind: Kind, tiles: Tiles, gpu: Gpu) -> Tiles:
     In fp32, products of TF32 parts with more warps than one for 16 rows read out of bounds.
     """
     if gpu.family == HOPPER_FAMILY and kind.dtype == torch.float32:
-        num_rows = tiles.block_n if kind.kernel == "dkdv" else tiles.block_m
-        most = num_rows // 16 if num_rows >= ASYNCHRONOUS_ROWS else tiles.num_warps
+        rows = held_rows(kind, tiles)
+        most = rows // 16 if rows >= ASYNCHRONOUS_ROWS else tiles.num_warps
         return tiles._replace(num_warps=min(tiles.num_warps, most))
     is_streamed = kind.streams and tiles.num_stages > 1
     widths = {min(block, SWIZZLED) for block in (kind.block_d, kind.block_dv)}
@@ -277,8 +282,8 @@ def avoid_trap(kind: Kind, tiles: Tiles, gpu: Gpu) -> Tiles:
         return tiles
     if kind.kernel == "decode":  # its rows are given
         return tiles._replace(num_warps=2)
-    rows = "block_n" if kind.kernel == "dkdv" else "block_m"
-    return tiles._replace(**{rows: min(getattr(tiles, rows), SMALL_ROWS)})
+    block = "block_n" if kind.kernel == "dkdv" else "block_m"
+    return tiles._replace(**{block: min(getattr(tiles, block), SMALL_ROWS)})
 
 
 def _halve(kind: Kind, tiles: Tiles, least: int) -> Tiles:
