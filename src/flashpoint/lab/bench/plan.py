@@ -18,6 +18,7 @@ from flashpoint.lab.bench.suites import (
 from flashpoint.lab.bench.timing import Budget
 
 MODEL_SUITE = "vit-model"
+LOADER_SUITE = "loader"  # which has no cases: the command line runs it
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -150,7 +151,7 @@ def _shape_entries(request: Request) -> Iterator[Entry]:
 
 def _suite_entries(request: Request) -> list[Entry]:
     """The entries of the suite in the mode asked for, or a refusal."""
-    known = (*SUITES, MODEL_SUITE)
+    known = (*SUITES, MODEL_SUITE, LOADER_SUITE)
     name = choose(request.suite or DEFAULT_SUITE[request.device], known, "suite")
     suite = SUITES[name]
     if suite.device != request.device:
