@@ -37,11 +37,12 @@ step, commit = Step.__call__, checkpoints.commit
 
 def hanging(self, batch):
     step(self, batch)
-    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
     signal.sigwait([signal.SIGTERM])  # the other has ended
     os._exit(1)
 
 def work(config, out):
+    # torchrun ends whoever is left at once; here each is to say first whom it lost
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
     number, rank = (int(os.environ[n]) for n in ("TORCHELASTIC_RESTART_COUNT", "RANK"))
     if number == 0 and rank == 1:
         Step.__call__ = killed_in_step
