@@ -180,7 +180,7 @@ def test_evaluation_can_be_repeated_with_workers(folder):
 
 
 SIGNALLED = """
-import os, signal, sys
+import os, signal, sys, threading, time
 from lab.data.pictures import config
 from flashpoint.lab.data.batches import TrainBatches
 from flashpoint.lab.data.image_kinds import open_source
@@ -189,8 +189,14 @@ asked = []
 signal.signal(signal.SIGTERM, lambda number, frame: asked.append(number))
 source = open_source(sys.argv[1], "train")
 batches = TrainBatches(source, config(workers=2), batch_size=8, seed=0).iterate()
-next(batches)
-os.killpg(0, signal.SIGTERM)
+if sys.argv[2] == "early":  # while workers are on their way out of the group
+    leave = os.setpgrp
+    os.setpgrp = lambda: (time.sleep(1.0), leave())
+    threading.Timer(0.5, os.killpg, (0, signal.SIGTERM)).start()
+    next(batches)
+else:
+    next(batches)
+    os.killpg(0, signal.SIGTERM)
 for _ in range(20):
     next(batches)
 assert asked == [signal.SIGTERM]
@@ -198,9 +204,10 @@ assert asked == [signal.SIGTERM]
 
 
 @pytest.mark.slow
-def test_workers_survive_a_signal_to_the_group(folder):
+@pytest.mark.parametrize("when", ["early", "later"])
+def test_workers_survive_a_signal_to_the_group(folder, when):
     process = subprocess.run(
-        [sys.executable, "-c", SIGNALLED, str(folder)],
+        [sys.executable, "-c", SIGNALLED, str(folder), when],
         capture_output=True,
         text=True,
         start_new_session=True,

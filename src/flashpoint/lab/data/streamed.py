@@ -1,6 +1,7 @@
 """Images read and decoded by worker processes, batch by batch."""
 
 import os
+import signal
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 MAX_TRIES = 1000
 READ_AHEAD = 2
 """Batches that each worker has ready."""
+TO_THE_GROUP = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+"""Signals that terminals and launchers send to a process and all that it started."""
 
 Slot = tuple[int, int]  # position in the order, number of the sample
 Transform = Callable[["Image", int], Pixels]
@@ -132,9 +135,15 @@ def make_loader(
 
 def start(loader: DataLoader[Any]) -> Iterator[Any]:
     """Begin to read; workers only decode, so that forking them beside other threads is safe."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
-        return iter(loader)
+    usual = signal.pthread_sigmask(signal.SIG_BLOCK, TO_THE_GROUP)  # till workers have left it
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings(
+                "ignore", "This process .* is multi-threaded", DeprecationWarning
+            )
+            return iter(loader)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, usual)
 
 
 def _start_worker(device: str, worker: int) -> None:
@@ -143,6 +152,9 @@ def _start_worker(device: str, worker: int) -> None:
     A GPU waits for its trainer, so that this one goes first where cores are short.
     """
     os.setpgrp()
+    while early := signal.sigpending() & TO_THE_GROUP:
+        signal.sigwait(early)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, TO_THE_GROUP)
     if device == "cuda":
         os.nice(5)
 
