@@ -12,8 +12,9 @@ from docs_numbers.tables import TABLES
 from flashpoint.files import write_atomically
 
 MODULES = (
-    *("converted", "corners", "documents", "exported", "images", "memory", "overview"),
-    *("planned", "plans", "powers", "rivals", "sequences", "speed", "steps", "targets", "trade"),
+    *("converted", "corners", "documents", "exported", "images", "memory", "neighbours"),
+    *("overview", "planned", "plans", "powers", "rivals", "sequences", "speed", "steps"),
+    *("targets", "trade"),
 )
 """Their functions are in TABLES once they are imported."""
 for _name in MODULES:

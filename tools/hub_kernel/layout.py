@@ -27,6 +27,8 @@ KERNEL_VERSION = 1
 """Of the interface; the loader asks for whole numbers."""
 OLDEST_LOADER = "0.17.0"
 """Of the versions of ``kernels`` that read such metadata."""
+COMPILED = (".cpp", ".h")
+"""Sources beside the modules, which are compiled where they are used."""
 _CARD = Path(__file__).with_name("card.md")
 
 
@@ -45,6 +47,12 @@ def build(package: Path, out: Path) -> Path:
             module, file.read_text("utf-8"), is_package=file.name == "__init__.py"
         )
         for module, file in sorted(find_modules(package, API).items())
+    }
+    texts |= {
+        file.relative_to(package): file.read_text("utf-8")
+        for folder in {place.parent for place in texts}
+        for file in (package / folder).iterdir()
+        if file.suffix in COMPILED
     }
     texts[Path("__init__.py")] = _front()
     name = f"_{NAME}_universal_{_digest(texts)}"

@@ -8,6 +8,7 @@ import torch
 
 from flashpoint.errors import InputError, UnsupportedError, describe, hint
 from flashpoint.ops.activation import BUILTIN, registered
+from flashpoint.ops.cpu.native import build as native
 
 Impl = Literal["auto", "reference", "cpu", "triton"]
 
@@ -31,10 +32,14 @@ def survey() -> list[Status]:
     """All implementations, with what they are for or why they do not work here."""
     threads = torch.get_num_threads()
     missing = _missing_for_triton()
+    obstacle = native.why_not()
+    fp32 = "fp32 by a kernel in C++"
+    if obstacle is not None:
+        fp32 = f"fp32 by PyTorch's products: {obstacle}"
     served = "interpreted on the CPU, for tests" if INTERPRETED else "impl='auto' for CUDA tensors"
     return [
         Status("reference", True, "the definition in plain PyTorch, any device, fp16 to fp64"),
-        Status("cpu", True, f"tiled, O(L) memory, {threads} threads; impl='auto' for CPU tensors"),
+        Status("cpu", True, f"tiled, O(L) memory, {threads} threads; {fp32}"),
         Status("triton", missing is None, missing or f"fused kernels; {served}"),
     ]
 

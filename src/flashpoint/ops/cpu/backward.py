@@ -21,6 +21,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from flashpoint.ops.cpu.native import call as native
+from flashpoint.ops.cpu.native.build import Kernel
 from flashpoint.ops.cpu.scores import ScoreTiles, hide_, product_into, scaled_product
 from flashpoint.ops.cpu.tiling import Group, Tile
 from flashpoint.ops.spec import TINY, Terms
@@ -43,9 +45,13 @@ def backward(
 
     ``of_sums``: the gradient of the sums, and o and the sums where these divide; or nothing.
     """
+    is_empty = q.numel() == 0 or k.numel() == 0
+    kernel = None if is_empty else native.find_kernel(q, k, v, bias, mask, terms)
+    if kernel is not None:
+        return _differentiate_natively(kernel, of_sums, do, q, k, v, key_lengths, terms)
     has_sums = len(of_sums) > 0
     tiles = ScoreTiles(q, k, bias, mask, key_lengths, terms, is_backward=True, has_sums=has_sums)
-    rows = _Rows(tiles, do, *of_sums) if has_sums else None
+    rows = _Rows(tiles, do, *of_sums)
     return _differentiate(do, q, k, v, bias, mask, tiles, rows, need_dbias, need_dmask)
 
 
@@ -54,7 +60,7 @@ class _Rows:
 
     def __init__(self, tiles: ScoreTiles, do: Tensor, *of_sums: Tensor | None) -> None:
         self.tiles, self.do = tiles, do
-        self.dsums, self.o, self.sums = of_sums
+        self.dsums, self.o, self.sums = of_sums or (None, None, None)
 
     def slope_of_logs(self, group: Group) -> Tensor | None:
         """What a group multiplies log w by: [samples, heads, queries, 1], or None."""
@@ -90,7 +96,7 @@ def _differentiate(
     bias: Tensor | None,
     mask: Tensor | None,
     tiles: ScoreTiles,
-    rows: "_Rows | None",
+    rows: "_Rows",
     need_dbias: bool,
     need_dmask: bool,
 ) -> list[Tensor]:
@@ -112,6 +118,31 @@ def _differentiate(
     return grads
 
 
+def _differentiate_natively(
+    kernel: Kernel,
+    of_sums: Sequence[Tensor | None],
+    do: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    key_lengths: Tensor | None,
+    terms: Terms,
+) -> list[Tensor]:
+    dq, dk, dv = (x.new_empty(x.shape) for x in (q, k, v))
+    factors = offsets = None
+    if of_sums:
+        tiles = ScoreTiles(q, k, None, None, key_lengths, terms, is_backward=True, has_sums=True)
+        rows = _Rows(tiles, do, *of_sums)
+        of_samples = [rows.of(group) for group in tiles.plan.whole_samples()]
+        if terms.normalize == "sum":
+            factors = torch.cat([x for x, _ in of_samples if isinstance(x, Tensor)])
+        if of_samples[0][1] is not None:
+            offsets = torch.cat([x for _, x in of_samples if x is not None])
+    inputs, grads = (q, k, v), (dq, dk, dv)
+    native.differentiate(kernel, do, inputs, grads, key_lengths, terms, factors, offsets)
+    return [*grads]
+
+
 def _zeros(x: Tensor | None, dtype: torch.dtype) -> Tensor | None:
     return None if x is None else x.new_zeros(x.shape, dtype=dtype)
 
@@ -123,7 +154,7 @@ class _Backward:
         self,
         inputs: tuple[Tensor, Tensor, Tensor, Tensor],
         tiles: ScoreTiles,
-        rows: _Rows | None,
+        rows: _Rows,
         grads: tuple[Tensor, Tensor, Tensor],
         dbias: Tensor | None,
         dmask: Tensor | None,
@@ -141,11 +172,8 @@ class _Backward:
     def run(self, group: Group) -> None:
         """Write the gradients of one group of heads."""
         plan, scale = self.plan, self.tiles.scale
-        if self.rows is None:
-            normalizer = self.tiles.normalizer(group, 0, plan.num_queries)
-        else:
-            normalizer, self.offset = self.rows.of(group)
-            self.slope = self.rows.slope_of_logs(group)
+        normalizer, self.offset = self.rows.of(group)
+        self.slope = self.rows.slope_of_logs(group)
         if self.in_place:
             self._run_whole(group, normalizer)
             return

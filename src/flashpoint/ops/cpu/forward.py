@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from flashpoint.ops.cpu.native import call as native
 from flashpoint.ops.cpu.scores import ScoreTiles, scaled_product
 from flashpoint.ops.cpu.tiling import Group
 from flashpoint.ops.spec import TINY, Terms
@@ -37,12 +38,17 @@ def forward(
     With sums those of each row's weights behind it, [B, Hq, Lq] in fp32 (fp64 for fp64); with
     logs [2, B, Hq, Lq]: those of w log w, too.
     """
-    is_small = HAS_NUMPY and 0 < q.numel() * k.numel() <= SMALL
+    num_products = q.numel() * k.numel()
+    is_small = HAS_NUMPY and 0 < num_products <= SMALL
     if is_small and not has_sums and q.dtype in _NUMPY_DTYPES:
         unbiased = bias is None and terms.bias == 0.0
         sees_all = mask is key_lengths is terms.left is terms.right is None
         if unbiased and sees_all and not (q.is_neg() or k.is_neg() or v.is_neg()):
             return [attend_small(q, k, v, terms)]
+    kernel = native.find_kernel(q, k, v, bias, mask, terms) if num_products else None
+    if kernel is not None:
+        sums = [q.new_empty(q.shape[:3])] if has_sums else []
+        return [native.attend(kernel, q, k, v, key_lengths, terms, *sums), *sums]
     tiles = ScoreTiles(q, k, bias, mask, key_lengths, terms, is_backward=False, has_sums=has_sums)
     o = q.new_empty(*q.shape[:3], v.shape[3])
     if not has_sums:

@@ -1,6 +1,7 @@
 """Tiles of scores and weights: what forward and backward make of q, k, bias, mask and h alike."""
 
 import math
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -56,7 +57,11 @@ class ScoreTiles:
         self.activation = on_tiles(terms.activation)
         width = self.dtype.itemsize // 2
         self.plan = Plan(q, k, key_lengths, terms, width, is_backward)
-        self.buffer = q.new_empty(self.plan.area, dtype=self.dtype)
+
+    @cached_property
+    def buffer(self) -> Tensor:
+        """Scores of a tile."""
+        return torch.empty(self.plan.area, dtype=self.dtype, device="cpu")
 
     def queries(self, x: Tensor, group: Group, i0: int, i1: int) -> Tensor:
         """Rows of q in the products' dtype."""

@@ -1,0 +1,146 @@
+"""fp32 on a CPU whose cores others use, too: our calls beside PyTorch's softmax attention.
+
+    python benchmarks/neighbours.py --json benchmarks/results/neighbours/cpu.json
+
+About three minutes on two cores. Neighbours are processes that compute without a pause. Three
+providers take turns: ours by the kernel in C++, ours by PyTorch's products, and SDPA. The ratios
+are our time over SDPA's, under 1 is faster; the script exits with 1 where the kernel's is over 1.
+"""
+
+import multiprocessing
+import sys
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+import typer
+
+import flashpoint
+from flashpoint.lab.bench.environment import describe
+from flashpoint.lab.bench.timing import Budget, CpuTimer, interleave, start
+from flashpoint.lab.runs.writing import write_json
+from flashpoint.ops.cpu.native import build, call
+
+NEIGHBOURS = (0, 1, 2)
+BUDGET = Budget(rounds=15, seconds=2.5)
+
+
+class Shape(NamedTuple):
+    """Of q, k and v in memory, [B, L, H, D]."""
+
+    batch: int
+    heads: int
+    length: int
+    dim: int
+
+
+SHAPES = (
+    Shape(1, 1, 64, 64),
+    Shape(4, 8, 50, 64),
+    Shape(8, 6, 197, 64),
+    Shape(2, 8, 512, 32),
+    Shape(1, 8, 1024, 64),
+    Shape(1, 8, 1024, 128),
+    Shape(1, 8, 4096, 64),
+)
+
+
+def spin() -> None:
+    """Compute without a pause."""
+    while True:
+        pass
+
+
+@contextmanager
+def beside(count: int) -> Generator[None]:
+    """So many neighbours, while this lasts."""
+    processes = [multiprocessing.Process(target=spin, daemon=True) for _ in range(count)]
+    for process in processes:
+        process.start()
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+            process.join()
+
+
+def by_products(work: Callable[[], object]) -> object:
+    """A call as it is where there is no compiler."""
+    usual, call.FEWEST_QUERIES = call.FEWEST_QUERIES, sys.maxsize
+    try:
+        return work()
+    finally:
+        call.FEWEST_QUERIES = usual
+
+
+def calls_of(shape: Shape, mode: str, causal: bool) -> dict[str, Callable[[], object]]:
+    """What each provider does in a sample."""
+    size = (shape.batch, shape.length, shape.heads, shape.dim)
+    generator = torch.Generator().manual_seed(0)
+    q, k, v, do = (torch.randn(size, generator=generator).transpose(1, 2) for _ in range(4))
+    do = do.contiguous()
+    attend: Mapping[str, Callable[..., Any]] = {
+        "flashpoint": partial(flashpoint.attention, causal=causal),
+        "sdpa": partial(F.scaled_dot_product_attention, is_causal=causal),
+    }
+    if mode == "forward":
+        work = {name: partial(function, q, k, v) for name, function in attend.items()}
+    else:
+        leaves = [x.detach().requires_grad_() for x in (q, k, v)]
+        outputs = {name: function(*leaves) for name, function in attend.items()}
+        work = {
+            name: partial(torch.autograd.grad, o, leaves, do, retain_graph=True)
+            for name, o in outputs.items()
+        }
+    return {**work, "products": partial(by_products, work["flashpoint"])}
+
+
+def measure(shape: Shape, mode: str, causal: bool, neighbours: int) -> dict[str, Any]:
+    """One row: medians and the two ratios."""
+    timer = CpuTimer()
+    calls = calls_of(shape, mode, causal)
+    started = {name: start(work, timer, compiles=True)[0] for name, work in calls.items()}
+    times = interleave(started, BUDGET, timer)
+    medians = {name: timing.median_s for name, timing in times.items()}
+    return {
+        **{"shape": shape._asdict(), "mode": mode, "causal": causal, "neighbours": neighbours},
+        "times": {name: asdict(timing) for name, timing in times.items()},
+        "ratio": medians["flashpoint"] / medians["sdpa"],
+        "ratio_of_products": medians["products"] / medians["sdpa"],
+    }
+
+
+def main(
+    json: Annotated[Path, typer.Option(help="File to write.")],
+    threads: Annotated[int, typer.Option(help="That PyTorch uses.")] = 2,
+) -> None:
+    """Measure all rows and write one file."""
+    obstacle = build.why_not()
+    if obstacle is not None:
+        raise typer.BadParameter(f"there is no kernel in C++ to measure: {obstacle}")
+    torch.set_num_threads(threads)
+    record: dict[str, Any] = {"environment": asdict(describe("cpu")), "rows": []}
+    for neighbours in NEIGHBOURS:
+        with beside(neighbours):
+            for shape in SHAPES:
+                for mode, causal in (("forward", False), ("backward", False), ("forward", True)):
+                    row = measure(shape, mode, causal, neighbours)
+                    record["rows"].append(row)
+                    write_json(json, record)
+                    sizes = ", ".join(map(str, shape))
+                    words = f"{neighbours} neighbours, ({sizes}), {mode}{', causal' * causal}"
+                    ratios = f"{row['ratio']:.2f} (products {row['ratio_of_products']:.2f})"
+                    typer.echo(f"{words}: {ratios}")
+    missed = [row for row in record["rows"] if row["ratio"] > 1.0]
+    typer.echo(f"{len(record['rows']) - len(missed)} of {len(record['rows'])} are no slower")
+    raise typer.Exit(1 if missed else 0)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,93 @@
+// What a call is handed, and who sees whom in it.
+#pragma once
+
+#include <atomic>
+#include <cmath>
+#include <cstdint>
+
+#include "vectors.h"
+
+// What a call has, as `call.py` fills it in. Strides count numbers; the last axis is dense.
+struct Tensor {
+  float* data;
+  int64_t sample, head, row;
+};
+
+struct Call {
+  Tensor q, k, v, o;        // backward: o is the gradient of o
+  Tensor dq, dk, dv;        // backward only
+  Tensor factors;           // backward, of rows divided by their sums: what do is multiplied by
+  Tensor offsets;           // backward: what rows add to the gradient of their weights, or null
+  Tensor sums;              // forward: where rows' sums of weights go, or null
+  float* parts;             // backward: dq of each share of the keys, dense, or null
+  const int64_t* existing;  // keys of each sample, or null
+  std::atomic<int64_t>* finished;  // backward: shares done, a number for each key head, or null
+  int64_t samples, q_heads, kv_heads, queries, keys, dim, value_dim;
+  int64_t left, right;  // of the window; as large as int64 allows where there is none
+  int64_t block;        // forward: rows of a piece; backward: keys of a share
+  int64_t threads, is_backward;
+  int64_t is_divided;   // rows are divided by their sums
+  int64_t counts_keys;  // n is the number of keys, not of those that a row sees
+  double scale, bias;
+  double moved;          // the scale's share of the weights, where it stands behind h
+  double factor, alpha;  // of a row: factor * n ** -alpha, in which moved is
+  double floor;          // of a row's sum: floor * n ** -alpha
+};
+
+namespace {
+
+inline float* at(const Tensor& x, int64_t b, int64_t h, int64_t i) {
+  return x.data + b * x.sample + h * x.head + i * x.row;
+}
+
+// Which keys the rows of a panel see.
+struct View {
+  const Call& call;
+  int64_t shift, existing;
+  View(const Call& c, int64_t b)
+      : call(c), shift(c.keys - c.queries), existing(c.existing ? c.existing[b] : c.keys) {}
+  int64_t start(int64_t i0) const {
+    if (call.left == INT64_MAX) return 0;
+    const int64_t j = i0 + shift - call.left;
+    return j > 0 ? j : 0;
+  }
+  int64_t end(int64_t i1) const {
+    if (call.right == INT64_MAX) return existing;
+    const int64_t j = i1 + shift + call.right;
+    return j < existing ? j : existing;
+  }
+  // Whether some row of [i0, i1) does not see some key of [j0, j1).
+  bool cuts(int64_t i0, int64_t i1, int64_t j0, int64_t j1) const {
+    const bool on_left = call.left != INT64_MAX && j0 < i1 - 1 + shift - call.left;
+    return on_left || (call.right != INT64_MAX && j1 - 1 > i0 + shift + call.right);
+  }
+  // Lanes of the n-th vector of rows behind i0 that see key j.
+  Integers sees(int64_t i0, int n, int64_t j) const {
+    Integers row;
+    for (int lane = 0; lane < kLanes; ++lane) row[lane] = lane;
+    const int64_t first = i0 + n * kLanes + shift;  // of these lanes, a key's position
+    Integers seen = ~Integers{};
+    if (call.right != INT64_MAX) seen &= row >= clip(j - call.right - first);
+    if (call.left != INT64_MAX) seen &= row <= clip(j + call.left - first);
+    return seen;
+  }
+  static int32_t clip(int64_t x) {
+    return x < -1 ? -1 : x > kLanes ? kLanes : static_cast<int32_t>(x);
+  }
+  // n ** -alpha of row i
+  double over_length(int64_t i) const {
+    const int64_t seen = call.counts_keys ? call.keys : end(i + 1) - start(i);
+    const double n = seen > 1 ? seen : 1;
+    if (call.alpha == 1) return 1 / n;
+    if (call.alpha == 0) return 1;
+    return call.alpha == -1 ? n : std::pow(n, -call.alpha);
+  }
+  // What row i multiplies its sum over values by, where nothing or its sum of weights divides it.
+  float factor(int64_t i) const { return call.factor * over_length(i); }
+  float factor(int64_t i, float sum) const {
+    const float divisor = sum + static_cast<float>(call.floor * over_length(i));
+    return divisor == 0 ? 0 : static_cast<float>(call.moved) / divisor;
+  }
+};
+
+}  // namespace

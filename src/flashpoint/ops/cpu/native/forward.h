@@ -1,0 +1,91 @@
+// Forward: S' = K Q', O' += V' h(S').
+#pragma once
+
+#include "call.h"
+
+namespace {
+
+// w[j][panel] of keys [j0, j1); their sums added to `sums`, if there are any.
+template <class H, int N, bool HasSums>
+void weigh(const View& view, const float* q, const float* k, int64_t i0, int64_t i1, int64_t j0,
+           int64_t j1, float* w, float* sums) {
+  const Call& c = view.call;
+  const float scale = c.scale, bias = c.bias;
+  const bool is_cut = view.cuts(i0, i1, j0, j1);
+  in_steps(j1 - j0, [&](auto m, int64_t from) INLINE {
+    constexpr int M = m;
+    multiply<M, N>(c.dim, k + from * c.k.row, c.k.row, 1, q, kPanel,
+                   [&](int i, int n, Vector s) INLINE {
+                     Vector x = H::weigh(s * scale + bias);
+                     if (__builtin_expect(is_cut, 0)) x = keep(view.sees(i0, n, j0 + from + i), x);
+                     store(w + (from + i) * kPanel + n * kLanes, x);
+                   });
+  });
+  if constexpr (HasSums) {
+    Vector part[N] = {};
+    for (int64_t j = 0; j < j1 - j0; ++j)
+      for (int n = 0; n < N; ++n) part[n] += load(w + j * kPanel + n * kLanes);
+    for (int n = 0; n < N; ++n) store(sums + n * kLanes, load(sums + n * kLanes) + part[n]);
+  }
+}
+
+// Forward of rows [i0, i1) of a head.
+template <class H>
+void attend(const Call& c, int64_t piece) {
+  const int64_t blocks = (c.queries + c.block - 1) / c.block;
+  const int64_t i0 = piece % blocks * c.block, h = piece / blocks % c.q_heads,
+                b = piece / blocks / c.q_heads;
+  const int64_t i1 = i0 + c.block < c.queries ? i0 + c.block : c.queries;
+  const int64_t hk = h / (c.q_heads / c.kv_heads);
+  const int64_t panels = (i1 - i0 + kPanel - 1) / kPanel;
+  const int64_t q_size = c.dim * kPanel, o_size = c.value_dim * kPanel;
+  scratch.reserve(panels * (q_size + o_size + kPanel) + kKeys * kPanel);
+  float* q = scratch.take(panels * q_size);
+  float* o = scratch.take(panels * o_size);
+  float* sums = scratch.take(panels * kPanel);
+  float* w = scratch.take(kKeys * kPanel);
+  const View view(c, b);
+  for (int64_t p = 0; p < panels; ++p) {
+    const int64_t from = i0 + p * kPanel, rows = from + kPanel < i1 ? kPanel : i1 - from;
+    turn(at(c.q, b, h, from), c.q.row, rows, c.dim, q + p * q_size, kPanel);
+    clear_lanes(q + p * q_size, rows, c.dim);
+  }
+  std::memset(o, 0, panels * o_size * 4);
+  if (c.sums.data) std::memset(sums, 0, panels * kPanel * 4);
+  const int64_t end = view.end(i1);
+  // Tiles begin at multiples of their size, so that no bit depends on how rows are shared out.
+  for (int64_t j0 = view.start(i0) / kKeys * kKeys; j0 < end; j0 += kKeys) {
+    const int64_t j1 = j0 + kKeys < end ? j0 + kKeys : end;
+    const float *k = at(c.k, b, hk, j0), *v = at(c.v, b, hk, j0);
+    for (int64_t p = 0; p < panels; ++p) {
+      const int64_t from = i0 + p * kPanel, to = from + kPanel < i1 ? from + kPanel : i1;
+      if (view.start(from) >= j1 || view.end(to) <= j0) continue;
+      by_width(to - from, [&](auto n) INLINE {
+        constexpr int N = n;
+        if (c.sums.data)
+          weigh<H, N, true>(view, q + p * q_size, k, from, to, j0, j1, w, sums + p * kPanel);
+        else weigh<H, N, false>(view, q + p * q_size, k, from, to, j0, j1, w, nullptr);
+        add_turned<N>(o + p * o_size, c.value_dim, v, c.v.row, w, j1 - j0);
+      });
+    }
+  }
+  for (int64_t p = 0; p < panels; ++p) {
+    const int64_t from = i0 + p * kPanel, rows = from + kPanel < i1 ? kPanel : i1 - from;
+    float *factors = q, *total = sums + p * kPanel;  // q is not needed again
+    if (c.sums.data)
+      for (int64_t i = 0; i < rows; ++i)
+        *at(c.sums, b, h, from + i) = total[i] *= static_cast<float>(c.moved);
+    for (int64_t i = 0; i < rows; ++i)
+      factors[i] = c.is_divided ? view.factor(from + i, total[i]) : view.factor(from + i);
+    const int64_t vectors = (rows + kLanes - 1) / kLanes;
+    float* panel = o + p * o_size;
+    for (int64_t d = 0; d < c.value_dim; ++d)
+      for (int64_t n = 0; n < vectors; ++n) {
+        float* x = panel + d * kPanel + n * kLanes;
+        store(x, load(x) * load(factors + n * kLanes));
+      }
+    turn(panel, kPanel, c.value_dim, rows, at(c.o, b, h, from), c.o.row);
+  }
+}
+
+}  // namespace

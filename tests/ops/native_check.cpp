@@ -1,0 +1,125 @@
+// The kernel beside the definition in plain loops of doubles, for builds that watch memory and for
+// other CPUs. Prints the cases that miss, and exits with their number.
+
+#include <cstdio>
+#include <random>
+#include <vector>
+
+#include "attention.cpp"
+
+namespace {
+
+struct Shape {
+  int64_t samples, q_heads, kv_heads, queries, keys, dim, value_dim;
+};
+constexpr Shape kShapes[] = {{2, 3, 3, 67, 129, 32, 32},  {1, 4, 2, 50, 133, 24, 40},
+                             {1, 2, 1, 90, 31, 16, 7},    {1, 1, 1, 13, 9, 65, 1},
+                             {1, 2, 2, 100, 300, 8, 130}, {1, 1, 1, 1, 1, 1, 1},
+                             {1, 1, 1, 24, 64, 31, 32},   {1, 1, 1, 24, 64, 33, 158}};
+constexpr int64_t kWindows[][2] = {{INT64_MAX, INT64_MAX}, {INT64_MAX, 0}, {20, 0}, {5, 9}};
+constexpr double kScale = 0.3, kMost = 2e-6;
+
+struct Exact {
+  std::vector<double> o, dq, dk, dv;
+};
+
+std::vector<float> draw(int64_t size, std::mt19937& random) {
+  std::normal_distribution<float> normal;
+  std::vector<float> values(size);
+  for (float& x : values) x = normal(random);
+  return values;
+}
+
+Tensor as_tensor(std::vector<float>& x, int64_t heads, int64_t rows, int64_t columns) {
+  return {x.data(), heads * rows * columns, rows * columns, columns};
+}
+
+// relu, divided by the number of keys that a query sees
+Exact define(const Shape& s, int64_t left, int64_t right, const std::vector<float>& q,
+             const std::vector<float>& k, const std::vector<float>& v,
+             const std::vector<float>& g) {
+  Exact e{std::vector<double>(g.size()), std::vector<double>(q.size()),
+          std::vector<double>(k.size()), std::vector<double>(v.size())};
+  for (int64_t row = 0; row < s.samples * s.q_heads * s.queries; ++row) {
+    const int64_t head = row / s.queries / (s.q_heads / s.kv_heads);  // of k, in all samples
+    const int64_t at = row % s.queries + s.keys - s.queries;
+    const int64_t first = left != INT64_MAX && at > left ? at - left : 0;
+    const int64_t end = right != INT64_MAX && at + right + 1 < s.keys ? at + right + 1 : s.keys;
+    const double n = end - first > 1 ? end - first : 1;
+    for (int64_t key = head * s.keys + first; key < head * s.keys + end; ++key) {
+      double score = 0, dw = 0;
+      for (int64_t d = 0; d < s.dim; ++d) score += double(q[row * s.dim + d]) * k[key * s.dim + d];
+      if (score <= 0) continue;
+      score *= kScale;
+      for (int64_t d = 0; d < s.value_dim; ++d) {
+        const int64_t x = row * s.value_dim + d, y = key * s.value_dim + d;
+        e.o[x] += score * v[y] / n;
+        e.dv[y] += score * g[x] / n;
+        dw += double(g[x]) * v[y] / n;
+      }
+      for (int64_t d = 0; d < s.dim; ++d) {
+        e.dq[row * s.dim + d] += kScale * dw * k[key * s.dim + d];
+        e.dk[key * s.dim + d] += kScale * dw * q[row * s.dim + d];
+      }
+    }
+  }
+  return e;
+}
+
+double error(const std::vector<float>& got, const std::vector<double>& exact) {
+  double worst = 0, largest = 1e-9;
+  for (size_t i = 0; i < got.size(); ++i) {
+    const double off = std::abs(got[i] - exact[i]);
+    if (!(off <= worst)) worst = off;
+    largest = std::max(largest, std::abs(exact[i]));
+  }
+  return worst / largest;
+}
+
+// Of output and gradients; keys in backward are shared out by `block`.
+int count_misses(const Shape& s, int64_t left, int64_t right, int64_t block, std::mt19937& random) {
+  auto q = draw(s.samples * s.q_heads * s.queries * s.dim, random);
+  auto k = draw(s.samples * s.kv_heads * s.keys * s.dim, random);
+  auto v = draw(s.samples * s.kv_heads * s.keys * s.value_dim, random);
+  auto g = draw(s.samples * s.q_heads * s.queries * s.value_dim, random);
+  std::vector<float> o(g.size()), dq(q.size()), dk(k.size()), dv(v.size());
+  Call call{};
+  call.q = as_tensor(q, s.q_heads, s.queries, s.dim);
+  call.k = as_tensor(k, s.kv_heads, s.keys, s.dim);
+  call.v = as_tensor(v, s.kv_heads, s.keys, s.value_dim);
+  call.o = as_tensor(o, s.q_heads, s.queries, s.value_dim);
+  call.samples = s.samples, call.q_heads = s.q_heads, call.kv_heads = s.kv_heads;
+  call.queries = s.queries, call.keys = s.keys, call.dim = s.dim, call.value_dim = s.value_dim;
+  call.left = left, call.right = right, call.block = 48, call.threads = 1;
+  call.scale = kScale, call.moved = call.factor = call.alpha = 1;
+  flashpoint_run(&call, nullptr);
+  call.o = as_tensor(g, s.q_heads, s.queries, s.value_dim);
+  call.dq = as_tensor(dq, s.q_heads, s.queries, s.dim);
+  call.dk = as_tensor(dk, s.kv_heads, s.keys, s.dim);
+  call.dv = as_tensor(dv, s.kv_heads, s.keys, s.value_dim);
+  call.is_backward = 1, call.block = block;
+  const int64_t shares = (s.keys + block - 1) / block;
+  std::vector<float> parts(shares * q.size());
+  std::vector<std::atomic<int64_t>> finished(s.samples * s.kv_heads);
+  for (auto& count : finished) count = 0;
+  if (shares > 1) call.parts = parts.data(), call.finished = finished.data();
+  flashpoint_run(&call, nullptr);
+  const Exact e = define(s, left, right, q, k, v, g);
+  int misses = 0;
+  for (double x : {error(o, e.o), error(dq, e.dq), error(dk, e.dk), error(dv, e.dv)})
+    misses += !(x < kMost);
+  if (misses)
+    std::printf("%d of 4 miss: %ld queries, %ld keys\n", misses, long(s.queries), long(s.keys));
+  return misses;
+}
+
+}  // namespace
+
+int main() {
+  std::mt19937 random(0);
+  int misses = 0;
+  for (const Shape& shape : kShapes)
+    for (const auto& [left, right] : kWindows)
+      for (int64_t block : {1000, 64}) misses += count_misses(shape, left, right, block, random);
+  return misses;
+}

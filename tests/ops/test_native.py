@@ -1,0 +1,400 @@
+"""The kernel in C++: exact in every option it serves, and never missed where it cannot be had."""
+
+import os
+import platform
+import shutil
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from numerics import make_inputs, place_qkv
+from results import evaluate
+
+from flashpoint import attention
+from flashpoint.lab.selfcheck.draws import Scope, draw_case
+from flashpoint.lab.selfcheck.run import run_case
+from flashpoint.ops.cpu.native import build, call
+from flashpoint.ops.spec import Terms
+
+needs_kernel = pytest.mark.skipif(
+    build.why_not() is not None, reason=f"no kernel in C++ here: {build.why_not()}"
+)
+NAN, INF = float("nan"), float("inf")
+SHAPE = (2, 4, 2, 70, 150, 24, 40)
+
+
+@pytest.fixture
+def threads():
+    usual = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(usual)
+
+
+@pytest.fixture
+def used(monkeypatch, threads):
+    """How often the kernel ran, which now serves few queries too, on four threads."""
+    counts = {"attend": 0, "differentiate": 0}
+    for name in counts:
+        usual = getattr(call, name)
+
+        def counted(*args, name=name, usual=usual, **kwargs):
+            counts[name] += 1
+            return usual(*args, **kwargs)
+
+        monkeypatch.setattr(call, name, counted)
+    monkeypatch.setattr(call, "FEWEST_QUERIES", 0)
+    monkeypatch.setattr(call, "FEWEST_KEYS", 16)
+    monkeypatch.setattr("flashpoint.ops.cpu.forward.SMALL", 0)
+    threads(4)
+    return counts
+
+
+@pytest.fixture
+def nothing_built(monkeypatch, tmp_path):
+    """An empty cache; gives its folder."""
+    monkeypatch.setenv("FLASHPOINT_CACHE", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setattr(build, "_found", {})
+    return tmp_path / "native"
+
+
+def evaluate_on_cpu(function, tensors):
+    """The output of a call with gradients, which are made as well."""
+    o = function(**{name: x.detach().requires_grad_() for name, x in tensors.items()})
+    o.backward(torch.ones_like(o))
+    return o.detach()
+
+
+def served(index):
+    """A random case, made one that the kernel serves."""
+    case = draw_case(0, index, Scope("cpu", ("cpu",)))
+    activation = list(build.CLASSES)[index % len(build.CLASSES)]
+    normalize = "length" if activation == "identity" else case.normalize
+    bias = case.bias if isinstance(case.bias, float) else None
+    changed = {"dtype": "fp32", "activation": activation, "bias": bias, "mask": None}
+    # A norm over one number has no gradient: whatever of it is left is chance times 1,000.
+    norms = case.norms if case.D > 1 else (None, None)
+    gain_dtype = case.gain_dtype if any(norms) else None
+    return replace(case, normalize=normalize, norms=norms, gain_dtype=gain_dtype, **changed)
+
+
+@needs_kernel
+@pytest.mark.parametrize("first", range(0, 400, 50))
+def test_random_calls_stay_within_the_budget(used, first):
+    outcomes = [run_case(served(n), torch.device("cpu")) for n in range(first, first + 50)]
+    missed = [f"{outcome.line}: {outcome.detail}" for outcome in outcomes if outcome.is_miss]
+    assert not missed, "\n".join(missed)
+    assert not any(outcome.is_refused for outcome in outcomes)
+    assert min(used.values()) >= 50
+
+
+@needs_kernel
+@pytest.mark.parametrize("activation", build.CLASSES)
+@pytest.mark.parametrize("options", [{}, {"causal": True}, {"window": (9, 5)}], ids=str)
+def test_more_queries_than_are_packed_at_a_time(used, activation, options):
+    """Backward packs 4,096 at a time: dk and dv are of two such spans, dq of several shares."""
+    tensors = make_inputs((1, 2, 1, 4200, 130, 8, 8))
+    exact, plain, got = (
+        evaluate(
+            lambda q, k, v, impl=impl: attention(
+                q, k, v, activation=activation, length=100, impl=impl, **options
+            ),
+            **{name: tensors[name].to(dtype) for name in "qkv"},
+        )
+        for dtype, impl in (
+            (torch.float64, "reference"),
+            (torch.float32, "reference"),
+            (torch.float32, "cpu"),
+        )
+    )
+    assert used == {"attend": 1, "differentiate": 1}
+    for name, value in exact.items():
+        budget = 2 * (plain[name] - value).abs().max()
+        assert (got[name] - value).abs().max() <= budget, name
+
+
+@needs_kernel
+@pytest.mark.parametrize("window", [(None, 0), (100, 0), (33, 21)])
+def test_bits_do_not_depend_on_who_takes_which_piece(used, threads, window):
+    tensors = place_qkv("cpu", (1, 2, 1, 500, 700, 64, 64), torch.float32)
+    outputs = []
+    for count in (1, 2, 4):
+        threads(count)
+        results = [evaluate(partial(attention, window=window), **tensors) for _ in range(3)]
+        for again in results[1:]:
+            assert all(torch.equal(results[0][name], x) for name, x in again.items())
+        outputs.append(results[0])
+    for name in ("o", "dk", "dv"):  # dq is a sum of shares, whose number goes by the threads
+        assert torch.equal(outputs[0][name], outputs[1][name])
+        assert torch.equal(outputs[0][name], outputs[2][name])
+
+
+@needs_kernel
+@pytest.mark.parametrize("activation", build.CLASSES)
+def test_nan_in_a_query_stays_in_its_row(used, activation):
+    tensors = place_qkv("cpu", SHAPE, torch.float32)
+    tensors["q"][1, 2, 7, 3] = NAN
+    o = attention(**tensors, activation=activation)
+    hit = torch.zeros_like(o, dtype=torch.bool)
+    hit[1, 2, 7] = True
+    assert torch.equal(o.isnan(), hit)
+    assert used["attend"] == 1
+
+
+@needs_kernel
+@pytest.mark.parametrize("activation", build.CLASSES)
+def test_infinite_scores_are_weighed_as_in_the_reference(used, activation):
+    q = torch.tensor([INF, -INF, 1.0, -1.0]).repeat(5)[:, None].expand(1, 1, 20, 1)
+    k, v = torch.ones(1, 1, 30, 1), torch.ones(1, 1, 30, 1)
+    results = [
+        attention(q, k, v, activation=activation, impl=impl) for impl in ("cpu", "reference")
+    ]
+    assert used["attend"] == 1
+    assert torch.equal(*results)
+
+
+@needs_kernel
+@pytest.mark.parametrize("activation", ["relu", "relu2", "relu3", "relu4", "relu6"])
+def test_an_infinite_gradient_dies_where_the_activation_is_flat(used, activation):
+    q = torch.full((1, 1, 20, 8), -1.0, requires_grad=True)
+    k, v = torch.ones(1, 1, 30, 8), torch.ones(1, 1, 30, 8)
+    attention(q, k, v, activation=activation).backward(torch.full((1, 1, 20, 8), INF))
+    assert used["differentiate"] == 1
+    assert torch.equal(q.grad, torch.zeros_like(q))
+
+
+@needs_kernel
+def test_keys_that_do_not_exist_are_not_read(used):
+    tensors = place_qkv("cpu", SHAPE, torch.float32)
+    lengths = torch.tensor([0, 33])
+    clean = evaluate(lambda **t: attention(**t, key_lengths=lengths), **tensors)
+    for name in "kv":
+        tensors[name][0] = NAN
+        tensors[name][1, :, 33:] = INF
+    poisoned = evaluate(lambda **t: attention(**t, key_lengths=lengths), **tensors)
+    assert all(torch.equal(clean[name], x) for name, x in poisoned.items())
+    assert used == {"attend": 2, "differentiate": 2}
+    assert not clean["o"][0].any()
+    assert not clean["dk"][1, :, 33:].any()
+
+
+@needs_kernel
+def test_views_are_read_as_they_are(used):
+    tensors = place_qkv("cpu", SHAPE, torch.float32)
+    expected = attention(**tensors)
+    turned = {name: x.mT.contiguous().mT for name, x in tensors.items()}
+    assert torch.equal(attention(**turned), expected)
+    negated = {name: torch._neg_view(-x) for name, x in tensors.items()}
+    assert torch.equal(attention(**negated), expected)
+    beside = {
+        name: torch.cat([x, torch.full_like(x, NAN)], -1)[..., : x.shape[-1]]
+        for name, x in tensors.items()
+    }
+    assert torch.equal(attention(**beside), expected)
+    assert used["attend"] == 4
+
+
+@needs_kernel
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"activation": "silu"},
+        {"bias": torch.zeros(1, 1, 70, 150)},
+        {"mask": torch.ones(1, 1, 70, 150, dtype=torch.bool)},
+        {"scale": 1e-40},
+        {"return_sums": "logs"},
+    ],
+    ids=str,
+)
+def test_other_calls_go_by_products(used, options):
+    attention(**place_qkv("cpu", SHAPE, torch.float32), **options)
+    attention(**place_qkv("cpu", SHAPE, torch.bfloat16))
+    assert used["attend"] == 0
+
+
+@needs_kernel
+def test_it_is_compiled_once_for_all_processes(used, nothing_built):
+    tensors = place_qkv("cpu", SHAPE, torch.float32)
+    attention(**tensors)
+    (file,) = nothing_built.iterdir()
+    made = file.stat().st_mtime_ns
+    build._found.clear()  # as in a new process
+    attention(**tensors)
+    assert [*nothing_built.iterdir()] == [file]
+    assert file.stat().st_mtime_ns == made
+    assert nothing_built.stat().st_mode & 0o077 == 0
+    assert used["attend"] == 2
+
+
+def expect_products(used, words):
+    """Calls are computed all the same, and doctor says why they go by products."""
+    tensors = place_qkv("cpu", SHAPE, torch.float32)
+    exact = attention(**{name: x.double() for name, x in tensors.items()}, impl="reference")
+    assert (attention(**tensors) - exact).abs().max() < 1e-5
+    assert used["attend"] == 0
+    assert words in (build.why_not() or "")
+
+
+def test_without_a_compiler_products_serve(used, nothing_built, monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    expect_products(used, "no C++ compiler (g++, clang++) is on the PATH")
+    assert not nothing_built.exists()
+
+
+def test_a_compiler_that_fails_is_asked_once(used, nothing_built, monkeypatch, tmp_path):
+    compiler = tmp_path / "mycc"
+    asked = tmp_path / "asked"
+    compiler.write_text(f"#!/bin/sh\necho asked >> {asked}\necho no such thing >&2\nexit 1\n")
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+    for _ in range(2):
+        expect_products(used, f"{compiler} failed; {nothing_built}/relu-")
+        build._found.clear()  # as in a new process
+    (said,) = nothing_built.iterdir()
+    assert said.read_text() == "no such thing\n"
+    assert asked.read_text() == "asked\n"
+
+
+@needs_kernel
+def test_a_file_that_others_may_have_written_is_not_run(used, nothing_built):
+    attention(**place_qkv("cpu", SHAPE, torch.float32))
+    (file,) = nothing_built.iterdir()
+    for place in (file, nothing_built):
+        place.chmod(0o777)
+        build._found.clear()
+        used["attend"] = 0
+        expect_products(used, f"others may have written {file}; remove it")
+        place.chmod(0o700)
+
+
+def test_a_folder_that_cannot_be_written_leaves_products(used, nothing_built):
+    nothing_built.parent.mkdir(exist_ok=True)
+    nothing_built.write_text("a file where the folder would be")
+    expect_products(used, f"{nothing_built}: File exists")
+
+
+def test_sources_that_are_missing_leave_products(used, nothing_built, monkeypatch, tmp_path):
+    monkeypatch.setattr(build, "_SOURCE", tmp_path / "attention.cpp")
+    expect_products(used, f"{tmp_path}/attention.cpp: No such file or directory")
+
+
+def test_a_file_that_is_no_library_leaves_products(used, nothing_built):
+    file = build.file_of("relu", shutil.which("c++") or shutil.which("g++") or "none")
+    file.parent.mkdir(mode=0o700)
+    file.write_text("cut")
+    file.chmod(0o600)
+    expect_products(used, f"{file} cannot be loaded (")
+
+
+def test_a_compiler_that_is_killed_is_asked_again(used, nothing_built, monkeypatch, tmp_path):
+    compiler = tmp_path / "mycc"
+    compiler.write_text("#!/bin/sh\nkill -9 $$\n")
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+    expect_products(used, f"{compiler} was killed by signal 9")
+    assert not [*nothing_built.iterdir()]
+
+
+def test_it_can_be_kept_off(used, nothing_built, monkeypatch):
+    monkeypatch.setenv("CXX", "none")
+    expect_products(used, "CXX is 'none', which is not on the PATH")
+
+
+@needs_kernel
+def test_threads_that_call_it_first_at_once_share_one(nothing_built, monkeypatch, tmp_path):
+    compiler, asked = tmp_path / "mycc", tmp_path / "asked"
+    compiler.write_text(f'#!/bin/sh\necho asked >> {asked}\nexec c++ "$@"\n')
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+    with ThreadPoolExecutor(4) as pool:
+        found = [*pool.map(build.find, ["relu"] * 4)]
+    assert all(kernel is found[0] for kernel in found)
+    assert isinstance(found[0], build.Kernel)
+    assert asked.read_text() == "asked\n"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++ and its sanitizers")
+@pytest.mark.parametrize("cpu", ["native", "x86-64-v3"])
+def test_no_number_is_read_or_written_beside_its_place(tmp_path, cpu):
+    """Vectors of 16 and of 8 numbers, where the CPU has them."""
+    if cpu != "native" and platform.machine() != "x86_64":
+        pytest.skip("this CPU is no x86-64")
+    check, program = Path(__file__).with_name("native_check.cpp"), tmp_path / "check"
+    watching = ("-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-O1")
+    own = ("-std=c++17", f"-march={cpu}", "-Wall", "-Wextra", "-Werror", "-DACTIVATION=Relu<1>")
+    sources = f"-I{Path(build.__file__).parent}"
+    subprocess.run(["g++", *own, *watching, sources, check, "-o", program], check=True)
+    done = subprocess.run([program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@needs_kernel
+def test_a_forked_process_of_one_thread_computes(used):
+    """As a DataLoader's workers do, after the parent used all its threads."""
+    tensors = place_qkv("cpu", SHAPE, torch.float32)
+    expected = attention(**tensors)
+    pid = os.fork()
+    if pid == 0:
+        try:
+            torch.set_num_threads(1)
+            is_same = torch.equal(attention(**tensors), expected)
+        finally:
+            os._exit(0 if is_same else 1)
+    assert os.waitpid(pid, 0)[1] == 0
+
+
+@needs_kernel
+def test_a_default_device_is_not_where_it_looks(used):
+    """Another place for new tensors must not reach those that the kernel is handed."""
+    tensors = place_qkv("cpu", (1, 1, 1, 300, 600, 16, 16), torch.float32)
+    lengths = torch.tensor([33])
+    calls = ({}, {"key_lengths": lengths}, {"causal": True}, {"activation": "silu"})
+    expected = [evaluate(partial(attention, **options), **tensors) for options in calls]
+    torch.set_default_device("meta")
+    try:
+        found = [evaluate_on_cpu(partial(attention, **options), tensors) for options in calls]
+    finally:
+        torch.set_default_device("cpu")
+    for got, wanted in zip(found, expected, strict=True):
+        assert torch.equal(got, wanted["o"])
+
+
+@needs_kernel
+def test_operands_that_do_not_fit_are_not_for_it(used):
+    """PyTorch's own operator can be called past our checks; then products complain."""
+    q, k, v = place_qkv("cpu", (1, 2, 2, 16, 64, 16, 16), torch.float32).values()
+    assert call.find_kernel(q, k, v, None, None, Terms()) is not None
+    for wrong in (
+        (q, k, v[:, :, :50]),
+        (q, k[..., :8], v),
+        (q, k.double(), v),
+        (torch.cat([q, q[:, :1]], 1), k, v),
+        (q.expand(2, -1, -1, -1), k, v),
+        (q, k, v[:, :1]),
+    ):
+        assert call.find_kernel(*wrong, None, None, Terms()) is None
+
+
+@needs_kernel
+def test_zeros_without_memory_are_read_as_zeros(used):
+    tensors = place_qkv("cpu", SHAPE, torch.float32)
+    tensors["v"] = torch._efficientzerotensor(tensors["v"].shape)
+    assert not attention(**tensors).any()
+    assert used["attend"] == 1
+
+
+def test_shares_of_the_keys_stay_within_memory(monkeypatch):
+    """However many threads there are, backward keeps few gradients of q."""
+    kept = []
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 64)
+    monkeypatch.setattr(call, "_run", lambda *args: kept.append(args[5].get("parts")))
+    for batch in (1, 8):
+        q = torch.empty(batch, 8, 4096, 64)
+        call.differentiate(None, q, (q, q, q), (q, q, q), None, Terms(), None, None)
+    assert kept[0].nbytes == call.MOST_BYTES
+    assert kept[1] is None
