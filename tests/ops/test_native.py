@@ -355,11 +355,8 @@ def test_a_default_device_is_not_where_it_looks(used):
     lengths = torch.tensor([33])
     calls = ({}, {"key_lengths": lengths}, {"causal": True}, {"activation": "silu"})
     expected = [evaluate(partial(attention, **options), **tensors) for options in calls]
-    torch.set_default_device("meta")
-    try:
+    with torch.device("meta"):
         found = [evaluate_on_cpu(partial(attention, **options), tensors) for options in calls]
-    finally:
-        torch.set_default_device("cpu")
     for got, wanted in zip(found, expected, strict=True):
         assert torch.equal(got, wanted["o"])
 
