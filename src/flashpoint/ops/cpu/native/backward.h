@@ -15,24 +15,20 @@ void differentiate(const View& view, const float* q, const float* g, const float
   const Call& c = view.call;
   const float scale = c.scale, bias = c.bias;
   const bool is_cut = view.cuts(i0, i1, j0, j1);
-  in_steps(j1 - j0, [&](auto m, int64_t from) INLINE {
-    constexpr int M = m;
-    multiply<M, N>(c.value_dim, v + from * c.v.row, c.v.row, 1, g, kPanel,
-                   [&](int i, int n, Vector x)
-                       INLINE { store(ds + (from + i) * kPanel + n * kLanes, x); });
-    multiply<M, N>(c.dim, k + from * c.k.row, c.k.row, 1, q, kPanel,
-                   [&](int i, int n, Vector s) INLINE {
-                     float* place = ds + (from + i) * kPanel + n * kLanes;
-                     Vector dw = load(place), x, dx;
-                     if (offset) dw += load(offset + n * kLanes);
-                     H::differentiate(s * scale + bias, dw, x, dx);
-                     if (__builtin_expect(is_cut, 0)) {
-                       const Integers seen = view.sees(i0, n, j0 + from + i);
-                       x = keep(seen, x), dx = keep(seen, dx);
-                     }
-                     store(w + (from + i) * kPanel + n * kLanes, x);
-                     store(place, dx);
-                   });
+  multiply_keys<N>(j1 - j0, c.value_dim, v, c.v.row, g, [&](int64_t j, int n, Vector x) INLINE {
+    store(ds + j * kPanel + n * kLanes, x);
+  });
+  multiply_keys<N>(j1 - j0, c.dim, k, c.k.row, q, [&](int64_t j, int n, Vector s) INLINE {
+    float* place = ds + j * kPanel + n * kLanes;
+    Vector dw = load(place), x, dx;
+    if (offset) dw += load(offset + n * kLanes);
+    H::differentiate(s * scale + bias, dw, x, dx);
+    if (__builtin_expect(is_cut, 0)) {
+      const Integers seen = view.sees(i0, n, j0 + j);
+      x = keep(seen, x), dx = keep(seen, dx);
+    }
+    store(w + j * kPanel + n * kLanes, x);
+    store(place, dx);
   });
 }
 

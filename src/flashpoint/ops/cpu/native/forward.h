@@ -12,14 +12,10 @@ void weigh(const View& view, const float* q, const float* k, int64_t i0, int64_t
   const Call& c = view.call;
   const float scale = c.scale, bias = c.bias;
   const bool is_cut = view.cuts(i0, i1, j0, j1);
-  in_steps(j1 - j0, [&](auto m, int64_t from) INLINE {
-    constexpr int M = m;
-    multiply<M, N>(c.dim, k + from * c.k.row, c.k.row, 1, q, kPanel,
-                   [&](int i, int n, Vector s) INLINE {
-                     Vector x = H::weigh(s * scale + bias);
-                     if (__builtin_expect(is_cut, 0)) x = keep(view.sees(i0, n, j0 + from + i), x);
-                     store(w + (from + i) * kPanel + n * kLanes, x);
-                   });
+  multiply_keys<N>(j1 - j0, c.dim, k, c.k.row, q, [&](int64_t j, int n, Vector s) INLINE {
+    Vector x = H::weigh(s * scale + bias);
+    if (__builtin_expect(is_cut, 0)) x = keep(view.sees(i0, n, j0 + j), x);
+    store(w + j * kPanel + n * kLanes, x);
   });
   if constexpr (HasSums) {
     Vector part[N] = {};

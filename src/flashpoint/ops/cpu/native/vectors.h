@@ -84,6 +84,18 @@ INLINE inline void by_width(int64_t rows, Body body) {
   else body(Number<1>());
 }
 
+// finish(j, n, x) for each key and vector of rows, x of k b: k [keys][terms] as it lies, b
+// [terms][panel].
+template <int N, class Finish>
+INLINE inline void multiply_keys(int64_t keys, int64_t terms, const float* k, int64_t k_row,
+                                 const float* b, Finish finish) {
+  in_steps(keys, [&](auto m, int64_t at) INLINE {
+    constexpr int M = m;
+    multiply<M, N>(terms, k + at * k_row, k_row, 1, b, kPanel,
+                   [&](int i, int n, Vector x) INLINE { finish(at + i, n, x); });
+  });
+}
+
 // total[columns][panel] += a' b, of a [terms][columns] as it lies and b [terms][panel].
 template <int N>
 void add_turned(float* total, int64_t columns, const float* a, int64_t a_row, const float* b,
