@@ -153,7 +153,7 @@ def test_numbers_of_numpy_are_kept_as_python_numbers(kind):
         assert (type(config.norm_eps), config.norm_eps) == (float, float(kind(1e-3)))
 
 
-NO_NUMBERS = (True, np.bool_(True), np.complex64(0.5), np.timedelta64(1), np.array(0.5), "1")
+NO_NUMBERS = (True, np.bool_(True), np.complex64(0.5), np.timedelta64(1, "s"), np.array(0.5), "1")
 
 
 @pytest.mark.parametrize("value", NO_NUMBERS, ids=repr)

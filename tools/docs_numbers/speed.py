@@ -115,7 +115,7 @@ def _sums(stored: Stored) -> str:
 def _newest(stored: Stored) -> str:
     """Of the same suites, what each of two Tritons misses, and how the speed-ups compare."""
     rows = []
-    for suite in ("long", "vit", "decode"):
+    for suite in ("long", "vit", "decode", "sums"):
         pair = [stored.bench(name) for name in _both(suite)]
         ratios = [
             new / old

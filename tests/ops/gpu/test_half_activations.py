@@ -9,6 +9,7 @@ import triton.language as tl
 from implementations import HAS_GPU
 
 from flashpoint.ops.activation import BUILTIN, find_activation
+from flashpoint.ops.gpu import versions
 from flashpoint.ops.gpu.activations import in_kernels
 from flashpoint.ops.gpu.call import Call
 from flashpoint.ops.spec import Terms
@@ -49,7 +50,7 @@ def apply(kernel, function, scores):
     s = torch.zeros(-(-len(scores) // block) * block, device=DEVICE)
     s[: len(scores)] = scores
     out = torch.empty_like(s)
-    kernel[(len(s) // block,)](s, out, function, BLOCK=block)
+    kernel[(len(s) // block,)](s, out, function, BLOCK=block, **versions.launch_options())
     return out[: len(scores)].cpu().double()
 
 

@@ -57,6 +57,18 @@ def assert_served(shape, dtype, causal):
     assert dispatch.choose(call) is dispatch.choose(call, do) is dispatch.HOPPER
 
 
+def clear_of_zero(inputs):
+    """Without rows whose score the order of a sum may move over relu's kink.
+
+    Among 30 million scores one is 2e-7 away, and its gradient is there or not.
+    """
+    q, k = (inputs[name].cuda() for name in "qk")
+    scores = q @ k.repeat_interleave(q.shape[1] // k.shape[1], dim=1).mT
+    near = (scores.abs() < 1e-4).any(-1, keepdim=True)
+    assert near.float().mean() < 0.2
+    return inputs | {"q": q.masked_fill(near, 0.0).to(inputs["q"].device)}
+
+
 def draw(seed):
     """A shape whose head dims take one room, a dtype and options."""
     chance = random.Random(seed)
@@ -74,7 +86,7 @@ def draw(seed):
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
 def test_relu_matches_reference(shape, causal, dtype):
     assert_served(shape, dtype, causal)
-    assert_exact("triton", dtype, make_inputs(shape), causal=causal)
+    assert_exact("triton", dtype, clear_of_zero(make_inputs(shape)), causal=causal)
 
 
 @pytest.mark.parametrize("shape", [SHAPES["256-ragged"], SHAPES["192-ragged"]], ids=["256", "192"])
