@@ -29,6 +29,20 @@ def attend_block(
     return o, sums if call.has_sums else None
 
 
+def add_block(
+    call: ShardedCall, block: Block, terms: Terms, q: Tensor, k: Tensor, v: Tensor, totals: Tensor
+) -> Tensor | None:
+    """Add the operator's result for a block to ``totals``, fp32 at least; gives the sums."""
+    if call.impl == "triton" and block.ends is None:
+        from flashpoint.ops.gpu.attend import launch_forward_added  # there may be no Triton
+
+        sums = launch_forward_added(totals, call.has_sums, *_inputs(call, block, terms, q, k, v))
+        return sums[0] if call.has_sums else None
+    o, of_rows = attend_block(call, block, terms, q, k, v)
+    totals.add_(o)
+    return of_rows
+
+
 def differentiate_block(
     call: ShardedCall,
     block: Block,

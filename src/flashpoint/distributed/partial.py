@@ -5,7 +5,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from flashpoint.distributed.block_calls import RowGradients, attend_block, differentiate_block
+from flashpoint.distributed.block_calls import (
+    RowGradients,
+    add_block,
+    attend_block,
+    differentiate_block,
+)
 from flashpoint.distributed.blocks import blocks_of
 from flashpoint.distributed.call import ShardedCall, block_dtype, plain_sums
 from flashpoint.distributed.layout import Range
@@ -29,15 +34,22 @@ class Total:
         self.shape, self.dim, self.like = torch.Size(shape), dim, like
         self._sum: Tensor | None = None
 
-    def add(self, part: Tensor, at: slice) -> None:
-        """Take a part in; nobody else may hold it."""
-        if self._sum is None and part.shape == self.shape:
-            self._sum = part
-            return
+    def place(self, at: slice) -> Tensor | None:
+        """What a part is to be added to; None where it can be the sum so far, as it is."""
+        if self._sum is None and (at.start, at.stop) == (0, self.shape[self.dim]):
+            return None
         dtype = widened(self.like.dtype)
         total = self.like.new_zeros(self.shape, dtype=dtype) if self._sum is None else self._sum
         self._sum = total.to(dtype)
-        self._sum.narrow(self.dim, at.start, at.stop - at.start).add_(part)
+        return self._sum.narrow(self.dim, at.start, at.stop - at.start)
+
+    def add(self, part: Tensor, at: slice) -> None:
+        """Take a part in; nobody else may hold it."""
+        place = self.place(at)
+        if place is None:
+            self._sum = part
+        else:
+            place.add_(part)
 
     def finish(self) -> Tensor:
         """The sum; in the parts' own dtype where it is one of them."""
@@ -68,8 +80,12 @@ class Partial:
         terms = plain_sums(self.call.terms)
         k, v = k.to(self.q.dtype), v.to(self.q.dtype)
         for block in blocks_of(self.queries, keys, self.call):
-            o, sums = attend_block(self.call, block, terms, self.q, k, v)
-            self._numerators.add(o, block.rows)
+            place = self._numerators.place(block.rows)
+            if place is None:
+                o, sums = attend_block(self.call, block, terms, self.q, k, v)
+                self._numerators.add(o, block.rows)
+            else:
+                sums = add_block(self.call, block, terms, self.q, k, v, place)
             if sums is not None:
                 self._sums.add(sums, block.rows)
 

@@ -71,10 +71,20 @@ SUMMED_CASES = {
     "128-sum-relu4-causal": (128, 0, "relu4", 1100),
     "64-sum-relu-short": (64, None, "relu", 300),
 }
+# head dim, right end of the window, activation, whether with sums: added to totals
+ADDED_CASES = {
+    "64-added": (64, None, "relu", False),
+    "64-added-causal-silu": (64, 0, "silu", False),
+    "128-added": (128, None, "relu", False),
+    "128-added-causal": (128, 0, "relu", False),
+    "128-added-relu4": (128, None, "relu4", True),
+    "192-added": (192, None, "relu", False),
+    "256-added": (256, None, "relu", False),
+}
 # every kernel, those with numbers in local memory among them
 SHORT = (
     *("64", "64-long", "128-causal-signed", "128-causal-silu", "192", "256-causal"),
-    *("64-layer", "64-rms-q-only", "64-sum-relu4", "128-sum-relu4-causal"),
+    *("64-layer", "64-rms-q-only", "64-sum-relu4", "128-sum-relu4-causal", "128-added"),
 )
 SHORTEST = ("64-long", "64-layer")
 NUM_KERNELS = {"all": 3, "both": 2, "signed": 2, "split": 4, "forward": 1}
@@ -100,6 +110,7 @@ def test_kernels_compile_without_a_gpu(request):
     counts = {case: NUM_KERNELS[which] for case, (*_, which) in CASES.items()}
     counts |= {case: len(sides) for case, (*_, sides) in NORMED_CASES.items()}
     counts |= {case: 2 if tokens == 300 else 3 for case, (*_, tokens) in SUMMED_CASES.items()}
+    counts |= dict.fromkeys(ADDED_CASES, 1)
     if not request.config.getoption("--every-case"):
         chosen = SHORT if request.config.getoption("--each-gpu") else SHORTEST
         counts = {case: counts[case] for case in chosen}
@@ -204,11 +215,27 @@ def summed_launches_of(head_dim, right, activation, tokens):
     return [kernel for kernel in kernels if kernel.name.startswith("hopper")]
 
 
+def added_launches_of(head_dim, right, activation, has_sums):
+    """Forward of a call that is added to what some rows have, as those of a ring are."""
+    from flashpoint.ops.gpu import attend, dispatch
+    from flashpoint.ops.spec import Terms
+
+    dispatch.serves = lambda _: True
+    q, k, v = (torch.empty(2, 4, 512, head_dim, dtype=torch.bfloat16) for _ in range(3))
+    totals = torch.empty(2, 4, 1024, head_dim)[:, :, 512:]
+    with compiling_for(90) as kernels:
+        terms = Terms(activation, 0.0, right=right)
+        attend.launch_forward_added(totals, has_sums, q, k, v, None, None, None, terms)
+    return kernels
+
+
 def launches_by(case):
     if case in CASES:
         return launches_of(*CASES[case])
     if case in SUMMED_CASES:
         return summed_launches_of(*SUMMED_CASES[case])
+    if case in ADDED_CASES:
+        return added_launches_of(*ADDED_CASES[case])
     return packed_launches_of(*NORMED_CASES[case])
 
 
@@ -233,7 +260,7 @@ def main():
         for kernel in launches_by(case):
             side = side_of(kernel.arguments)
             may_spill = (side, head_dim_of(case)) in MAY_SPILL
-            may_spill = may_spill or versions.installed() >= SPILLING
+            may_spill = may_spill or case in ADDED_CASES or versions.installed() >= SPILLING
             said = f"{case}, {side}:\n{kernel.log}"
             assert not re.search(r"\(C75\d\d\)", said), said
             most = MOST_LOCAL_MEMORY_OF.get(case, MOST_LOCAL_MEMORY) * may_spill

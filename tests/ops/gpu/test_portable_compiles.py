@@ -46,9 +46,10 @@ CASES = {
     "sums-wide": (FP16, 128, 128, 4096, 4096, DIVIDED, ("sums",), "forward rows dkdv dq"),
     "sums-wide-256": (FP16, 256, 256, 300, 300, DIVIDED, ("sums",), "forward rows dkdv dq"),
     "sums-decode": (BF16, 128, 128, 1, 4096, DIVIDED, ("sums",), "decode combine rows dkdv dq"),
+    "added": (BF16, 64, 64, 300, 300, Terms(), ("totals",), "forward addition"),
     "sums-whole": (FP16, 64, 64, 49, 49, DIVIDED, ("sums",), "whole rows whole_backward"),
 }
-EVERY = ("bias", "mask", "decode", "whole", "packed", "sums")  # kernel
+EVERY = ("bias", "mask", "decode", "whole", "packed", "sums", "added")  # kernel
 MAIN = ("bias", "sums")
 
 
@@ -78,6 +79,9 @@ def call_plain(dtype, D, Dv, Lq, Lk, terms, extras):
     mask = torch.empty(2, 1, Lq, Lk, dtype=torch.bool) if "mask" in extras else None
     lengths = torch.empty(2, dtype=torch.int64) if "lengths" in extras else None
     inputs = (q, k, v, bias, mask, lengths, terms)
+    if "totals" in extras:
+        attend.launch_forward_added(torch.empty(2, 4, Lq, Dv), False, *inputs)
+        return
     if "sums" in extras:
         o, sums = attend.launch_forward(True, *inputs)
         attend.launch_backward((sums, o, sums), do, *inputs, bias is not None, False)

@@ -13,6 +13,7 @@ from flashpoint.ops.gpu import dispatch
 from flashpoint.ops.gpu.activations import in_kernels, is_builtin
 from flashpoint.ops.gpu.call import Call
 from flashpoint.ops.gpu.portable import whole_heads
+from flashpoint.ops.gpu.portable.addition import launch_addition
 from flashpoint.ops.gpu.portable.backward_rows import SumGradients, launch_rows
 from flashpoint.ops.gpu.portable.backward_scored import launch_scored
 from flashpoint.ops.gpu.portable.blocks import Layout
@@ -45,6 +46,32 @@ def launch_forward(
         return attend(call, recorder, Layout.HEADS_FIRST)
 
     return run_recorded("forward", inputs, (has_sums, *terms), results_of(has_sums), first_call)
+
+
+def launch_forward_added(
+    totals: Tensor,
+    has_sums: bool,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    bias: Tensor | None,
+    mask: Tensor | None,
+    key_lengths: Tensor | None,
+    terms: Terms,
+) -> list[Tensor]:
+    """As ``launch_forward``, but the result is added to ``totals``, fp32 with dense rows.
+
+    Gives the sums alone, or nothing.
+    """
+    inputs = prepare(q=q, k=k, v=v, bias=bias, mask=mask, lengths=key_lengths)
+
+    def first_call(recorder: Recorder) -> list[Tensor]:
+        call = Call.dense(*inputs.values(), terms)._replace(has_sums=has_sums, totals=totals)
+        return attend(call, recorder, Layout.HEADS_FIRST)
+
+    given = inputs | {Role.TOTALS: totals}
+    outputs = results_of(has_sums)[1:]
+    return run_recorded("forward_added", given, (has_sums, *terms), outputs, first_call)
 
 
 def launch_forward_varlen(
@@ -81,22 +108,30 @@ def results_of(has_sums: bool) -> tuple[Role, ...]:
 def attend(call: Call, recorder: Recorder, layout: Layout) -> list[Tensor]:
     """The result, and the rows' sums of weights, heads first, where the call has them.
 
-    By the kernels that serve the call, which must take its norms if it has any.
+    By the kernels that serve the call, which must take its norms if it has any. With totals the
+    result is added to these instead, by a launch of its own where the kernels do not add.
     """
-    results = [_empty_result(call, recorder, layout)]
-    if call.has_sums:
-        B, H, L, _ = call.q.shape
-        planes = (2,) if call.terms.logs else ()
-        heads = (H, L) if call.is_varlen else (B, H, L)
-        results.append(recorder.empty(Role.SUMS, (*planes, *heads), torch.float32))
-    if call.is_empty:
+    sums = [_empty_sums(call, recorder)] if call.has_sums else []
+    kernels = None if call.is_empty else dispatch.choose(call)
+    adds = call.totals is not None and kernels in (None, dispatch.HOPPER)
+    results = [] if adds else [_empty_result(call, recorder, layout)]
+    if kernels is None:
         recorder.is_repeatable = False
-        return [x.zero_() for x in results]
-    o, *sums = results
-    kernels = dispatch.choose(call)
+        return [x.zero_() for x in (*results, *sums)]
     call = read_mask(call, recorder, kernels)
+    o = None if adds else results[0]
     kernels.forward().launch(call, recorder, o, layout, *sums)
-    return results
+    if o is not None and call.totals is not None:
+        launch_addition(recorder, o, call.totals)
+        results = []
+    return [*results, *sums]
+
+
+def _empty_sums(call: Call, recorder: Recorder) -> Tensor:
+    B, H, L, _ = call.q.shape
+    planes = (2,) if call.terms.logs else ()
+    heads = (H, L) if call.is_varlen else (B, H, L)
+    return recorder.empty(Role.SUMS, (*planes, *heads), torch.float32)
 
 
 def _empty_result(call: Call, recorder: Recorder, layout: Layout) -> Tensor:

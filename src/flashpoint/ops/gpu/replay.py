@@ -56,6 +56,7 @@ class Role(StrEnum):
     PARTS = "parts"
     WORDS = "words"
     SUMS = "sums"
+    TOTALS = "totals"
     DSUMS = "dsums"
     FACTORS = "factors"
     OFFSETS = "offsets"

@@ -18,6 +18,16 @@ class Sizes:
 
 
 @aggregate
+class Totals:
+    """Where results are added to what is there: a pointer to fp32 or None, and its strides."""
+
+    pointer: base_value
+    batch: base_value
+    head: base_value
+    row: base_value
+
+
+@aggregate
 class Norms:
     """Gains, pointers or None, and eps of the norms of q and k."""
 
@@ -44,7 +54,8 @@ class Options:
     """What is compiled in.
 
     DEGREE: of relu or a power of it, 0 of other activations. PIECES: those of the head dim,
-    Q_IN_REGISTERS of them. O_BY_Q: whether outputs leave by the slots of Q.
+    Q_IN_REGISTERS of them. O_BY_Q: whether outputs leave by the slots of Q. ADDS: whether they
+    are added to totals instead.
     """
 
     WEIGH: base_value
@@ -59,6 +70,7 @@ class Options:
     ROOTS_LAST: base_value
     DEGREE: base_value
     D: base_value
+    DV: base_value
     PIECES: base_value
     PIECE: base_value
     SCHEDULE: base_value
@@ -66,6 +78,7 @@ class Options:
     O_BY_Q: base_value
     HAS_SUMS: base_value
     BY_SUM: base_value
+    ADDS: base_value
 
 
 @aggregate
@@ -81,6 +94,7 @@ class Program:
     v: base_value
     o: base_value
     sums: base_value
+    totals: base_value
     queries: base_value
     keys: base_value
     values: base_value

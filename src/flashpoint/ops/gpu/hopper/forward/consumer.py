@@ -220,14 +220,38 @@ def finish_sums(sums, moved, place, first_row, program, LAYOUT: gl.constexpr):
 
 
 @gluon.jit
+def add_to_totals(acc, program, batch, head, first_row):
+    """totals += O, [ROWS, columns of a piece] each, of rows and columns that exist."""
+    totals, options, Lq = program.totals, program.options, program.sizes.Lq
+    ROWS: gl.constexpr = acc[0].shape[0]
+    COLUMNS: gl.constexpr = acc[0].shape[1]
+    LAYOUT: gl.constexpr = acc[0].type.layout
+    at = batch.to(gl.int64) * totals.batch + head.to(gl.int64) * totals.head
+    first = totals.pointer + at + first_row.to(gl.int64) * totals.row
+    rows = gl.arange(0, ROWS, gl.SliceLayout(1, LAYOUT))
+    columns = gl.arange(0, COLUMNS, gl.SliceLayout(0, LAYOUT))
+    exists = (first_row + rows < Lq)[:, None]
+    offsets = (rows * totals.row)[:, None] + columns[None, :]
+    for piece in gl.static_range(len(acc)):
+        mask = exists
+        if (piece + 1) * COLUMNS > options.DV:
+            mask = exists & (piece * COLUMNS + columns < options.DV)[None, :]
+        places = first + piece * COLUMNS + offsets
+        gl.store(places, gl.load(places, mask=mask) + acc[piece], mask=mask)
+
+
+@gluon.jit
 def leave(acc, o_blocks, q_empty, program, batch, head, first_row):
-    """Start the store of O; if that is by the slot of Q, give it back once it is read."""
-    if not program.options.O_BY_Q:
-        tma.store_wait(0)  # the last tile's store has read its blocks
-    store_pieces(acc, o_blocks, program.o, batch, head, first_row)
-    if program.options.O_BY_Q:
-        tma.store_wait(0)
-        mbarrier.arrive(q_empty, count=1)
+    """Add O to totals, or start its store; if by the slot of Q, give it back once it is read."""
+    if program.options.ADDS:
+        add_to_totals(acc, program, batch, head, first_row)
+    else:
+        if not program.options.O_BY_Q:
+            tma.store_wait(0)  # the last tile's store has read its blocks
+        store_pieces(acc, o_blocks, program.o, batch, head, first_row)
+        if program.options.O_BY_Q:
+            tma.store_wait(0)
+            mbarrier.arrive(q_empty, count=1)
 
 
 @gluon.jit

@@ -22,7 +22,7 @@ is computed while the first product runs; likewise r ** p of relu ** p. The gain
 K's, where K has a norm.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -33,7 +33,14 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 
 from flashpoint.ops.gpu.activations import DEGREES
 from flashpoint.ops.gpu.call import Call
-from flashpoint.ops.gpu.hopper.forward.arguments import Norms, Numbers, Options, Program, Sizes
+from flashpoint.ops.gpu.hopper.forward.arguments import (
+    Norms,
+    Numbers,
+    Options,
+    Program,
+    Sizes,
+    Totals,
+)
 from flashpoint.ops.gpu.hopper.forward.consumer import consume
 from flashpoint.ops.gpu.hopper.forward.producer import normalize_keys, produce
 from flashpoint.ops.gpu.hopper.forward.weights import form_of
@@ -75,7 +82,7 @@ def for_consumers(program):
         norms = Norms(q_gain=None, k_gain=norms.k_gain, q_eps=norms.q_eps, k_eps=norms.k_eps)
     return Program(
         q=program.q, k=program.k, v=program.v, o=program.o, sums=program.sums,
-        queries=program.queries,
+        totals=program.totals, queries=program.queries,
         keys=Ring(buffers=keys.buffers, full=program.k_ready, empty=keys.empty),
         values=program.values, o_buffers=program.o_buffers, k_ready=program.k_ready,
         turns=program.turns, sizes=program.sizes, norms=norms, numbers=program.numbers,
@@ -86,23 +93,25 @@ def for_consumers(program):
 @gluon.jit(do_not_specialize=["B", "Hq", "group", "row_tiles", "Lq", "Lk"])
 def hopper_forward_kernel(
     q, k, v, o,                       # descriptors, blocks [1, 1, rows, columns of a piece of D]
-    sums, q_gain, k_gain,                          # pointers or None
+    sums, totals, q_gain, k_gain,                  # pointers or None
+    total_batch, total_head, total_row,            # strides of totals
     B, Hq, group, row_tiles, Lq, Lk, q_eps, k_eps, gain, alpha, scale, bias_number, shrink, moved,
     WEIGH: gl.constexpr, HAS_SCALE: gl.constexpr, HAS_BIAS_NUMBER: gl.constexpr,
     SHRINKS: gl.constexpr, FORM: gl.constexpr, CAUSAL: gl.constexpr, POWER: gl.constexpr,
     NUM_CONSUMERS: gl.constexpr, STAGES: gl.constexpr, SCHEDULE: gl.constexpr,
     Q_IN_REGISTERS: gl.constexpr, CONSUMER_REGISTERS: gl.constexpr,
     Q_NORM: gl.constexpr, K_NORM: gl.constexpr, ROOTS_LAST: gl.constexpr, D: gl.constexpr,
+    DV: gl.constexpr,
     PIECE: gl.constexpr, BY_SUM: gl.constexpr, DEGREE: gl.constexpr, PIECES: gl.constexpr,
     O_BY_Q: gl.constexpr,
 ):
     """o_i = gain * n_i ** -alpha * sum_j h(scale * q_i . k_j + b) v_j, and sums; for any grid.
 
-    BY_SUM: divided as the portable kernel does it.
+    BY_SUM: divided as the portable kernel does it. With totals, o is None and added to them.
     """
     q_buffers = make_buffers(q, NUM_CONSUMERS * PIECES)
     o_buffers = q_buffers
-    if not O_BY_Q:
+    if not O_BY_Q and totals is None:
         o_buffers = make_buffers(o, NUM_CONSUMERS * PIECES)
     k_buffers, v_buffers = make_buffers(k, STAGES * PIECES), make_buffers(v, STAGES * PIECES)
     q_full, q_empty = make_barriers(NUM_CONSUMERS, 1), make_barriers(NUM_CONSUMERS, 1)
@@ -119,6 +128,7 @@ def hopper_forward_kernel(
 
     program = Program(
         q=q, k=k, v=v, o=o, sums=sums,
+        totals=Totals(pointer=totals, batch=total_batch, head=total_head, row=total_row),
         queries=Ring(buffers=q_buffers, full=q_full, empty=q_empty),
         keys=Ring(buffers=k_buffers, full=k_full, empty=k_empty),
         values=Ring(buffers=v_buffers, full=v_full, empty=v_empty),
@@ -132,9 +142,9 @@ def hopper_forward_kernel(
         options=Options(
             WEIGH=WEIGH, HAS_SCALE=HAS_SCALE, HAS_BIAS_NUMBER=HAS_BIAS_NUMBER, SHRINKS=SHRINKS,
             FORM=FORM, CAUSAL=CAUSAL, POWER=POWER, Q_NORM=Q_NORM, K_NORM=K_NORM,
-            ROOTS_LAST=ROOTS_LAST, DEGREE=DEGREE, D=D, PIECES=PIECES, PIECE=PIECE,
+            ROOTS_LAST=ROOTS_LAST, DEGREE=DEGREE, D=D, DV=DV, PIECES=PIECES, PIECE=PIECE,
             SCHEDULE=SCHEDULE, Q_IN_REGISTERS=Q_IN_REGISTERS, O_BY_Q=O_BY_Q,
-            HAS_SUMS=sums is not None, BY_SUM=BY_SUM,
+            HAS_SUMS=sums is not None, BY_SUM=BY_SUM, ADDS=totals is not None,
         ),
     )
     NORMALIZERS: gl.constexpr = 1 if K_NORM != "none" else 0
@@ -224,10 +234,11 @@ def _choose_configs(call: Call) -> dict[tuple[int, bool], Config]:
 
 
 def launch(
-    call: Call, recorder: Recorder, o: Tensor, layout: Layout, sums: Tensor | None = None
+    call: Call, recorder: Recorder, o: Tensor | None, layout: Layout, sums: Tensor | None = None
 ) -> None:
-    """Write the result to o, and the rows' sums."""
-    o = o if layout is Layout.HEADS_FIRST else o.transpose(1, 2)
+    """Write the result to o, or add it to the call's totals, and write the rows' sums."""
+    if o is not None and layout is not Layout.HEADS_FIRST:
+        o = o.transpose(1, 2)
     causal = call.terms.right is not None
     activation = call.terms.activation
     config = _choose_configs(call)[room_of(call.q.shape[3]), causal]
@@ -236,9 +247,9 @@ def launch(
         config = NORMED
     row_tiles = -(-call.num_queries // (config.rows * config.consumers))
     tiles = row_tiles * call.q_heads * call.num_samples
-    processors = torch.cuda.get_device_properties(o.device).multi_processor_count
+    processors = torch.cuda.get_device_properties(call.q.device).multi_processor_count
     arguments = only(hopper_forward_kernel, call.arguments())
-    arguments |= form_of(activation, arguments)
+    arguments |= form_of(activation, arguments) | _totals_of(call)
     roots_last = (
         norms["q"] != "none" and config.q_in_registers > 0 and activation in DEGREES
         and not causal and call.terms.bias == 0.0 and call.q.dtype in ROOTS_LAST
@@ -248,12 +259,19 @@ def launch(
         "q": describe(call.q, config.rows),
         "k": describe(call.k, config.block_keys),
         "v": describe(call.v, config.block_keys),
-        "o": describe(o, config.rows), "sums": sums,
+        "o": None if o is None else describe(o, config.rows), "sums": sums,
         "B": call.num_samples, "group": call.group, "row_tiles": row_tiles,
         "CAUSAL": causal, "PIECE": 0 if causal else piece_of(call.num_keys, config.block_keys),
         "ROOTS_LAST": roots_last, "DEGREE": DEGREES.get(activation, 0),
         "NUM_CONSUMERS": config.consumers, "STAGES": config.stages,
         "SCHEDULE": config.schedule, "Q_IN_REGISTERS": config.q_in_registers,
-        "PIECES": split_dim(call.q.shape[3])[1], "O_BY_Q": config.o_by_q,
+        "PIECES": split_dim(call.q.shape[3])[1], "O_BY_Q": config.o_by_q and o is not None,
         "CONSUMER_REGISTERS": registers, "num_warps": 4,
     }, call.roles)
+
+
+def _totals_of(call: Call) -> dict[str, Any]:
+    """Sums that the result is added to, and their strides but that of columns, which is 1."""
+    strides = (None, None, None) if call.totals is None else call.totals.stride()[:3]
+    names = ("total_batch", "total_head", "total_row")
+    return {"totals": call.totals, **dict(zip(names, strides, strict=True))}

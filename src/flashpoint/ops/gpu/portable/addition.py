@@ -1,0 +1,41 @@
+"""totals += o, both [B, H, L, D]: what is left to do where a kernel does not add by itself."""
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from flashpoint.ops.gpu.reading import block_of
+from flashpoint.ops.gpu.replay import Recorder
+
+_NUMBERS = 4096  # of a program
+
+
+@triton.jit
+def addition_kernel(
+    o, totals, total_batch, total_head, total_row,  # rows of both are dense, and all of o
+    H, L, D: tl.constexpr, BLOCK_L: tl.constexpr, BLOCK_D: tl.constexpr,
+):
+    """Of one head's rows, in fp32."""
+    num_blocks = tl.cdiv(L, BLOCK_L)
+    head, block = tl.program_id(0) // num_blocks, tl.program_id(0) % num_blocks
+    rows = block * BLOCK_L + tl.arange(0, BLOCK_L)[:, None]
+    columns = tl.arange(0, BLOCK_D)[None, :]
+    exists = (rows < L) & (columns < D)
+    own = o + head.to(tl.int64) * L * D + rows.to(tl.int64) * D + columns
+    at = (head // H).to(tl.int64) * total_batch + (head % H).to(tl.int64) * total_head
+    places = totals + at + rows.to(tl.int64) * total_row + columns
+    part = tl.load(own, mask=exists).to(tl.float32)
+    tl.store(places, tl.load(places, mask=exists) + part, mask=exists)
+
+
+def launch_addition(recorder: Recorder, o: Tensor, totals: Tensor) -> None:
+    """Add o, which is dense, to totals of its shape."""
+    B, H, L, D = o.shape
+    block_d = block_of(D)
+    block_l = max(1, _NUMBERS // block_d)
+    batch, head, row, _ = totals.stride()
+    arguments = {
+        "o": o, "totals": totals, "total_batch": batch, "total_head": head, "total_row": row,
+        "H": H, "L": L, "D": D, "BLOCK_L": block_l, "BLOCK_D": block_d,
+    }
+    recorder.launch(addition_kernel, B * H * triton.cdiv(L, block_l), arguments)

@@ -1,0 +1,143 @@
+"""Results that are added to sums: by Hopper's kernel itself, elsewhere by one more launch."""
+
+import random
+
+import pytest
+import torch
+from implementations import HAS_GPU, HAS_TRITON, device_of, needs_gpu, needs_hopper
+from numerics import make_inputs
+
+import flashpoint
+
+if not HAS_TRITON:
+    pytest.skip("triton is not installed", allow_module_level=True)
+
+from flashpoint.lab.selfcheck.judge import Sample, Sums, share_of
+from flashpoint.ops.gpu import attend, dispatch, replay
+from flashpoint.ops.gpu.call import Call
+from flashpoint.ops.spec import Terms
+
+DEVICE = device_of("triton")
+pytestmark = [pytest.mark.gpu] if HAS_GPU else []
+HALF = (torch.bfloat16, torch.float16) if HAS_GPU else (torch.float16,)
+SMALL_DIMS, DIMS = (8, 13, 32), (64, 80, 128, 136, 192, 256)
+SCORES = ("none", "none", "bias", "mask", "lengths")
+NUM_DRAWS, NUM_LARGE = 24, 48
+
+
+def draw(seed, lengths, dims):
+    """A call's shape and options; head dims of values are those of keys half of the time."""
+    chance = random.Random(seed)
+    group, heads = chance.choice([1, 1, 2]), chance.choice([1, 2])
+    sizes = [chance.randrange(*lengths) for _ in range(2)]
+    dim = chance.choice(dims)
+    of_values = chance.choice([dim, chance.choice(dims)])
+    shape = (chance.choice([1, 2]), group * heads, heads, *sizes, dim, of_values)
+    activation = chance.choice(["relu", "relu", "relu4", "silu"])
+    terms = Terms(activation, chance.choice([0.0, 1.0]), right=chance.choice([None, 0]))
+    return chance, shape, terms
+
+
+def make_totals(chance, shape):
+    """Numbers [B, H, Lq, Dv] amid others, in one of the layouts that sums come in."""
+    B, Hq, _, Lq, _, _, Dv = shape
+    before, behind = chance.choice([(0, 0), (3, 5), (8, 0)])
+    size = (B, Hq, before + Lq + behind, Dv)
+    if chance.random() < 0.3:  # heads last, as sequences that follow one another have them
+        size = (B, before + Lq + behind, Hq, Dv)
+    whole = torch.randn(size, generator=torch.Generator().manual_seed(0)).to(DEVICE)
+    held = whole if size[1] == Hq and size[2] != Hq else whole.transpose(1, 2)
+    return whole, held[:, :, before : before + Lq]
+
+
+def make_scores(kind, shape, dtype):
+    """A bias, a mask and lengths of keys: one of them, or none."""
+    B, Hq, _, Lq, Lk, _, _ = shape
+    generator = torch.Generator().manual_seed(1)
+    made = {
+        "bias": torch.randn(1, Hq, Lq, Lk, generator=generator).to(DEVICE, dtype),
+        "mask": (torch.rand(B, 1, Lq, Lk, generator=generator) < 0.7).to(DEVICE),
+        "lengths": torch.randint(0, Lk + 1, (B,), generator=generator).to(DEVICE),
+    }
+    return [x if name == kind else None for name, x in made.items()]
+
+
+def assert_added(chance, shape, dtype, terms, has_sums, scores):
+    """Twice, on other numbers: the second call is a replay where there are any."""
+    whole, totals = make_totals(chance, shape)
+    bias, mask, lengths = make_scores(scores, shape, dtype)
+    untouched = whole.clone()
+    for seed in (0, 1):
+        inputs = [make_inputs(shape, seed)[name].to(DEVICE) for name in "qkv"]
+        options = {"alpha": terms.alpha, "activation": terms.activation, "mask": mask}
+        options |= {"causal": terms.right == 0, "key_lengths": lengths}
+        exact, plain = (
+            flashpoint.attention(
+                *(x.to(precision) for x in inputs),
+                **options,
+                bias=0.0 if bias is None else bias.to(precision),
+                impl="reference",
+            )
+            for precision in (torch.float64, dtype)
+        )
+        before = totals.clone()
+        given = (*(x.to(dtype) for x in inputs), bias, mask, lengths, terms)
+        sums = attend.launch_forward_added(totals, has_sums, *given)
+        added = (totals.double() - before.double()).to(dtype)
+        found = ({"o": x} for x in (added, exact, plain, before))
+        share = share_of("o", [Sample(*found)], Sums(terms=shape[4], dtype=torch.float32))
+        assert share.ratio <= 1.0, str(share)
+        (expected,) = attend.launch_forward(has_sums, *given)[1:] or (None,)
+        assert len(sums) == has_sums
+        assert expected is None or torch.equal(sums[0], expected)
+    totals.copy_(untouched.new_zeros(()).expand_as(totals))
+    outside = whole != 0
+    assert torch.equal(whole[outside], untouched[outside])
+    assert outside.sum() >= whole.numel() - totals.numel() - 8
+
+
+@pytest.mark.parametrize("seed", range(NUM_DRAWS))
+def test_results_are_added_where_they_belong(seed):
+    chance, shape, terms = draw(seed, (1, 90), SMALL_DIMS)
+    dtype, has_sums = chance.choice([*HALF, torch.float32]), chance.random() < 0.5
+    assert_added(chance, shape, dtype, terms, has_sums, chance.choice(SCORES))
+
+
+@needs_gpu
+@needs_hopper
+@pytest.mark.gpu
+@pytest.mark.parametrize("seed", range(NUM_LARGE))
+def test_hopper_adds_by_itself(seed):
+    chance, shape, terms = draw(seed, (192, 900), DIMS)
+    dtype = chance.choice(HALF)
+    has_sums = chance.random() < 0.3
+    assert_added(chance, shape, dtype, terms, has_sums, "none")
+
+
+@needs_gpu
+@needs_hopper
+@pytest.mark.gpu
+def test_a_call_for_hopper_is_one_launch_and_keeps_no_memory(monkeypatch):
+    monkeypatch.setattr(replay, "_recordings", {})
+    shape = (2, 4, 4, 512, 512, 64, 64)
+    q, k, v = (make_inputs(shape)[name].to(DEVICE, torch.bfloat16) for name in "qkv")
+    call = Call.dense(q, k, v, None, None, None, Terms())
+    assert dispatch.choose(call) is dispatch.HOPPER
+    totals = torch.zeros(q.shape, device=DEVICE)
+    for _ in range(3):
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        assert attend.launch_forward_added(totals, False, *call[:3], *[None] * 3, Terms()) == []
+        assert torch.cuda.max_memory_allocated() == before
+    (recorder,) = replay._recordings.values()
+    assert len(recorder.launches) == 1
+
+
+@pytest.mark.parametrize("sizes", [(0, 5), (5, 0)], ids=str)
+def test_nothing_is_added_where_there_is_nothing(sizes):
+    q, k = (torch.ones(1, 2, n, 16, dtype=HALF[0], device=DEVICE) for n in sizes)
+    totals = torch.ones(1, 2, sizes[0], 16, device=DEVICE)
+    (sums,) = attend.launch_forward_added(totals, True, q, k, k, None, None, None, Terms())
+    assert torch.equal(totals, torch.ones_like(totals))
+    assert sums.shape == (1, 2, sizes[0])
+    assert not sums.any()
