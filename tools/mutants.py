@@ -378,6 +378,27 @@ MUTANTS = (
         ("distributed/test_blocks.py",),
     ),
     Mutant(
+        "added-rows",
+        "ops/gpu/portable/addition.py",
+        "rows.to(tl.int64) * total_row",
+        "rows.to(tl.int64) * D",
+        ("ops/gpu/test_added.py",),
+    ),
+    Mutant(
+        "added-samples",
+        "ops/gpu/portable/addition.py",
+        "(head // H).to(tl.int64) * total_batch",
+        "(head // H).to(tl.int64) * total_head",
+        ("ops/gpu/test_added.py",),
+    ),
+    Mutant(
+        "added-again",
+        "ops/gpu/attend.py",
+        "given = inputs | {Role.TOTALS: totals}",
+        "given = inputs",
+        ("ops/gpu/test_added.py",),
+    ),
+    Mutant(
         "optimizer-decay",
         "lab/training/optimizer.py",
         "and not isinstance(owner, nn.Embedding)",

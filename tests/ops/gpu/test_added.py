@@ -12,6 +12,8 @@ import flashpoint
 if not HAS_TRITON:
     pytest.skip("triton is not installed", allow_module_level=True)
 
+from addressed import Addressed, without_a_gpu
+
 from flashpoint.lab.selfcheck.judge import Sample, Sums, share_of
 from flashpoint.ops.gpu import attend, dispatch, replay
 from flashpoint.ops.gpu.call import Call
@@ -63,7 +65,7 @@ def make_scores(kind, shape, dtype):
 
 
 def assert_added(chance, shape, dtype, terms, has_sums, scores):
-    """Twice, on other numbers: the second call is a replay where there are any."""
+    """Twice, on other numbers: the second call is a replay."""
     whole, totals = make_totals(chance, shape)
     bias, mask, lengths = make_scores(scores, shape, dtype)
     untouched = whole.clone()
@@ -97,7 +99,10 @@ def assert_added(chance, shape, dtype, terms, has_sums, scores):
 
 
 @pytest.mark.parametrize("seed", range(NUM_DRAWS))
-def test_results_are_added_where_they_belong(seed):
+def test_results_are_added_where_they_belong(seed, monkeypatch):
+    if not HAS_GPU:
+        without_a_gpu(monkeypatch)
+        monkeypatch.setattr(replay, "Recorder", Addressed)
     chance, shape, terms = draw(seed, (1, 90), SMALL_DIMS)
     dtype, has_sums = chance.choice([*HALF, torch.float32]), chance.random() < 0.5
     assert_added(chance, shape, dtype, terms, has_sums, chance.choice(SCORES))

@@ -26,63 +26,12 @@ if not HAS_TRITON:
 if HAS_GPU:
     pytest.skip("test_replay.py replays by the real launcher here", allow_module_level=True)
 
+from addressed import Addressed, without_a_gpu
+
 from flashpoint.ops.gpu import attend, dispatch, packed, replay, sign_budget
-from flashpoint.ops.gpu.launcher import Maps, Shortcut, described
+from flashpoint.ops.gpu.launcher import Shortcut
 
 HALF = torch.float16
-
-
-class Addressed(replay.Recorder):
-    """Records here too, and replays by real shortcuts, whose C launcher is the kernel itself."""
-
-    replays = 0
-
-    def __init__(self, like):
-        super().__init__(like)
-        self.is_repeatable = True
-        self.memory: list[torch.Tensor] = []
-
-    def launch(self, kernel, num_programs, arguments, roles=replay.NO_ROLES):
-        super().launch(kernel, num_programs, arguments, roles)
-        if not self.is_repeatable:
-            return
-        last = self.launches[-1]._replace(compiled=kernel)
-        values = [arguments[name] for name in kernel.arg_names]
-        dtypes = {at: values[at].dtype for at, _ in last.tensors}
-
-        def start(*given):
-            *grid, _, values = given
-            found = {at: self.find(values[at], dtype) for at, dtype in dtypes.items()}
-            kernel[tuple(grid)](*(found.get(at, value) for at, value in enumerate(values)))
-
-        def describe(at, descriptor, address):
-            return described(descriptor, self.find(address, values[at].base.dtype))
-
-        maps = [(at, role, Maps(partial(describe, at, x))) for at, role, x in last.descriptors]
-        own = [*last.grid, None]
-        shortcut = Shortcut(start, own, last.arguments, "listed", last.tensors, maps)
-        self.launches[-1] = last._replace(shortcut=shortcut)
-        self.shortcuts.append(shortcut)
-
-    def empty(self, role, shape, dtype):
-        assert role not in self.buffers, "a replay would make one buffer of two"
-        return super().empty(role, shape, dtype)
-
-    def find(self, address, dtype):
-        """What lies at an address, which must be in a tensor of this call."""
-        for x in self.memory:
-            storage = x.untyped_storage()
-            offset = address - storage.data_ptr()
-            if 0 <= offset < storage.nbytes():
-                return torch.empty(0, dtype=dtype).set_(storage, offset // dtype.itemsize, (1,))
-        raise AssertionError("the address of no tensor of this call")
-
-    def _replay_past_triton(self, tensors, addresses, device):
-        self.memory = [x for x in tensors.values() if x is not None]
-        for *_, maps in itertools.chain(*(shortcut.maps for shortcut in self.shortcuts)):
-            maps.clear()  # of the tensors of calls before
-        Addressed.replays += 1
-        return super()._replay_past_triton(tensors, addresses, device)
 
 
 class Refusing(Addressed):
@@ -256,13 +205,7 @@ def assert_follows_reference(kind, got, tensors, fixed):
 @pytest.fixture
 def recordings(monkeypatch):
     """Those of one test; no GPU is asked for its stream."""
-    made = {}
-    monkeypatch.setattr(replay, "_recordings", made)
-    monkeypatch.setattr(replay, "is_watched", lambda: False)
-    monkeypatch.setattr(replay, "current_stream", lambda _: 0)
-    monkeypatch.setattr(replay.versions, "warn_of_launcher", lambda: None)
-    monkeypatch.setattr(Addressed, "replays", 0)
-    return made
+    return without_a_gpu(monkeypatch)
 
 
 def count_launches(recordings):
@@ -332,11 +275,12 @@ class Noting(Addressed):
 
 
 class OnHopper(NamedTuple):
-    """A call that kernels for Hopper serve; with norms a packed one."""
+    """A call that kernels for Hopper serve; with norms a packed one; or one that is added."""
 
     shape: tuple[int, ...]
     terms: Terms = Terms()
     norms: tuple[tuple[str | None, str | None], str] | None = None
+    adds: bool = False
 
     def make(self):
         """New tensors, and do."""
@@ -346,13 +290,17 @@ class OnHopper(NamedTuple):
         if self.norms is not None:
             sizes = {"qkv": (B, Lq, 3, Hq, D), "do": (B, Lq, Hq, D)}
             sizes |= {f"{x}_gain": (D,) for x in self.norms[1]}
-        return {name: torch.zeros(size, dtype=torch.bfloat16) for name, size in sizes.items()}
+        made = {name: torch.zeros(size, dtype=torch.bfloat16) for name, size in sizes.items()}
+        return made | ({"totals": torch.zeros(B, Hq, Lq, D)} if self.adds else {})
 
     def run(self, tensors):
         """Forward and backward."""
         if self.norms is None:
             inputs = (*(tensors[name] for name in "qkv"), None, None, None, self.terms)
-            attend.launch_forward(False, *inputs)
+            if self.adds:
+                attend.launch_forward_added(tensors["totals"], False, *inputs)
+            else:
+                attend.launch_forward(False, *inputs)
             attend.launch_backward((), tensors["do"], *inputs, False, False)
         else:
             q_kind, k_kind = (kind or "none" for kind in self.norms[0])
@@ -369,6 +317,7 @@ HOPPER = {
     "silu": OnHopper((1, 4, 2, 256, 256, 128, 128), Terms("silu")),
     "signs": OnHopper((2, 4, 2, 256, 384, 128, 128)),
     "192": OnHopper((2, 4, 2, 256, 384, 192, 192)),
+    "added": OnHopper((2, 4, 2, 300, 400, 64, 64), adds=True),
     "256, causal": OnHopper((2, 4, 2, 256, 384, 256, 256), Terms(right=0)),
 }
 for L, D, name in itertools.product((200, 300, 1100), (64, 128), NORMS):
