@@ -92,7 +92,7 @@ def assert_added(chance, shape, dtype, terms, has_sums, scores):
         (expected,) = attend.launch_forward(has_sums, *given)[1:] or (None,)
         assert len(sums) == has_sums
         assert expected is None or torch.equal(sums[0], expected)
-    totals.copy_(untouched.new_zeros(()).expand_as(totals))
+    totals.zero_()
     outside = whole != 0
     assert torch.equal(whole[outside], untouched[outside])
     assert outside.sum() >= whole.numel() - totals.numel() - 8
