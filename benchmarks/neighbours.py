@@ -1,6 +1,7 @@
 """fp32 on a CPU whose cores others use, too: our calls beside PyTorch's softmax attention.
 
     python benchmarks/neighbours.py --json benchmarks/results/neighbours/cpu.json
+    python benchmarks/neighbours.py --activation gelu --json FILE
 
 About three minutes on two cores. Neighbours are processes that compute without a pause. Three
 providers take turns: ours by the kernel in C++, ours by PyTorch's products, and SDPA. The ratios
@@ -79,14 +80,16 @@ def by_products(work: Callable[[], object]) -> object:
         call.FEWEST_QUERIES = usual
 
 
-def calls_of(shape: Shape, mode: str, causal: bool) -> dict[str, Callable[[], object]]:
+def calls_of(
+    shape: Shape, mode: str, causal: bool, activation: str
+) -> dict[str, Callable[[], object]]:
     """What each provider does in a sample."""
     size = (shape.batch, shape.length, shape.heads, shape.dim)
     generator = torch.Generator().manual_seed(0)
     q, k, v, do = (torch.randn(size, generator=generator).transpose(1, 2) for _ in range(4))
     do = do.contiguous()
     attend: Mapping[str, Callable[..., Any]] = {
-        "flashpoint": partial(flashpoint.attention, causal=causal),
+        "flashpoint": partial(flashpoint.attention, causal=causal, activation=activation),
         "sdpa": partial(F.scaled_dot_product_attention, is_causal=causal),
     }
     if mode == "forward":
@@ -101,10 +104,12 @@ def calls_of(shape: Shape, mode: str, causal: bool) -> dict[str, Callable[[], ob
     return {**work, "products": partial(by_products, work["flashpoint"])}
 
 
-def measure(shape: Shape, mode: str, causal: bool, neighbours: int) -> dict[str, Any]:
+def measure(
+    shape: Shape, mode: str, causal: bool, neighbours: int, activation: str
+) -> dict[str, Any]:
     """One row: medians and the two ratios."""
     timer = CpuTimer()
-    calls = calls_of(shape, mode, causal)
+    calls = calls_of(shape, mode, causal, activation)
     started = {name: start(work, timer, compiles=True)[0] for name, work in calls.items()}
     times = interleave(started, BUDGET, timer)
     medians = {name: timing.median_s for name, timing in times.items()}
@@ -119,18 +124,22 @@ def measure(shape: Shape, mode: str, causal: bool, neighbours: int) -> dict[str,
 def main(
     json: Annotated[Path, typer.Option(help="File to write.")],
     threads: Annotated[int, typer.Option(help="That PyTorch uses.")] = 2,
+    activation: Annotated[str, typer.Option(help="What stands in softmax's place.")] = "relu",
 ) -> None:
     """Measure all rows and write one file."""
-    obstacle = build.why_not()
+    if activation not in build.CLASSES:
+        raise typer.BadParameter(f"the kernel serves {', '.join(build.CLASSES)}.")
+    obstacle = build.why_not(activation)
     if obstacle is not None:
         raise typer.BadParameter(f"there is no kernel in C++ to measure: {obstacle}")
     torch.set_num_threads(threads)
-    record: dict[str, Any] = {"environment": asdict(describe("cpu")), "rows": []}
+    record: dict[str, Any] = {"environment": asdict(describe("cpu")), "activation": activation}
+    record["rows"] = []
     for neighbours in NEIGHBOURS:
         with beside(neighbours):
             for shape in SHAPES:
                 for mode, causal in (("forward", False), ("backward", False), ("forward", True)):
-                    row = measure(shape, mode, causal, neighbours)
+                    row = measure(shape, mode, causal, neighbours, activation)
                     record["rows"].append(row)
                     write_json(json, record)
                     sizes = ", ".join(map(str, shape))

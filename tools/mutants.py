@@ -399,6 +399,13 @@ MUTANTS = (
         ("ops/gpu/test_added.py",),
     ),
     Mutant(
+        "native-exponential",
+        "ops/cpu/native/activations.h",
+        "0.16666521f",
+        "0.16666f",
+        ("ops/test_native.py::test_weights_and_slopes_are_as_exact_as_those_of_pytorch",),
+    ),
+    Mutant(
         "optimizer-decay",
         "lab/training/optimizer.py",
         "and not isinstance(owner, nn.Embedding)",

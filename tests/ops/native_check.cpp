@@ -1,6 +1,7 @@
 // The kernel beside the definition in plain loops of doubles, for builds that watch memory and for
 // other CPUs. Prints the cases that miss, and exits with their number.
 
+#include <algorithm>
 #include <cstdio>
 #include <random>
 #include <vector>
@@ -34,7 +35,18 @@ Tensor as_tensor(std::vector<float>& x, int64_t heads, int64_t rows, int64_t col
   return {x.data(), heads * rows * columns, rows * columns, columns};
 }
 
-// relu, divided by the number of keys that a query sees
+// h and its slope: relu's, or gelu's
+constexpr bool kIsGelu = std::is_same_v<ACTIVATION, Gelu>;
+double weigh(double s) {
+  return kIsGelu ? s * std::erfc(-s * std::sqrt(0.5)) / 2 : std::max(s, 0.0);
+}
+double slope_of(double s) {
+  if (!kIsGelu) return s > 0;
+  const double density = std::exp(-s * s / 2) / std::sqrt(2 * std::acos(-1));
+  return std::erfc(-s * std::sqrt(0.5)) / 2 + s * density;
+}
+
+// Divided by the number of keys that a query sees.
 Exact define(const Shape& s, int64_t left, int64_t right, const std::vector<float>& q,
              const std::vector<float>& k, const std::vector<float>& v,
              const std::vector<float>& g) {
@@ -49,14 +61,15 @@ Exact define(const Shape& s, int64_t left, int64_t right, const std::vector<floa
     for (int64_t key = head * s.keys + first; key < head * s.keys + end; ++key) {
       double score = 0, dw = 0;
       for (int64_t d = 0; d < s.dim; ++d) score += double(q[row * s.dim + d]) * k[key * s.dim + d];
-      if (score <= 0) continue;
       score *= kScale;
+      const double weight = weigh(score);
       for (int64_t d = 0; d < s.value_dim; ++d) {
         const int64_t x = row * s.value_dim + d, y = key * s.value_dim + d;
-        e.o[x] += score * v[y] / n;
-        e.dv[y] += score * g[x] / n;
+        e.o[x] += weight * v[y] / n;
+        e.dv[y] += weight * g[x] / n;
         dw += double(g[x]) * v[y] / n;
       }
+      dw *= slope_of(score);
       for (int64_t d = 0; d < s.dim; ++d) {
         e.dq[row * s.dim + d] += kScale * dw * k[key * s.dim + d];
         e.dk[key * s.dim + d] += kScale * dw * q[row * s.dim + d];

@@ -17,6 +17,7 @@ from results import evaluate
 from flashpoint import attention
 from flashpoint.lab.selfcheck.draws import Scope, draw_case
 from flashpoint.lab.selfcheck.run import run_case
+from flashpoint.ops.activation import find_activation
 from flashpoint.ops.cpu.native import build, call
 from flashpoint.ops.spec import Terms
 
@@ -24,6 +25,7 @@ needs_kernel = pytest.mark.skipif(
     build.why_not() is not None, reason=f"no kernel in C++ here: {build.why_not()}"
 )
 NAN, INF = float("nan"), float("inf")
+EPS = torch.finfo(torch.float32).eps
 SHAPE = (2, 4, 2, 70, 150, 24, 40)
 
 
@@ -73,7 +75,7 @@ def served(index):
     """A random case, made one that the kernel serves."""
     case = draw_case(0, index, Scope("cpu", ("cpu",)))
     activation = list(build.CLASSES)[index % len(build.CLASSES)]
-    normalize = "length" if activation == "identity" else case.normalize
+    normalize = case.normalize if find_activation(activation).is_nonnegative else "length"
     bias = case.bias if isinstance(case.bias, float) else None
     changed = {"dtype": "fp32", "activation": activation, "bias": bias, "mask": None}
     # A norm over one number has no gradient: whatever of it is left is chance times 1,000.
@@ -150,11 +152,39 @@ def test_nan_in_a_query_stays_in_its_row(used, activation):
 def test_infinite_scores_are_weighed_as_in_the_reference(used, activation):
     q = torch.tensor([INF, -INF, 1.0, -1.0]).repeat(5)[:, None].expand(1, 1, 20, 1)
     k, v = torch.ones(1, 1, 30, 1), torch.ones(1, 1, 30, 1)
-    results = [
-        attention(q, k, v, activation=activation, impl=impl) for impl in ("cpu", "reference")
-    ]
+    found = attention(q, k, v, activation=activation)
     assert used["attend"] == 1
-    assert torch.equal(*results)
+    tensors = (x.double() for x in (q, k, v))  # in fp32 PyTorch's gelu of infinity is NaN
+    expected = attention(*tensors, activation=activation, impl="reference")
+    torch.testing.assert_close(found.double(), expected, rtol=1e-6, atol=0, equal_nan=True)
+
+
+@needs_kernel
+@pytest.mark.parametrize("activation", build.CLASSES)
+@pytest.mark.parametrize("most", [1, 7, 30, 120])
+def test_weights_and_slopes_are_as_exact_as_those_of_pytorch(used, activation, most):
+    """A key of one number: outputs are h(s) then, and gradients its slopes."""
+    scores = torch.linspace(-most, most, 20_001, dtype=torch.float64).float()
+    one = torch.ones(1, 1, 1, 1)
+    exact, plain, got = (
+        evaluate(
+            lambda q, impl=impl: attention(
+                q, one.to(q), one.to(q), activation=activation, scale=1.0, alpha=0.0, impl=impl
+            ),
+            q=scores.to(dtype).view(1, 1, -1, 1),
+        )
+        for dtype, impl in (
+            (torch.float64, "reference"),
+            (torch.float32, "reference"),
+            (torch.float32, "cpu"),
+        )
+    )
+    assert used == {"attend": 1, "differentiate": 1}
+    for name, value in exact.items():
+        seen = value.abs() < torch.finfo(torch.float32).max
+        errors = [(x[name] - value)[seen].abs().max() for x in (got, plain)]
+        assert errors[0] <= 2 * errors[1] + EPS * value[seen].abs().max(), name
+        assert got[name][~seen].isinf().all()
 
 
 @needs_kernel
@@ -202,7 +232,6 @@ def test_views_are_read_as_they_are(used):
 @pytest.mark.parametrize(
     "options",
     [
-        {"activation": "silu"},
         {"bias": torch.zeros(1, 1, 70, 150)},
         {"mask": torch.ones(1, 1, 70, 150, dtype=torch.bool)},
         {"scale": 1e-40},
@@ -319,16 +348,19 @@ def test_threads_that_call_it_first_at_once_share_one(nothing_built, monkeypatch
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++ and its sanitizers")
-@pytest.mark.parametrize("cpu", ["native", "x86-64-v3"])
-def test_no_number_is_read_or_written_beside_its_place(tmp_path, cpu):
+@pytest.mark.parametrize(("cpu", "activation"), [("native", "Gelu"), ("x86-64-v3", "Relu<1>")])
+def test_no_number_is_read_or_written_beside_its_place(tmp_path, cpu, activation):
     """Vectors of 16 and of 8 numbers, where the CPU has them."""
     if cpu != "native" and platform.machine() != "x86_64":
         pytest.skip("this CPU is no x86-64")
     check, program = Path(__file__).with_name("native_check.cpp"), tmp_path / "check"
     watching = ("-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-O1")
-    own = ("-std=c++17", f"-march={cpu}", "-Wall", "-Wextra", "-Werror", "-DACTIVATION=Relu<1>")
+    own = ("-std=c++17", f"-march={cpu}", "-Wall", "-Wextra", "-Werror")
     sources = f"-I{Path(build.__file__).parent}"
-    subprocess.run(["g++", *own, *watching, sources, check, "-o", program], check=True)
+    subprocess.run(
+        ["g++", *own, *watching, f"-DACTIVATION={activation}", sources, check, "-o", program],
+        check=True,
+    )
     done = subprocess.run([program], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
@@ -353,7 +385,7 @@ def test_a_default_device_is_not_where_it_looks(used):
     """Another place for new tensors must not reach those that the kernel is handed."""
     tensors = place_qkv("cpu", (1, 1, 1, 300, 600, 16, 16), torch.float32)
     lengths = torch.tensor([33])
-    calls = ({}, {"key_lengths": lengths}, {"causal": True}, {"activation": "silu"})
+    calls = ({}, {"key_lengths": lengths}, {"causal": True}, {"scale": 1e-40})
     expected = [evaluate(partial(attention, **options), **tensors) for options in calls]
     with torch.device("meta"):
         found = [evaluate_on_cpu(partial(attention, **options), tensors) for options in calls]

@@ -4,9 +4,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from docs_numbers.stored import Stored
-from docs_numbers.tables import numbers, table
+from docs_numbers.tables import between, numbers, table
 
-FILE = "benchmarks/results/neighbours/cpu.json"
+FOLDER = "benchmarks/results/neighbours"
+FILE = f"{FOLDER}/cpu.json"
+OTHERS = ("sigmoid", "gelu")
 
 
 @numbers("speed-neighbours")
@@ -20,6 +22,26 @@ def _neighbours(stored: Stored) -> str:
         lines.setdefault(_call_of(row), {})[row["neighbours"]] = ratios
     head = [_beside(count) for count in counts]
     return table(["B, H, L, D", *head], [[call, *by.values()] for call, by in lines.items()])
+
+
+@numbers("speed-neighbours-others")
+def _others(stored: Stored) -> str:
+    """The same of other activations, from 50 tokens on: from the best shape to the worst."""
+    lines = []
+    for activation in OTHERS:
+        rows = stored.read_json(f"{FOLDER}/cpu_{activation}.json")["rows"]
+        rows = [row for row in rows if row["shape"]["batch"] * row["shape"]["heads"] > 1]
+        for mode in ("forward", "backward"):
+            cells = []
+            for count in sorted({row["neighbours"] for row in rows}):
+                found = [x for x in rows if (x["mode"], x["neighbours"]) == (mode, count)]
+                ours, products = (
+                    between([row[ratio] for row in found])
+                    for ratio in ("ratio", "ratio_of_products")
+                )
+                cells.append(f"{ours} ({products})")
+            lines.append([f"{activation}, {mode}", *cells])
+    return table(["", *map(_beside, range(len(lines[0]) - 1))], lines)
 
 
 def _call_of(row: Mapping[str, Any]) -> str:

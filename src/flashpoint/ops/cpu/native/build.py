@@ -19,12 +19,17 @@ from typing import Any, NamedTuple
 from flashpoint.files import cache_folder, write_atomically
 
 CLASSES = {
+    "exp": "Exp",
+    "gelu": "Gelu",
     "identity": "Identity",
     "relu": "Relu<1>",
     "relu2": "Relu<2>",
     "relu3": "Relu<3>",
     "relu4": "Relu<4>",
     "relu6": "Relu6",
+    "sigmoid": "Sigmoid",
+    "silu": "Silu",
+    "softplus": "Softplus",
 }
 """Of ``activations.h``, by activation."""
 FLAGS = ("-std=c++17", "-O3", "-march=native", "-ffp-contract=fast", "-fPIC", "-shared")
