@@ -16,6 +16,7 @@ from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
+from unittest.mock import patch
 
 import torch
 import torch.nn.functional as F
@@ -73,11 +74,8 @@ def beside(count: int) -> Generator[None]:
 
 def by_products(work: Callable[[], object]) -> object:
     """A call as it is where there is no compiler."""
-    usual, call.FEWEST_QUERIES = call.FEWEST_QUERIES, sys.maxsize
-    try:
+    with patch.multiple(call, FEWEST_QUERIES=sys.maxsize, _plans={}):
         return work()
-    finally:
-        call.FEWEST_QUERIES = usual
 
 
 def calls_of(

@@ -62,6 +62,20 @@ class Addressed(replay.Recorder):
         return super()._replay_past_triton(tensors, addresses, device)
 
 
+class Refusing(Addressed):
+    """The last launch of a replay fails: all of them are then repeated by Triton's own way."""
+
+    def _replay_past_triton(self, tensors, addresses, device):
+        def refuse(*_):
+            raise TypeError("function takes exactly 17 arguments")
+
+        kept = list(self.shortcuts)
+        self.shortcuts[-1] = kept[-1]._replace(launch=refuse)
+        assert not super()._replay_past_triton(tensors, addresses, device)
+        self.shortcuts[:] = kept
+        return False
+
+
 def without_a_gpu(monkeypatch):
     """The recordings of one test; no GPU is asked for its stream."""
     made = {}

@@ -40,14 +40,17 @@ def threads():
 def used(monkeypatch, threads):
     """How often the kernel ran, which now serves few queries too, on four threads."""
     counts = {"attend": 0, "differentiate": 0}
-    for name in counts:
+    for name in ("attend", "attend_again", "differentiate"):
         usual = getattr(call, name)
 
         def counted(*args, name=name, usual=usual, **kwargs):
-            counts[name] += 1
-            return usual(*args, **kwargs)
+            result = usual(*args, **kwargs)
+            ran = name != "attend_again" or result is not None
+            counts[name.removesuffix("_again")] += ran
+            return result
 
         monkeypatch.setattr(call, name, counted)
+    monkeypatch.setattr(call, "_plans", {})
     monkeypatch.setattr(call, "FEWEST_QUERIES", 0)
     monkeypatch.setattr(call, "FEWEST_KEYS", 16)
     monkeypatch.setattr("flashpoint.ops.cpu.forward.SMALL", 0)
@@ -226,6 +229,38 @@ def test_views_are_read_as_they_are(used):
     }
     assert torch.equal(attention(**beside), expected)
     assert used["attend"] == 4
+
+
+@needs_kernel
+def test_a_second_call_goes_by_the_first_ones_plan(used, threads, monkeypatch):
+    """One like it does, whatever its numbers; one that differs in anything does not."""
+    again = []
+    usual = call.attend_again
+    monkeypatch.setattr(call, "attend_again", lambda *x: again.append(usual(*x)) or again[-1])
+
+    def goes_by_a_plan(*tensors, **options):
+        o = attention(*tensors, **options)
+        exact = attention(*(x.double() for x in tensors), **options, impl="reference")
+        torch.testing.assert_close(o.double(), exact, rtol=1e-4, atol=1e-5)
+        return again[-1] is not None
+
+    q, k, v = place_qkv("cpu", SHAPE, torch.float32).values()
+    assert not goes_by_a_plan(q, k, v)
+    assert goes_by_a_plan(*place_qkv("cpu", SHAPE, torch.float32, seed=1).values())
+    assert goes_by_a_plan(q, k, v)
+    turned = k.mT.contiguous().mT  # read by a copy
+    for is_second in (False, True):
+        assert goes_by_a_plan(q, k, v, scale=0.3, causal=True) == is_second
+        assert goes_by_a_plan(q, k, v[:, :, :, 3:]) == is_second
+        assert not goes_by_a_plan(q, turned, v)
+        assert not goes_by_a_plan(torch._neg_view(q), k, v)
+    v_zero = torch._efficientzerotensor(v.shape)
+    assert not attention(q, k, v_zero).any()
+    assert again[-1] is None
+    threads(3)
+    assert not goes_by_a_plan(q, k, v)
+    monkeypatch.setattr(build, "_found", {})
+    assert not goes_by_a_plan(q, k, v)
 
 
 @needs_kernel

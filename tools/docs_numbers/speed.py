@@ -126,8 +126,12 @@ def _newest(stored: Stored) -> str:
             [one[:3] for one in _limits(result) if one.reached < one.must] for result in pair
         ]
         alike = "the same" if missed[0] == missed[1] else "others"
-        rows.append([f"`{suite}`", *map(len, missed), alike, between(ratios)])
-    head = ["suite", "limits missed, Triton 3.6", "Triton 3.9", "which"]
+        counts = [
+            f"{len(rows_missed)} (`{result.environment.commit}`)"
+            for rows_missed, result in zip(missed, pair, strict=True)
+        ]
+        rows.append([f"`{suite}`", *counts, alike, between(ratios)])
+    head = ["suite", "limits missed, Triton 3.6 (commit)", "Triton 3.9 (commit)", "which"]
     return table([*head, "speed-up on 3.9 over 3.6's"], rows)
 
 

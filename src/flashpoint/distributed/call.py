@@ -137,6 +137,6 @@ def partial_dtype(dtype: torch.dtype) -> torch.dtype:
 def block_dtype(call: ShardedCall, dtype: torch.dtype) -> torch.dtype:
     """What they are made in: fp32 where that is as fast, since sums of shards may cancel.
 
-    Triton's kernels multiply bf16 many times faster than fp32, so there they round each block.
+    Triton's kernels multiply bf16 many times faster than fp32.
     """
     return partial_dtype(dtype) if call.impl == "triton" else widened(dtype)

@@ -35,7 +35,10 @@ class Total:
         self._sum: Tensor | None = None
 
     def place(self, at: slice) -> Tensor | None:
-        """What a part is to be added to; None where it can be the sum so far, as it is."""
+        """Where a part is to be added; None where it can be the sum so far, as it is.
+
+        The sum is widened for it, and begins with zeros if there is none.
+        """
         if self._sum is None and (at.start, at.stop) == (0, self.shape[self.dim]):
             return None
         dtype = widened(self.like.dtype)
@@ -61,7 +64,8 @@ class Total:
 class Partial:
     """Numerators and sums of some queries over the keys so far, in fp32 (fp64 for fp64).
 
-    Blocks are made in ``block_dtype``, to which the operator rounds their numerators once.
+    Blocks are made in ``block_dtype``. Kernels that do not add to sums by themselves round their
+    numerators to it.
 
     Args:
         call: the whole call.

@@ -26,26 +26,12 @@ if not HAS_TRITON:
 if HAS_GPU:
     pytest.skip("test_replay.py replays by the real launcher here", allow_module_level=True)
 
-from addressed import Addressed, without_a_gpu
+from addressed import Addressed, Refusing, without_a_gpu
 
 from flashpoint.ops.gpu import attend, dispatch, packed, replay, sign_budget
 from flashpoint.ops.gpu.launcher import Shortcut
 
 HALF = torch.float16
-
-
-class Refusing(Addressed):
-    """The last launch of a replay fails: all of them are then repeated by Triton's own way."""
-
-    def _replay_past_triton(self, tensors, addresses, device):
-        def refuse(*_):
-            raise TypeError("function takes exactly 17 arguments")
-
-        kept = list(self.shortcuts)
-        self.shortcuts[-1] = kept[-1]._replace(launch=refuse)
-        assert not super()._replay_past_triton(tensors, addresses, device)
-        self.shortcuts[:] = kept
-        return False
 
 
 class Kind(NamedTuple):

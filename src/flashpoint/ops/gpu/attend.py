@@ -112,19 +112,21 @@ def attend(call: Call, recorder: Recorder, layout: Layout) -> list[Tensor]:
     result is added to these instead, by a launch of its own where the kernels do not add.
     """
     sums = [_empty_sums(call, recorder)] if call.has_sums else []
-    kernels = None if call.is_empty else dispatch.choose(call)
-    adds = call.totals is not None and kernels in (None, dispatch.HOPPER)
-    results = [] if adds else [_empty_result(call, recorder, layout)]
-    if kernels is None:
+    if call.is_empty:
         recorder.is_repeatable = False
-        return [x.zero_() for x in (*results, *sums)]
+        o = [_empty_result(call, recorder, layout)] if call.totals is None else []
+        return [x.zero_() for x in (*o, *sums)]
+    kernels = dispatch.choose(call)
     call = read_mask(call, recorder, kernels)
-    o = None if adds else results[0]
+    if call.totals is not None and kernels.adds:
+        kernels.forward().launch(call, recorder, None, layout, *sums)
+        return sums
+    o = _empty_result(call, recorder, layout)
     kernels.forward().launch(call, recorder, o, layout, *sums)
-    if o is not None and call.totals is not None:
-        launch_addition(recorder, o, call.totals)
-        results = []
-    return [*results, *sums]
+    if call.totals is None:
+        return [o, *sums]
+    launch_addition(recorder, o, call.totals)
+    return sums
 
 
 def _empty_sums(call: Call, recorder: Recorder) -> Tensor:

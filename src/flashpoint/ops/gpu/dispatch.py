@@ -44,6 +44,7 @@ class Kernels(NamedTuple):
         forward, backward: import the module whose ``launch`` writes o, ``launch_backward`` dq, dk
             and dv.
         takes_norms: whether they take q and k through norms themselves, if a call has any.
+        adds: whether forward adds to a call's totals itself, if it has any.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Kernels(NamedTuple):
     forward: Callable[[], ModuleType]
     backward: Callable[[], ModuleType]
     takes_norms: Callable[[Call], bool]
+    adds: bool = False
 
 
 def choose(call: Call, do: Tensor | None = None) -> Kernels:
@@ -220,6 +222,6 @@ def _fits_norms(call: Call) -> bool:
 
 WHOLE_HEADS = Kernels("whole heads", _why_not_whole, _whole, _whole, lambda _: True)
 DECODE = Kernels("decode", _why_not_decode, _decode, _decode, lambda _: False)
-HOPPER = Kernels("Hopper", _why_not_hopper, _hopper, _hopper_backward, _fits_norms)
+HOPPER = Kernels("Hopper", _why_not_hopper, _hopper, _hopper_backward, _fits_norms, adds=True)
 PORTABLE = Kernels("portable", _why_not_portable, _portable, _portable_backward, lambda _: False)
 TABLE = (WHOLE_HEADS, DECODE, HOPPER, PORTABLE)

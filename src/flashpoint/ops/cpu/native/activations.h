@@ -56,8 +56,8 @@ INLINE inline Vector polynomial(Vector x, const float (&c)[N]) {
 // 2 ** n of whole numbers from -126 to 127
 inline Vector power_of_two(Integers n) { return reinterpret_cast<Vector>((n + 127) << 23); }
 
-// e ** x = 2 ** n e ** r with |r| <= log(2) / 2, to 3e-9 but for rounding. Infinite from 88.8 on,
-// zero from -104 on, and NaN of NaN.
+// e ** x = 2 ** n e ** r with |r| <= log(2) / 2, to 4e-9 of itself but for rounding. Infinite from
+// 88.8 on, zero from -104 on, and NaN of NaN. docs/log.md says how polynomials were found.
 inline Vector exponential(Vector x) {
   constexpr float kWhole = 12582912;  // 1.5 * 2 ** 23: what is added to it loses its fraction
   const Vector low = Vector{} - 104, high = Vector{} + 89;
@@ -111,7 +111,7 @@ struct Silu {
   }
 };
 
-// max(s, 0) + log(1 + z); the logarithm is 2 atanh(z / (2 + z)), to 4e-9 but for rounding.
+// max(s, 0) + log(1 + z); the logarithm is 2 atanh(z / (2 + z)), to 8e-9 of itself.
 struct Softplus {
   static Vector weigh(Vector s) { return weigh(s, exponential(-magnitude(s))); }
   static Vector weigh(Vector s, Vector z) {
@@ -125,7 +125,7 @@ struct Softplus {
   }
 };
 
-// s Phi(s). Phi(-|s|) is e ** (-s s / 2) times a function of t = 1 / (1 + c |s|), to 8e-8.
+// s Phi(s). Phi(-|s|) is e ** (-s s / 2) times a function of t = 1 / (1 + c |s|), to 5e-8 of 1.
 struct Gelu {
   Vector phi, density;
   explicit Gelu(Vector s) {

@@ -76,6 +76,11 @@ def find(activation: str) -> Kernel | str:
     return _found[activation]
 
 
+def is_found(kernel: Kernel, activation: str) -> bool:
+    """Whether this is the kernel of an activation."""
+    return _found.get(activation) is kernel
+
+
 def why_not(activation: str = "relu") -> str | None:
     """What keeps calls from the kernel on this machine, in a few words, or None."""
     found = find(activation)

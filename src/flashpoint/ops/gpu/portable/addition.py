@@ -29,7 +29,11 @@ def addition_kernel(
 
 
 def launch_addition(recorder: Recorder, o: Tensor, totals: Tensor) -> None:
-    """Add o, which is dense, to totals of its shape."""
+    """Add o, which is dense, to totals of its shape.
+
+    It must be a call's last launch: where one fails in a replay, which has done nothing then, all
+    are repeated, and what was added before it would be added twice.
+    """
     B, H, L, D = o.shape
     block_d = block_of(D)
     block_l = max(1, _NUMBERS // block_d)
