@@ -260,8 +260,7 @@ def main():
         for kernel in launches_by(case):
             side = side_of(kernel.arguments)
             may_spill = (side, head_dim_of(case)) in MAY_SPILL
-            # addresses of totals, once a tile
-            may_spill = may_spill or case in ADDED_CASES or versions.installed() >= SPILLING
+            may_spill = may_spill or versions.installed() >= SPILLING
             said = f"{case}, {side}:\n{kernel.log}"
             assert not re.search(r"\(C75\d\d\)", said), said
             most = MOST_LOCAL_MEMORY_OF.get(case, MOST_LOCAL_MEMORY) * may_spill

@@ -231,12 +231,12 @@ def add_to_totals(acc, program, batch, head, first_row):
     rows = gl.arange(0, ROWS, gl.SliceLayout(1, LAYOUT))
     columns = gl.arange(0, COLUMNS, gl.SliceLayout(0, LAYOUT))
     exists = (first_row + rows < Lq)[:, None]
-    offsets = (rows * totals.row)[:, None] + columns[None, :]
+    starts = (first + rows * totals.row)[:, None]  # so that columns are constants in an address
     for piece in gl.static_range(len(acc)):
         mask = exists
         if (piece + 1) * COLUMNS > options.DV:
             mask = exists & (piece * COLUMNS + columns < options.DV)[None, :]
-        places = first + piece * COLUMNS + offsets
+        places = starts + (piece * COLUMNS + columns)[None, :]
         gl.store(places, gl.load(places, mask=mask) + acc[piece], mask=mask)
 
 
