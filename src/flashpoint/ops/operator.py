@@ -169,8 +169,8 @@ class Operator:
         return self._run_on(_kind(inputs[0]), *tensors, *inputs[num:])
 
     def _run_on(self, device: str, *inputs: Any) -> Any:
-        o, *sums = self.kernels[device]().run(self.has_sums, *inputs)
-        return (o, sums[0]) if self.has_sums else o
+        results = self.kernels[device]().run(self.has_sums, *inputs)
+        return tuple(results) if self.has_sums else results[0]
 
     def run_backward(self, do: Tensor, *inputs: Any) -> list[Tensor]:
         """The gradients, where autograd does not look on."""

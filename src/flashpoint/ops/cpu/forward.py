@@ -38,10 +38,6 @@ def forward(
     With sums those of each row's weights behind it, [B, Hq, Lq] in fp32 (fp64 for fp64); with
     logs [2, B, Hq, Lq]: those of w log w, too.
     """
-    if bias is mask is key_lengths is None and not has_sums:
-        again = native.attend_again(q, k, v, terms)
-        if again is not None:
-            return [again]
     num_products = q.numel() * k.numel()
     is_small = HAS_NUMPY and 0 < num_products <= SMALL
     if is_small and not has_sums and q.dtype in _NUMPY_DTYPES:
@@ -49,6 +45,10 @@ def forward(
         sees_all = mask is key_lengths is terms.left is terms.right is None
         if unbiased and sees_all and not (q.is_neg() or k.is_neg() or v.is_neg()):
             return [attend_small(q, k, v, terms)]
+    if bias is mask is key_lengths is None and not has_sums:
+        again = native.attend_again(q, k, v, terms)
+        if again is not None:
+            return [again]
     kernel = native.find_kernel(q, k, v, bias, mask, terms) if num_products else None
     if kernel is not None:
         sums = [q.new_empty(q.shape[:3])] if has_sums else []

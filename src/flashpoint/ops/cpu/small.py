@@ -8,6 +8,8 @@ from flashpoint.ops.cpu.activations import on_tiles
 from flashpoint.ops.normalizer import normalizer
 from flashpoint.ops.spec import Terms
 
+_ZERO = np.zeros((), np.float32)  # a number of Python's would be made an array every time
+
 
 @np.errstate(all="ignore")  # Inf and NaN pass in silence, as in PyTorch
 def attend_small(q: Tensor, k: Tensor, v: Tensor, terms: Terms) -> Tensor:
@@ -22,7 +24,7 @@ def attend_small(q: Tensor, k: Tensor, v: Tensor, terms: Terms) -> Tensor:
     if scale != 1.0:
         s *= scale
     if terms.activation == "relu":
-        w = np.maximum(s, 0.0, out=s)
+        w = np.maximum(s, _ZERO, out=s)
     else:
         w = on_tiles(terms.activation).weigh_(torch.from_numpy(s)).numpy()
     o = np.matmul(w, v.numpy())
