@@ -54,7 +54,8 @@ def pytest_collection_modifyitems(config, items):
     kept = kept[index - 1 :: count]
     chosen = set(kept)
     config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
-    items[:] = kept
+    # the longest first: begun last, it would keep one core while the others have nothing to do
+    items[:] = sorted(kept, key=lambda item: item.get_closest_marker("longest") is None)
 
 
 def pytest_collection_finish():

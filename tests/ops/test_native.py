@@ -383,7 +383,7 @@ def test_threads_that_call_it_first_at_once_share_one(nothing_built, monkeypatch
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++ and its sanitizers")
-@pytest.mark.parametrize(("cpu", "activation"), [("native", "Gelu"), ("x86-64-v3", "Relu<1>")])
+@pytest.mark.parametrize(("cpu", "activation"), [("native", "Relu<1>"), ("x86-64-v3", "Gelu")])
 def test_no_number_is_read_or_written_beside_its_place(tmp_path, cpu, activation):
     """Vectors of 16 and of 8 numbers, where the CPU has them."""
     if cpu != "native" and platform.machine() != "x86_64":

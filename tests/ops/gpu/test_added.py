@@ -25,7 +25,7 @@ HALF = (torch.bfloat16, torch.float16) if HAS_GPU else (torch.float16,)
 SMALL_DIMS = (8, 13, 32)
 ROOMS = {64: (40, 56, 64), 128: (72, 104, 128), 192: (136, 160, 192), 256: (200, 248, 256)}
 SCORES = ("none", "none", "bias", "mask", "lengths")
-NUM_DRAWS, NUM_LARGE = 24, 64
+NUM_DRAWS, NUM_LARGE = 12, 64
 
 
 def draw(seed, lengths, dims, activations=("relu", "relu", "relu4", "silu")):

@@ -13,6 +13,7 @@ RUN = "from flashpoint.lab.cli.main import main; main()"
 
 
 @pytest.mark.slow
+@pytest.mark.longest
 def test_smoke_studies_draw_their_figures(tmp_path):
     command = (sys.executable, "-c", RUN, "study", "run", "all", "--scale", "smoke")
     done = subprocess.run((*command, "--out", str(tmp_path)), capture_output=True, text=True)
