@@ -25,7 +25,7 @@ def ci(tmp_path):
     folder, log = tmp_path / "bin", tmp_path / "log"
     folder.mkdir()
     log.touch()
-    for name in ("bash", "dirname", "basename", "nice", "cat"):
+    for name in ("bash", "dirname", "basename", "nice", "cat", "mktemp", "rm"):
         (folder / name).symlink_to(shutil.which(name))
 
     def run(*commands, user=0, failing="none"):
