@@ -394,8 +394,8 @@ MUTANTS = (
     Mutant(
         "added-again",
         "ops/gpu/attend.py",
-        "given = inputs | {Role.TOTALS: totals}",
-        "given = inputs",
+        "given, outputs = inputs | {Role.TOTALS: totals}, outputs[1:]",
+        "given, outputs = inputs, outputs[1:]",
         ("ops/gpu/test_added.py",),
     ),
     Mutant(

@@ -34,9 +34,10 @@ def add_block(
 ) -> Tensor | None:
     """Add the operator's result for a block to ``totals``, fp32 at least; gives the sums."""
     if call.impl == "triton" and block.ends is None:
-        from flashpoint.ops.gpu.attend import launch_forward_added  # there may be no Triton
+        from flashpoint.ops.gpu.attend import launch_forward  # there may be no Triton
 
-        sums = launch_forward_added(totals, call.has_sums, *_inputs(call, block, terms, q, k, v))
+        inputs = _inputs(call, block, terms, q, k, v)
+        sums = launch_forward(call.has_sums, *inputs, totals=totals)
         return sums[0] if call.has_sums else None
     o, of_rows = attend_block(call, block, terms, q, k, v)
     totals.add_(o)

@@ -85,7 +85,7 @@ def assert_added(chance, shape, dtype, terms, has_sums, scores):
         )
         before = totals.clone()
         given = (*(x.to(dtype) for x in inputs), bias, mask, lengths, terms)
-        sums = attend.launch_forward_added(totals, has_sums, *given)
+        sums = attend.launch_forward(has_sums, *given, totals=totals)
         added = (totals.double() - before.double()).to(dtype)
         found = ({"o": x} for x in (added, exact, plain, before))
         share = share_of("o", [Sample(*found)], Sums(terms=shape[4], dtype=torch.float32))
@@ -110,7 +110,7 @@ def test_results_are_added_where_they_belong(seed, monkeypatch):
     assert HAS_GPU or Addressed.replays == 2  # of what is added, and of what it is held against
 
 
-@pytest.mark.skipif(HAS_GPU, reason="replays by stand-ins for a launcher")
+@pytest.mark.skipif(HAS_GPU, reason="on a GPU the real launcher replays")
 def test_an_addition_that_is_refused_is_made_once(monkeypatch):
     """Where the C launcher does not take its last launch, a replay is repeated by Triton's way."""
     without_a_gpu(monkeypatch)
@@ -158,7 +158,7 @@ def test_a_call_for_hopper_is_one_launch_without_rounding_or_memory(monkeypatch)
     for _ in range(3):
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
-        assert attend.launch_forward_added(totals, False, *call[:3], *[None] * 3, Terms()) == []
+        assert attend.launch_forward(False, *call[:3], *[None] * 3, Terms(), totals=totals) == []
         assert torch.cuda.max_memory_allocated() == before
     (recorder,) = replay._recordings.values()
     assert len(recorder.launches) == 1
@@ -169,7 +169,7 @@ def test_a_call_for_hopper_is_one_launch_without_rounding_or_memory(monkeypatch)
 def test_nothing_is_added_where_there_is_nothing(sizes):
     q, k = (torch.ones(1, 2, n, 16, dtype=HALF[0], device=DEVICE) for n in sizes)
     totals = torch.ones(1, 2, sizes[0], 16, device=DEVICE)
-    (sums,) = attend.launch_forward_added(totals, True, q, k, k, None, None, None, Terms())
+    (sums,) = attend.launch_forward(True, q, k, k, None, None, None, Terms(), totals=totals)
     assert torch.equal(totals, torch.ones_like(totals))
     assert sums.shape == (1, 2, sizes[0])
     assert not sums.any()

@@ -80,7 +80,7 @@ def call_plain(dtype, D, Dv, Lq, Lk, terms, extras):
     lengths = torch.empty(2, dtype=torch.int64) if "lengths" in extras else None
     inputs = (q, k, v, bias, mask, lengths, terms)
     if "totals" in extras:
-        attend.launch_forward_added(torch.empty(2, 4, Lq, Dv), False, *inputs)
+        attend.launch_forward(False, *inputs, totals=torch.empty(2, 4, Lq, Dv))
         return
     if "sums" in extras:
         o, sums = attend.launch_forward(True, *inputs)

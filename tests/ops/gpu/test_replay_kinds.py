@@ -284,7 +284,7 @@ class OnHopper(NamedTuple):
         if self.norms is None:
             inputs = (*(tensors[name] for name in "qkv"), None, None, None, self.terms)
             if self.adds:
-                attend.launch_forward_added(tensors["totals"], False, *inputs)
+                attend.launch_forward(False, *inputs, totals=tensors["totals"])
             else:
                 attend.launch_forward(False, *inputs)
             attend.launch_backward((), tensors["do"], *inputs, False, False)

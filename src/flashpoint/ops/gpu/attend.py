@@ -34,34 +34,12 @@ def launch_forward(
     mask: Tensor | None,
     key_lengths: Tensor | None,
     terms: Terms,
+    totals: Tensor | None = None,
 ) -> list[Tensor]:
     """[B, Hq, Lq, Dv] from q [B, Hq, Lq, D], k [B, Hkv, Lk, D], v [B, Hkv, Lk, Dv].
 
-    With sums those of each row's weights, [B, Hq, Lq], behind it; with logs [2, B, Hq, Lq].
-    """
-    inputs = prepare(q=q, k=k, v=v, bias=bias, mask=mask, lengths=key_lengths)
-
-    def first_call(recorder: Recorder) -> list[Tensor]:
-        call = Call.dense(*inputs.values(), terms)._replace(has_sums=has_sums)
-        return attend(call, recorder, Layout.HEADS_FIRST)
-
-    return run_recorded("forward", inputs, (has_sums, *terms), results_of(has_sums), first_call)
-
-
-def launch_forward_added(
-    totals: Tensor,
-    has_sums: bool,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    bias: Tensor | None,
-    mask: Tensor | None,
-    key_lengths: Tensor | None,
-    terms: Terms,
-) -> list[Tensor]:
-    """As ``launch_forward``, but the result is added to ``totals``, fp32 with dense rows.
-
-    Gives the sums alone, or nothing.
+    With sums those of each row's weights, [B, Hq, Lq], behind it; with logs [2, B, Hq, Lq]. With
+    ``totals``, fp32 with dense rows, the result is added to these instead, and the sums are all.
     """
     inputs = prepare(q=q, k=k, v=v, bias=bias, mask=mask, lengths=key_lengths)
 
@@ -69,9 +47,10 @@ def launch_forward_added(
         call = Call.dense(*inputs.values(), terms)._replace(has_sums=has_sums, totals=totals)
         return attend(call, recorder, Layout.HEADS_FIRST)
 
-    given = inputs | {Role.TOTALS: totals}
-    outputs = results_of(has_sums)[1:]
-    return run_recorded("forward_added", given, (has_sums, *terms), outputs, first_call)
+    given, outputs = inputs, results_of(has_sums)
+    if totals is not None:
+        given, outputs = inputs | {Role.TOTALS: totals}, outputs[1:]
+    return run_recorded("forward", given, (has_sums, *terms), outputs, first_call)
 
 
 def launch_forward_varlen(
