@@ -31,8 +31,15 @@ SHORTEST = 32
 RELU4_SUM = "relu4/sum"
 """relu's fourth power over its row's own sum, which studies have beside relu and softmax."""
 
+NORMED = {RELU4_SUM: f"{RELU4_SUM}, qk-norm", "softmax": "softmax, qk-norm"}
+"""Names of arms with a LayerNorm of q and k, by what they are without."""
+
 LOSS_OF_A_POINT = 0.03
 """Nats of validation loss on CIFAR-10 that go with about a point of top-1 in the stored runs."""
+
+WHOLE_TRAINING: Config = {"epochs": 60, "compile": "graphs"}
+"""Of ViTs at "small" whose gap to softmax is asked for, which opens after 30 epochs. So long a
+training gains more by the compiler than compiling takes."""
 
 GAMMA = 8.0
 """Where that of text's relu attention starts at "small"."""

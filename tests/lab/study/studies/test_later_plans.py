@@ -31,7 +31,7 @@ def arms(name, settings=SMALL):
         ("qk-norm", 8, (SUM, "without")),
         ("longer-than-trained", 4, (SUM, 64)),
         ("retrieval", 6, (SUM, 32)),
-        ("sentences", 10, ("En-De", SUM)),
+        ("sentences", 14, ("En-De", f"{SUM}, qk-norm")),
         ("sharpness", 35, ("images", "relu3/length")),
         ("starts", 5, ("smaller start",)),
         ("memory-rates", 60, ("softmax + norm", 4096, 0.0015)),
@@ -89,7 +89,8 @@ def test_sentences_at_small_are_the_recipe_on_fewer_and_narrower_layers():
         assert config["evaluate_every"] == NEVER
         moved = config_file.differences(published(), config)
         assert set(sizes) <= set(moved)
-        assert set(moved) <= {*sizes, *own, "model.attention", "data.source", "data.target"}
+        arms = ("model.attention", "model.qk_norm", "data.source", "data.target")
+        assert set(moved) <= {*sizes, *own, *arms}
         assert config["data"]["samples"] == "segments"
         direction = "-".join(config["data"][side].title() for side in ("source", "target"))
         assert direction == trial.factors["direction"]
@@ -109,6 +110,17 @@ def test_powers_differ_in_attention_alone():
     assert all(config == configs[0] for configs in rest.values() for config in configs)
     assert rest["documents"][0]["data"]["length"] == 512
     assert rest["images"][0]["epochs"] == 60
+
+
+def test_powers_of_images_come_behind_what_claims_need():
+    trials = planned("sharpness", FIVE)
+    claimed = ("softmax", "relu/length", SUM)
+    late = [
+        trial.factors["task"] == "images" and trial.factors["attention"] not in claimed
+        for trial in trials
+    ]
+    assert late == sorted(late)
+    assert sum(late) == 8 * 5
 
 
 def test_powers_are_those_of_their_names():

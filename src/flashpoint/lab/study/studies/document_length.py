@@ -18,6 +18,7 @@ from flashpoint.lab.study.reading import (
     state_notes,
 )
 from flashpoint.lab.study.settings import (
+    NORMED,
     RELU4_SUM,
     SMALL_CORPUS,
     SMALL_GAMMA,
@@ -30,8 +31,6 @@ from flashpoint.lab.study.studies.relu_attention import translation
 from flashpoint.lab.study.verdict import Distance, Extreme, Means, bootstrap, judge, judge_quantity
 
 ATTENTIONS = ("relu", "softmax")
-NORMED = {RELU4_SUM: f"{RELU4_SUM}, qk-norm", "softmax": "softmax, qk-norm"}
-"""Arms with a LayerNorm of q and k, by what they are without."""
 BLEU = "translation.bleu"
 DOCUMENT_BLEU, REPEATED = "translation.document_bleu", "translation.repeated_share"
 SHORT, LONG = 256, 512

@@ -29,6 +29,7 @@ from flashpoint.lab.study.settings import (
     LOSS_OF_A_POINT,
     RELU4_SUM,
     SMALL_IMAGES,
+    WHOLE_TRAINING,
     trial,
     vision,
 )
@@ -95,7 +96,7 @@ _COURSES: Mapping[Scale, tuple[Course, ...]] = {
     # The first came first, and cannot see a gap that opens after 30 epochs: the second judges.
     "small": (
         Course({}, {"epochs": 15}, ("relu", "softmax"), most_seeds=3),
-        Course({"epochs": 60}, {"epochs": 60}),
+        Course({"epochs": 60}, WHOLE_TRAINING),
     ),
     "paper": (Course({}, {}),),
 }
