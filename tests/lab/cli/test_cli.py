@@ -57,7 +57,8 @@ SURFACE = {
     "study report": ["--out", "--pictures", "--title", "folder"],
     "study run": [
         *("--documents", "--fresh", "--gpus-per-trial", "--images", "--jobs"),
-        *("--keep-checkpoints", "--on", "--out", "--passages", "--scale", "--seeds", "names"),
+        *("--keep-checkpoints", "--on", "--only", "--out", "--passages", "--scale", "--seeds"),
+        "names",
     ],
     "study show": ["--documents", "--images", "--passages", "--scale", "--seeds", "name"],
     "study unpack": ["folder"],

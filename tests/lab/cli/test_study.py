@@ -100,6 +100,22 @@ def test_run_trains_and_says_what_was_found_and_repeats_nothing(study, tmp_path)
     }
 
 
+def test_only_some_trials_run_and_the_others_follow(study):
+    first = study("run", "tiny", "--scale", "smoke", "--only", "add", "--jobs", "1")
+    assert "tiny: 1 finished" in first.stdout
+    assert "relu-seed0" not in first.stdout
+    whole = study("run", "tiny", "--scale", "smoke", "--jobs", "1")
+    assert "tiny: 3 finished" in whole.stdout
+    assert "tiny/add" not in whole.stdout
+
+
+def test_a_text_that_no_trial_has_is_refused_and_writes_nothing(study):
+    said = refused(study, "run", "tiny", "--scale", "smoke", "--only", "nothing")
+    assert "--only 'nothing': no trial of tiny has that in its name" in said
+    assert "The first of 3 is 'relu-seed0'" in said
+    assert not Path("runs").exists()
+
+
 def test_failed_trials_end_with_a_status_of_their_own(study, monkeypatch):
     bad = replace(STUDY, plan=lambda _: (measurement("bad", "break_down"),))
     use_registry(monkeypatch, bad)

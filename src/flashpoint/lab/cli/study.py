@@ -141,6 +141,15 @@ def run(
     images: Images = None,
     documents: Documents = None,
     passages: Passages = None,
+    only: Annotated[
+        str,
+        typer.Option(
+            metavar="TEXT",
+            help='Trials with this in their name alone, as "images" or "seed0"; others may '
+            "follow later.",
+            show_default="all",
+        ),
+    ] = "",
     out: Annotated[
         Path | None,
         typer.Option(
@@ -188,6 +197,7 @@ def run(
     flashpoint study run length-power --scale smoke
     flashpoint study run all --jobs 8
     flashpoint study run scaling qk-norm --seeds 5 --images cifar10:DIR --out results
+    flashpoint study run sharpness --only images
 
     The same command again goes on: finished trials are not repeated, interrupted ones continue,
     failed ones are tried again. SIGTERM and Ctrl-C save what has begun and end with status 75.
@@ -200,7 +210,8 @@ def run(
     settings = settings_of(scale.value, seeds, images, documents, passages)
     folder = OUT / scale.value if out is None else out
     with ExitStack() as stack:
-        stored = _settle(chosen, settings, folder, fresh, stack)
+        plans = {entry.name: _plan(entry, settings, only) for entry in chosen}
+        stored = _settle(chosen, settings, plans, folder, fresh, stack)
         _do(stored, on, jobs, gpus_per_trial, keep_checkpoints)
     _say_what_came_out(stored, folder)
 
@@ -268,15 +279,31 @@ def _check_runner(on: str, jobs: int | None, gpus_per_trial: float | None) -> No
         require_ray()
 
 
+def _plan(entry: "Study", settings: "Settings", only: str) -> "Sequence[Trial]":
+    """Its trials, or those that were asked for."""
+    trials = entry.plan(settings)
+    wanted = [trial for trial in trials if only in trial.name]
+    if not wanted:
+        raise InputError(
+            f"--only {only!r}: no trial of {entry.name} has that in its name. The first of "
+            f"{len(trials)} is {trials[0].name!r}."
+        )
+    return wanted
+
+
 def _settle(
-    chosen: "Sequence[Study]", settings: "Settings", out: Path, fresh: bool, stack: ExitStack
+    chosen: "Sequence[Study]",
+    settings: "Settings",
+    plans: "Mapping[str, Sequence[Trial]]",
+    out: Path,
+    fresh: bool,
+    stack: ExitStack,
 ) -> "list[StoredStudy]":
     """Plans written to folders that are held until the stack is left."""
     from flashpoint.lab.runs import trials
     from flashpoint.lab.study import store
     from flashpoint.lab.study.needs import require_data
 
-    plans = {entry.name: entry.plan(settings) for entry in chosen}
     require_data([trial for plan in plans.values() for trial in plan])
     for entry in chosen:
         stack.enter_context(trials.claim_study(out / entry.name))

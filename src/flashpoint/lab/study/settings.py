@@ -132,7 +132,6 @@ _SENTENCES: Mapping[Scale, tuple[str | None, Config]] = {
         {
             **{"model.width": 256, "model.encoder_depth": 3, "model.decoder_depth": 3},
             **{"model.mlp_dim": 512, "epochs": 20, "schedule.warmup_steps": 2000},
-            **{"batch_size": 8192, "optimizer.lr": 7e-4},
             **{"log_every": 100, "evaluate_every": NEVER, "checkpoint_every": NEVER},
         },
     ),

@@ -52,7 +52,7 @@ _SHOWN: Mapping[Scale, tuple[tuple[str, ...], tuple[str, ...]]] = {  # direction
 
 def plan(settings: Settings) -> tuple[Trial, ...]:
     """The vanilla model, steps toward ReLUFormer, and the fourth power over its sum."""
-    options = {"beam": _BEAM[settings.scale], "batch_size": 64}
+    options = {"beam": _BEAM[settings.scale], "batch_size": 512}
     directions, kinds = _SHOWN[settings.scale]
     return tuple(
         trial(
