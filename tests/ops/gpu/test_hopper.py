@@ -1,5 +1,7 @@
 """The kernels for Hopper, on one: ragged, strided, grouped, causal, every activation."""
 
+import random
+
 import pytest
 import torch
 from implementations import HAS_TRITON, needs_gpu, needs_hopper
@@ -65,6 +67,26 @@ def test_activation_matches_reference(activation, options):
 def test_forward_in_turns_matches_reference(activation, causal, shape):
     assert_served(shape, torch.float16, activation, causal)
     assert_exact("triton", torch.float16, make_inputs(shape), activation=activation, causal=causal)
+
+
+def draw_power(seed):
+    """A power of relu over any keys, by its length or its sum: lengths that cut the last block,
+    a few blocks, or rows that fill no tile."""
+    draw = random.Random(seed)
+    group, heads, D = draw.choice([1, 1, 2]), draw.randint(1, 3), draw.choice([64, 128, 128])
+    Lq, Lk = (draw.choice([192, 256, draw.randint(192, 900)]) for _ in "qk")
+    shape = (draw.randint(1, 2), heads * group, heads, Lq, Lk, D, D)
+    options = {"activation": draw.choice(["relu2", "relu3", "relu4", "relu4"])}
+    if draw.random() < 0.7:
+        options |= {"normalize": "sum", "floor": draw.choice([1e-3, 1e-2])}
+    return shape, draw.choice(list(DTYPES.values())), options
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_powers_over_drawn_lengths_match_reference(seed):
+    shape, dtype, options = draw_power(seed)
+    assert_served(shape, dtype, options["activation"], False)
+    assert_exact("triton", dtype, make_inputs(shape), **options)
 
 
 def weigh_each(activation, q_values, k_values, v, dtype):

@@ -97,6 +97,7 @@ MOST_LOCAL_MEMORY_OF = {"128-sum-relu4-causal": 128}
 # accesses to it in the loop over a tile's blocks, then; else none. docs/log.md has their times
 MOST_IN_LOOP = {
     "64-rms-q-only": 6,
+    "128-sum-relu4": 4,
     "128-causal-signed": 1,
     "128-causal-root-signed": 1,
     "128-sum-relu4-causal": 6,

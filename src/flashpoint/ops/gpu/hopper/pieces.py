@@ -73,12 +73,19 @@ def make_zeros(ROWS: gl.constexpr, PIECES: gl.constexpr, LAYOUT: gl.constexpr):
 
 
 @gluon.jit
-def start_transposed(left, right, LAYOUT: gl.constexpr):
-    """Start left right^T of pieces of [ROWS, D], in registers or not, and of [BLOCK, D]."""
+def start_transposed(left, right, LAYOUT: gl.constexpr, offset=None):
+    """Start left right^T, plus an offset of rows or columns if there is one.
+
+    Of pieces of [ROWS, D], in registers or not, and of [BLOCK, D].
+    """
     total = gl.full([left[0].shape[0], right[0].shape[0]], 0.0, gl.float32, LAYOUT)
+    HAS_OFFSET: gl.constexpr = offset is not None
+    if HAS_OFFSET:
+        total = gl.broadcast(offset, total)[0]
     for piece in gl.static_range(len(left)):
         total = warpgroup_mma(
-            left[piece], right[piece].permute([1, 0]), total, use_acc=piece > 0, is_async=True
+            left[piece], right[piece].permute([1, 0]), total,
+            use_acc=HAS_OFFSET or piece > 0, is_async=True,
         )
     return total
 

@@ -51,6 +51,7 @@ class Options:
     SIGNED: base_value
     DEGREE: base_value
     SCHEDULE: base_value
+    LAGS: base_value
     D: base_value
     PIECES: base_value
     SLOTS: base_value

@@ -8,7 +8,13 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, warpgroup_mma_wait
 
 from flashpoint.ops.gpu.hopper.backward.signs import count_block_words, store_signs
-from flashpoint.ops.gpu.hopper.backward.weights import differentiate, fetch_offsets, weigh
+from flashpoint.ops.gpu.hopper.backward.weights import (
+    differentiate,
+    fetch_offsets,
+    lift,
+    power_of,
+    weigh,
+)
 from flashpoint.ops.gpu.hopper.pieces import (
     cut_pieces,
     start_products,
@@ -107,6 +113,71 @@ def skip_blocks(first, last, program, CONSUMER: gl.constexpr):
 
 
 @gluon.jit
+def take_blocks_lagging(
+    start, end, tile_blocks, number, rows, da, db, offsets, limits, program,
+    SIDE: gl.constexpr, W_LAYOUT: gl.constexpr, CONSUMER: gl.constexpr,
+):
+    """Steps start <= step < end of a power of relu, no mask: S, dW, da before | W | db | dS.
+
+    A block's dS meets its columns beside the next block's scores. Before the first block dS is
+    zeros, which meet the first block's own columns. dW begins with the offsets of queries.
+    """
+    columns = program.columns
+    tile_first, tile_last, tile_masked = tile_blocks
+    a, b = rows
+    STAGES: gl.constexpr = columns.empty.shape[0]
+    BLOCK: gl.constexpr = columns.c_buffers.shape[3]
+    PIECES: gl.constexpr = program.options.PIECES
+    HAS_OFFSETS: gl.constexpr = program.offsets is not None
+    DTYPE: gl.constexpr = columns.c_buffers.dtype
+    S_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK, 16])
+    ROWS: gl.constexpr = da[0].shape[0]
+    dscores = gl.full([ROWS, BLOCK], 0.0, DTYPE, W_LAYOUT)
+    for step in range(start, end):
+        first = (tile_first + step if SIDE == "keys" else tile_last - 1 - step) * BLOCK
+        now = number + step
+        before = gl.where(step > start, now - 1, now)
+        stage = now % STAGES
+        parity = now // STAGES & 1
+        c = view_pieces(columns.c_buffers, stage, PIECES)
+        d = view_pieces(columns.d_buffers, stage, PIECES)
+        take_turn(program.turns, now, program.options.SCHEDULE, CONSUMER)
+        offset = fetch_offsets(offsets, first, program, BLOCK, SIDE, S_LAYOUT, True)
+        mbarrier.wait(columns.c_full.index(stage), parity)
+        scores = start_transposed(a, c, S_LAYOUT)
+        mbarrier.wait(columns.d_full.index(stage), parity)
+        dweights = start_transposed(b, d, S_LAYOUT, offset if HAS_OFFSETS else None)
+        da = start_products(dscores, view_pieces(columns.c_buffers, before % STAGES, PIECES), da)
+        scores = warpgroup_mma_wait(1 + len(da), deps=[scores])
+        weights, signs = weigh(scores, limits, first, program, SIDE, False, DTYPE)
+        slopes = power_of(signs, program.options.DEGREE - 1)
+        if SIDE == "keys":
+            weights = gl.convert_layout(weights, W_LAYOUT, assert_trivial=True)
+            db = start_products(weights, d, db)
+            dweights = warpgroup_mma_wait(len(da) + len(db), deps=[dweights])
+        else:  # this wait returns at once; without its branch, ptxas moves h' behind the next one
+            mbarrier.wait(columns.c_full.index(stage), parity)
+            dweights = warpgroup_mma_wait(len(da), deps=[dweights])
+        pass_turn(program.turns, program.options.SCHEDULE, CONSUMER)
+        new = lift(dweights * slopes, first, program.numbers.lift_ds, program, SIDE, False)
+        new = gl.convert_layout(new.to(DTYPE), W_LAYOUT, assert_trivial=True)
+        if SIDE == "keys":
+            da, others = wait_for(da, db + [weights, dscores, new], 0)
+            db = others[:len(db)]
+        else:
+            da, others = wait_for(da, [dscores, new], 0)
+        dscores = others[len(others) - 1]
+        if step > start:
+            mbarrier.arrive(columns.empty.index(before % STAGES), count=1)
+    if start < end:
+        stage = (number + end - 1) % STAGES
+        da = start_products(dscores, view_pieces(columns.c_buffers, stage, PIECES), da)
+        da, rest = wait_for(da, (), 0)
+        mbarrier.arrive(columns.empty.index(stage), count=1)
+    return da, db
+
+
+@gluon.jit
 def take_head(
     tile_blocks, own_blocks, number, rows, da, db, words, offsets, limits, has_rows, program,
     SIDE: gl.constexpr, W_LAYOUT: gl.constexpr, CONSUMER: gl.constexpr,
@@ -145,12 +216,18 @@ def take_head(
         taken = gl.where(has_rows, start, end)
         skip_blocks(number + start, number + taken, program, CONSUMER)
         start = taken
-    for step in range(start, end):
-        block = tile_first + step if SIDE == "keys" else tile_last - 1 - step
-        da, db = take_block(
-            block, number + step, rows, da, db, words, offsets, limits, program,
-            SIDE, False, W_LAYOUT, BLOCK, 0, CONSUMER,
+    if program.options.LAGS and not program.options.CAUSAL:
+        da, db = take_blocks_lagging(
+            start, end, tile_blocks, number, rows, da, db, offsets, limits, program,
+            SIDE, W_LAYOUT, CONSUMER,
         )
+    else:
+        for step in range(start, end):
+            block = tile_first + step if SIDE == "keys" else tile_last - 1 - step
+            da, db = take_block(
+                block, number + step, rows, da, db, words, offsets, limits, program,
+                SIDE, False, W_LAYOUT, BLOCK, 0, CONSUMER,
+            )
     if PIECE > 0 and SIDE == "keys":
         da, db = take_block(
             tile_last - 1, number + end, rows, da, db, words, offsets, limits, program,

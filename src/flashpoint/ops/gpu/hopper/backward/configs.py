@@ -22,6 +22,7 @@ class Config(NamedTuple):
         schedule: "relay" has them start products in turn, "free" when they can.
         slots: tiles whose rows are in shared memory, this one's and perhaps the next one's.
         in_registers: pieces of a that products take from there, where b has none.
+        lags: da of a block runs beside the next block's scores, for powers of relu.
     """
 
     block: int
@@ -30,6 +31,7 @@ class Config(NamedTuple):
     schedule: str = "free"
     slots: int = 2
     in_registers: int = 0
+    lags: bool = False
 
 
 # by side, room of the head dim and causality, measured on an H200: docs/log.md
@@ -43,8 +45,13 @@ CONFIGS = {
     ("queries", 128, False): Config(64, 2),
     ("queries", 128, True): Config(64, 2),
 }
-# the same for powers of relu that see all keys, by room, on both sides
-POWERS = {64: Config(128, 2), 128: Config(64, 2, schedule="relay")}
+# the same for powers of relu that see all keys, by side and room
+POWERS = {
+    ("keys", 64): Config(128, 2),
+    ("queries", 64): Config(128, 2),
+    ("keys", 128): Config(64, 4, slots=1, lags=True),
+    ("queries", 128): Config(64, 3, lags=True),
+}
 # the same where SIGNED, and by that where signs pay; blocks of 64 queries on the keys side
 SIGNED_CONFIGS = {
     ("keys", 128, False): Config(64, 2),
@@ -91,6 +98,6 @@ def choose_config(side: str, call: Call, signed: bool, has_norm: bool) -> Config
     if side == "both":
         return BOTH_CONFIGS[dim, is_relu and not call.has_sums]
     if call.terms.activation in DEGREES and not (is_relu or has_norm or causal):
-        return POWERS[dim]
+        return POWERS[side, dim]
     # others than relu need more registers: they take the smaller of two blocks
     return (SIGNED_CONFIGS if signed else CONFIGS)[side, dim, causal or not is_relu]

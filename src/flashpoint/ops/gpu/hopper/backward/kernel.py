@@ -117,7 +117,8 @@ def hopper_backward_kernel(
     SIGNED: gl.constexpr, Q_NORM: gl.constexpr, K_NORM: gl.constexpr, D: gl.constexpr,
     NUM_CONSUMERS: gl.constexpr, STAGES: gl.constexpr, CONSUMER_REGISTERS: gl.constexpr,
     PIECE: gl.constexpr, LAST_PIECE: gl.constexpr, DEGREE: gl.constexpr, SCHEDULE: gl.constexpr,
-    SPLIT: gl.constexpr, PIECES: gl.constexpr, SLOTS: gl.constexpr, IN_REGISTERS: gl.constexpr,
+    LAGS: gl.constexpr, SPLIT: gl.constexpr, PIECES: gl.constexpr, SLOTS: gl.constexpr,
+    IN_REGISTERS: gl.constexpr,
 ):
     """dq, dk and dv, or some of them: sums of lift_ds dS and lift_w W times tails; any grid.
 
@@ -194,8 +195,8 @@ def hopper_backward_kernel(
         options=Options(
             WEIGH=WEIGH, GRADIENT=GRADIENT, FINISHES=FINISHES, IS_RELU=IS_RELU, SLOPED=SLOPED,
             LIFTS=LIFTS, POWER=POWER, CAUSAL=CAUSAL, LAUNCH="keys" if OF_VALUES else SIDE,
-            SIGNED=SIGNED, DEGREE=DEGREE, SCHEDULE=SCHEDULE, D=D, PIECES=PIECES, SLOTS=SLOTS,
-            IN_REGISTERS=IN_REGISTERS, PIECE=PIECE, LAST_PIECE=LAST_PIECE,
+            SIGNED=SIGNED, DEGREE=DEGREE, SCHEDULE=SCHEDULE, LAGS=LAGS, D=D, PIECES=PIECES,
+            SLOTS=SLOTS, IN_REGISTERS=IN_REGISTERS, PIECE=PIECE, LAST_PIECE=LAST_PIECE,
         ),
     )
     gl.warp_specialize(
@@ -334,7 +335,7 @@ def _launch_side(
             "LIFTS": arguments["SHRINKS"],
             "CAUSAL": causal, "SIDE": side, "SIGNED": signed,
             "NUM_CONSUMERS": consumers, "STAGES": config.stages, "SCHEDULE": config.schedule,
-            "PIECE": piece, "LAST_PIECE": last_piece,
+            "LAGS": config.lags, "PIECE": piece, "LAST_PIECE": last_piece,
             "SPLIT": is_split(call), "PIECES": split_dim(dim)[1], "SLOTS": config.slots,
             "IN_REGISTERS": config.in_registers,
             "CONSUMER_REGISTERS": REGISTERS[consumers], "num_warps": 4,

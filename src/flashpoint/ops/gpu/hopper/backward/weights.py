@@ -108,17 +108,23 @@ def gate(dweights, weights):
 
 @gluon.jit
 def fetch_offsets(
-    offsets, first, program, BLOCK: gl.constexpr, SIDE: gl.constexpr, LAYOUT: gl.constexpr
+    offsets, first, program,
+    BLOCK: gl.constexpr, SIDE: gl.constexpr, LAYOUT: gl.constexpr, WHOLE: gl.constexpr = False,
 ):
     """Those of a tile's queries, to add to dW; 0 where there are none.
 
     offsets: [ROWS] of queries; where these are columns, a pointer to those of their head.
+    WHOLE: as a tile in registers of its own, so that dW may begin there.
     """
     if program.offsets is None:
         return 0.0
     elif SIDE == "keys":
         columns = gl.arange(0, BLOCK, gl.SliceLayout(0, LAYOUT))
-        return gl.load(offsets + first + columns)[None, :]
+        at = (offsets + first + columns)[None, :]
+        if WHOLE:
+            ROWS: gl.constexpr = program.rows.a_buffers.shape[3]
+            at += gl.full([ROWS, BLOCK], 0, gl.int32, LAYOUT)
+        return gl.load(at)
     else:
         rows: gl.constexpr = gl.SliceLayout(1, LAYOUT)
         return gl.convert_layout(offsets, rows, assert_trivial=True)[:, None]

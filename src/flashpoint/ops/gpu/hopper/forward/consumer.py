@@ -114,6 +114,8 @@ def add_block(
         overlap  as paired, and W of this step is computed while O of the last one still runs
         turns    as overlap, and the warpgroups start their products in turn
         relay    as turns, and the turn is passed on when S is there, not when it is started
+    There is a further one, "deep" (``add_block_deeply``): O of the last block and S of the next
+    one both run while W is computed.
     """
     keys, values, turns, options = program.keys, program.values, program.turns, program.options
     STAGES: gl.constexpr = keys.full.shape[0]
@@ -157,6 +159,71 @@ def add_block(
 
 
 @gluon.jit
+def add_block_deeply(
+    now, step, q, scores, weights, acc, sums, limits, program, KEYS: gl.constexpr,
+):
+    """W of block number ``now`` from its S, beside O of the block before and S of the next.
+
+    KEYS: of the next one, whose S it gives.
+    """
+    keys, values, options = program.keys, program.values, program.options
+    STAGES: gl.constexpr = keys.full.shape[0]
+    DTYPE: gl.constexpr = weights.dtype
+    W_LAYOUT: gl.constexpr = weights.type.layout
+    next_scores = issue_scores(q, keys, now + 1, KEYS)
+    acc = issue_outputs(weights, values, now - 1, acc)
+    next_weights = weigh(scores, limits, step, program.numbers, options, False)
+    sums = add_sums(sums, next_weights, options)
+    # this wait returns at once; without its branch, ptxas moves h behind the next one
+    mbarrier.wait(values.full.index((now - 1) % STAGES), (now - 1) // STAGES & 1)
+    acc, others = wait_for(acc, (next_scores, weights, next_weights), 0)
+    next_scores, weights, next_weights = others
+    next_weights = round_weights(next_weights, options.FORM, DTYPE, W_LAYOUT)
+    mbarrier.arrive(keys.empty.index((now + 1) % STAGES), count=1)
+    mbarrier.arrive(values.empty.index((now - 1) % STAGES), count=1)
+    return next_scores, next_weights, acc, sums
+
+
+@gluon.jit
+def add_blocks_deeply(
+    count, block, q, scores, acc, sums, limits, program, W_LAYOUT: gl.constexpr,
+):
+    """All blocks but O of the last one, from S of the first one, of number ``block``; at least 2.
+
+    With a PIECE at least 3. Gives W of the last one.
+    """
+    keys, values, options = program.keys, program.values, program.options
+    STAGES: gl.constexpr = keys.full.shape[0]
+    KEYS: gl.constexpr = keys.buffers.shape[3]
+    PIECE: gl.constexpr = options.PIECE
+    DTYPE: gl.constexpr = program.q.dtype
+    next_scores = issue_scores(q, keys, block + 1, KEYS)
+    weights = weigh(scores, limits, 0, program.numbers, options, False)
+    sums = add_sums(sums, weights, options)
+    weights = round_weights(weights, options.FORM, DTYPE, W_LAYOUT)
+    scores = warpgroup_mma_wait(0, deps=[next_scores])
+    mbarrier.arrive(keys.empty.index((block + 1) % STAGES), count=1)
+    whole = count - 2 if PIECE > 0 else count - 1
+    for step in range(1, whole):
+        scores, weights, acc, sums = add_block_deeply(
+            block + step, step, q, scores, weights, acc, sums, limits, program, KEYS
+        )
+    last_scores = scores
+    if PIECE > 0:
+        last_scores, weights, acc, sums = add_block_deeply(
+            block + whole, whole, q, scores, weights, acc, sums, limits, program, PIECE
+        )
+    last = block + count - 1
+    acc = issue_outputs(weights, values, last - 1, acc)
+    last_weights = weigh(last_scores, limits, count - 1, program.numbers, options, False)
+    sums = add_sums(sums, last_weights, options)
+    last_weights = round_weights(last_weights, options.FORM, DTYPE, W_LAYOUT)
+    acc, _ = wait_for(acc, (weights, last_weights), 0)
+    mbarrier.arrive(values.empty.index((last - 1) % STAGES), count=1)
+    return last_weights, acc, sums
+
+
+@gluon.jit
 def add_blocks(
     first, last, block, q, weights, acc, sums, limits, program,
     MASKED: gl.constexpr, CONSUMER: gl.constexpr,
@@ -168,6 +235,29 @@ def add_blocks(
             MASKED, program.options.SCHEDULE, program.keys.buffers.shape[3], CONSUMER,
         )
     return weights, acc, sums
+
+
+@gluon.jit
+def add_seen_blocks(
+    whole_blocks, own_blocks, block, q, scores, acc, sums, limits, program,
+    W_LAYOUT: gl.constexpr, CONSUMER: gl.constexpr,
+):
+    """Blocks that all rows see, from S of the first one, of number ``block``.
+
+    Gives W of the last of them, whose O is to come. By schedule "deep" a PIECE is among them.
+    """
+    options = program.options
+    if options.SCHEDULE == "deep":
+        return add_blocks_deeply(
+            own_blocks, block, q, scores, acc, sums, limits, program, W_LAYOUT
+        )
+    else:
+        weights = weigh(scores, limits, 0, program.numbers, options, options.CAUSAL)
+        sums = add_sums(sums, weights, options)
+        weights = round_weights(weights, options.FORM, program.q.dtype, W_LAYOUT)
+        return add_blocks(
+            1, whole_blocks, block, q, weights, acc, sums, limits, program, False, CONSUMER
+        )
 
 
 @gluon.jit
@@ -267,7 +357,6 @@ def consume(program, CONSUMER: gl.constexpr):
     PIECE: gl.constexpr = options.PIECE
     SCHEDULE: gl.constexpr = options.SCHEDULE
     HAS_TURNS: gl.constexpr = SCHEDULE == "turns" or SCHEDULE == "relay"
-    DTYPE: gl.constexpr = program.q.dtype
     PIECES: gl.constexpr = options.PIECES
     STAGES: gl.constexpr = keys.full.shape[0]
     BLOCK_KEYS: gl.constexpr = program.k.block_shape[2]
@@ -291,7 +380,8 @@ def consume(program, CONSUMER: gl.constexpr):
         own_blocks = count_blocks(first_row + ROWS - 1, sizes, BLOCK_KEYS, CAUSAL)
         own_blocks = gl.minimum(own_blocks, tile_blocks)
         # without rows, others take the rest
-        own_blocks = gl.where(first_row < Lq, own_blocks, 2 if PIECE > 0 else 1)
+        LEAST: gl.constexpr = (2 if PIECE > 0 else 1) + (SCHEDULE == "deep")
+        own_blocks = gl.where(first_row < Lq, own_blocks, LEAST)
         # limits: [ROWS], how many keys each row sees
         rows = first_row + gl.arange(0, ROWS, gl.SliceLayout(1, S_LAYOUT))
         limits = gl.minimum(rows + 1 + Lk - Lq, Lk)
@@ -322,13 +412,11 @@ def consume(program, CONSUMER: gl.constexpr):
         if SCHEDULE == "relay":
             pass_turn(turns, SCHEDULE, CONSUMER)
         mbarrier.arrive(keys.empty.index(block % STAGES), count=1)
-        weights = weigh(scores, limits, 0, numbers, options, CAUSAL)
         sums = gl.full([ROWS, 8], 0.0, gl.float32, Z_LAYOUT)
-        sums = add_sums(sums, weights, options)
-        weights = round_weights(weights, options.FORM, DTYPE, W_LAYOUT)
         acc = make_zeros(ROWS, PIECES, O_LAYOUT)
-        weights, acc, sums = add_blocks(
-            1, whole_blocks, block, q, weights, acc, sums, limits, program, False, CONSUMER
+        weights, acc, sums = add_seen_blocks(
+            whole_blocks, own_blocks, block, q, scores, acc, sums, limits, program,
+            W_LAYOUT, CONSUMER,
         )
         if CAUSAL:
             weights, acc, sums = add_blocks(
@@ -336,7 +424,7 @@ def consume(program, CONSUMER: gl.constexpr):
                 program, True, CONSUMER,
             )
         last = block + own_blocks - 1
-        if PIECE > 0:
+        if PIECE > 0 and SCHEDULE != "deep":
             weights, acc, sums = add_block(
                 last, own_blocks - 1, q, weights, acc, sums, limits, program,
                 False, SCHEDULE if HAS_TURNS else "overlap", PIECE, CONSUMER,

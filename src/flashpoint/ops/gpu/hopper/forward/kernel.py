@@ -202,13 +202,16 @@ TURNS = {
     (128, True): Config(64, 64, 2, 4, "turns", 1),
 }
 IN_TURNS = ("sigmoid", "silu", "softplus")
-# for powers of relu, and where rows are summed
+# where rows are summed
 SUMMED = {
     (64, False): Config(64, 64, 4, 4, "overlap", 0),
     (64, True): Config(128, 64, 2, 3, "turns", 1),
     (128, False): Config(128, 64, 2, 2, "turns", 0),
     (128, True): Config(128, 64, 2, 2, "relay", 0),
 }
+# for powers of relu, and the same where q has a norm
+POWERS = SUMMED | {(128, False): Config(64, 64, 2, 4, "deep", 0)}
+POWERS_NORMED = CONFIGS | {(64, False): Config(128, 64, 2, 3, "relay", 1)}
 NORMED = Config(64, 128, 2, 4, "serial", 1)  # where K has a norm
 ROOTS_LAST = (torch.bfloat16,)  # dtypes that hold weights of queries without their r
 SHORTEST_PIECE = 16  # keys of a last block that is cut
@@ -229,8 +232,10 @@ def _choose_configs(call: Call) -> dict[tuple[int, bool], Config]:
     norms = call.qk_norm.kinds
     # norms of q want it in registers: their r then comes last
     if (is_power or call.has_sums) and norms["q"] == "none":
-        return SUMMED
-    return SHORT if call.num_queries <= SHORT_ROWS else CONFIGS
+        return POWERS if is_power else SUMMED
+    if call.num_queries <= SHORT_ROWS:
+        return SHORT
+    return POWERS_NORMED if is_power else CONFIGS
 
 
 def launch(
@@ -245,6 +250,8 @@ def launch(
     norms = call.qk_norm.kinds
     if norms["k"] != "none":
         config = NORMED
+    if config.schedule == "deep" and call.num_keys <= 2 * config.block_keys:  # too few to overlap
+        config = config._replace(schedule="overlap")
     row_tiles = -(-call.num_queries // (config.rows * config.consumers))
     tiles = row_tiles * call.q_heads * call.num_samples
     processors = torch.cuda.get_device_properties(call.q.device).multi_processor_count
