@@ -8,6 +8,7 @@ import shutil
 import broken_files
 import pytest
 import yaml
+from caches import new_cache
 from hypothesis import HealthCheck, given, settings
 from lab.evaluation.trained import call
 from lab.training.runs import contents, tiny_config, train_quietly
@@ -161,7 +162,7 @@ def test_config_of_another_model_is_refused_for_its_weights(run):
 @pytest.mark.parametrize("name", [*RUN_FILES, "pieces.model"])
 @pytest.mark.slow
 def test_broken_run_of_text_is_not_translated_with(tmp_path, monkeypatch, name):
-    monkeypatch.setenv("FLASHPOINT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("FLASHPOINT_CACHE", new_cache(tmp_path / "cache"))
     run = tmp_path / "run"
     train_quietly(text_config(write_corpus(tmp_path), "steps=4"), run)
     whole = contents(run)

@@ -5,6 +5,7 @@ import sys
 
 import pytest
 import torch
+from caches import new_cache
 from lab.evaluation.trained import call, trained_run
 from lab.training.text_runs import text_config, write_corpus
 
@@ -62,7 +63,7 @@ def test_pretrained_folder_has_a_card_of_the_record(tmp_path):
 
 @pytest.mark.slow
 def test_text_model_is_its_encoder_or_a_folder_with_its_pieces(tmp_path, monkeypatch):
-    monkeypatch.setenv("FLASHPOINT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("FLASHPOINT_CACHE", new_cache(tmp_path / "cache"))
     (tmp_path / "corpus").mkdir()
     run = tmp_path / "text"
     loop.train(text_config(write_corpus(tmp_path / "corpus"), "steps=4"), run)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from caches import new_cache
 from convert.test_export import assert_same, needs_compiler, open_onnx
 from lab.evaluation.trained import call
 from lab.training.language_runs import language_config, require_gpt2
@@ -31,7 +32,7 @@ def runs(tmp_path_factory):
     """Runs with relu, with softmax, and the last adapted: hybrid, calibrated, by low rank."""
     folder = tmp_path_factory.mktemp("runs")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("FLASHPOINT_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("FLASHPOINT_CACHE", new_cache(tmp_path_factory.mktemp("cache")))
         for word in ("relu", "softmax"):
             train_quietly(language_config(*SHORT, f"model.attention={word}"), folder / word)
         values = adapting_values(open_run(folder / "softmax"), 2, "relu4/sum", 2, "every_second")

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 import typer
+from caches import new_cache
 from lab.evaluation.trained import call, trained_run
 from lab.training.text_runs import text_config, write_corpus
 from typer.testing import CliRunner
@@ -26,7 +27,7 @@ from flashpoint.lab.training import loop
 def run(tmp_path_factory):
     """A run on a few documents; read only."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("FLASHPOINT_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("FLASHPOINT_CACHE", new_cache(tmp_path_factory.mktemp("cache")))
         corpus = write_corpus(tmp_path_factory.mktemp("corpus"))
         folder = tmp_path_factory.mktemp("runs") / "text"
         # enough to say something about every line
@@ -167,7 +168,7 @@ def test_text_model_by_name_needs_documents():
 
 
 def test_dry_run_of_a_text_model_shows_the_whole_config(tmp_path, monkeypatch):
-    monkeypatch.setenv("FLASHPOINT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("FLASHPOINT_CACHE", new_cache(tmp_path / "cache"))
     corpus = write_corpus(tmp_path)
     changes = ("--set", "data.pieces.vocabulary_size=330", "--set", "data.length=64")
     data = ("--data", f"jsonl:{corpus}")

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from caches import new_cache
 from lab.training.language_runs import language_config, require_gpt2
 from torch import nn
 
@@ -33,7 +34,7 @@ require_gpt2()
 @pytest.fixture(scope="module", autouse=True)
 def _shared_cache(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("FLASHPOINT_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("FLASHPOINT_CACHE", new_cache(tmp_path_factory.mktemp("cache")))
         yield
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from caches import new_cache
 from lab.training.language_runs import language_config, require_gpt2
 from lab.training.runs import assert_same_run, final, interrupt_at, train_quietly
 
@@ -41,7 +42,7 @@ SIZES = {"width": 16, "depth": 4, "num_heads": 2, "length": 24, "vocabulary_size
 @pytest.fixture(scope="module", autouse=True)
 def _shared_cache(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("FLASHPOINT_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("FLASHPOINT_CACHE", new_cache(tmp_path_factory.mktemp("cache")))
         yield
 
 

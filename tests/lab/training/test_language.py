@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+from caches import new_cache
 from implementations import needs_gpu
 from lab.training.language_runs import language_config, require_gpt2
 from lab.training.runs import assert_same_run, final, interrupt_at, train_quietly
@@ -45,7 +46,7 @@ def run(tmp_path_factory):
     cache = tmp_path_factory.mktemp("cache")
     out = tmp_path_factory.mktemp("language") / "run"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("FLASHPOINT_CACHE", str(cache))
+        patch.setenv("FLASHPOINT_CACHE", new_cache(cache))
         _, said = train_quietly(language_config("model.attention=relu4/sum"), out)
     return out, said
 

@@ -1,6 +1,7 @@
 """Language models converted and adapted, as evaluations of a finished trial."""
 
 import pytest
+from caches import new_cache
 from lab.study.studies.outcomes import SMALL, SMOKE
 from lab.training.language_runs import language_config, require_gpt2
 from lab.training.runs import train_quietly
@@ -19,7 +20,7 @@ def run(tmp_path_factory):
     require_gpt2()
     out = tmp_path_factory.mktemp("language") / "run"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("FLASHPOINT_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("FLASHPOINT_CACHE", new_cache(tmp_path_factory.mktemp("cache")))
         train_quietly(language_config("data.length=64"), out)
     return out
 
