@@ -186,6 +186,17 @@ def test_trial_does_not_depend_on_the_one_before(tmp_path):
     assert curve(two) == curve(alone)
 
 
+def test_modules_are_settled_once_and_nothing_of_a_trial_with_them(monkeypatch):
+    done, frozen = [], []
+    monkeypatch.setattr(trial, "do_trial", lambda *_, **__: done.append("trial") or "finished")
+    monkeypatch.setattr(trial, "_forget_earlier_trials", lambda: done.append("forget"))
+    monkeypatch.setattr(trial.gc, "get_freeze_count", lambda: len(frozen))
+    monkeypatch.setattr(trial.gc, "freeze", lambda: frozen.append(list(done)))
+    main(["one", "two", "three"])
+    assert frozen == [["trial", "forget"]]
+    assert done == ["trial", "forget", "trial", "trial"]
+
+
 def test_process_ends_after_a_failure(tmp_path):
     bad, good = settle(tmp_path, [measurement("bad", "break_down"), measurement("pid", "process")])
     assert main([str(bad), str(good)]) == trial.FAILED
