@@ -75,7 +75,7 @@ def evaluate_translation(
     sources = [[source for source, _ in document.segments] for document in documents]
     require_sacrebleu()
     translated = translator.translate(sources, on_count)
-    counts = [len(translator.pieces.encode_segments(source)) for source in sources]
+    counts = [len(ids) for ids in translator.pieces.encode_sources(sources)]
     return score(documents, translated, counts)
 
 

@@ -41,13 +41,14 @@ def test_special_and_unknown_characters_are_ordinary_text(text):
 def test_segments_survive():
     pieces = make_pieces()
     segments = ["kaeio kaubd", "", "漢 <sep>", "kaaaa"]
-    ids = pieces.encode_segments(segments)
+    ids, nothing, other = pieces.encode_sources([segments, [], ["kaubd"]])
     assert ids.count(SEP) == 3
     assert ids[-1] == EOS
     assert pieces.decode_segments(ids) == segments
     assert pieces.decode_segments([*ids, *ids]) == segments  # nothing behind the end counts
     assert pieces.decode_segments(ids[:-1]) == segments
-    assert pieces.encode_segments([]) == [EOS]
+    assert nothing == [EOS]
+    assert pieces.decode_segments(other) == ["kaubd"]
 
 
 def test_special_pieces_have_the_first_ids():

@@ -10,7 +10,7 @@ import hashlib
 import io
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -92,10 +92,14 @@ class Pieces:
         """The ids of each text, without begin and end."""
         return self._processor.encode(list(texts), num_threads=NUM_THREADS)
 
-    def encode_segments(self, segments: Iterable[str]) -> list[int]:
-        """The ids of a source: segments with a separator between them, and the end."""
-        ids = [piece for text in self.encode(list(segments)) for piece in (*text, SEP)]
-        return [*ids[:-1], EOS]
+    def encode_sources(self, sources: Sequence[Sequence[str]]) -> list[list[int]]:
+        """The ids of each source: its segments with a separator between them, and the end.
+
+        All at once, since SentencePiece starts its threads anew for each call.
+        """
+        encoded = iter(self.encode([text for source in sources for text in source]))
+        rows = ([piece for _ in source for piece in (*next(encoded), SEP)] for source in sources)
+        return [[*row[:-1], EOS] for row in rows]
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids; special ones have none."""
