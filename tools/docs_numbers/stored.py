@@ -84,6 +84,10 @@ class Stored:
         """What the numbers say about each claim of a study."""
         return self.section(study).findings.verdicts
 
+    def judged(self, study: str) -> list[Verdict]:
+        """The same of claims for which there are runs."""
+        return [verdict for verdict in self.verdicts(study) if verdict.value is not None]
+
     def has(self, study: str, trial: str) -> bool:
         """Whether a seed of it has finished."""
         return any(

@@ -96,9 +96,9 @@ def less(first: np.ndarray, second: np.ndarray, digits: int = 2) -> str:
 
 
 def claims(stored: Stored, study: str) -> str:
-    """What came of every claim of a study, by the rule of verdicts."""
+    """What came of every claim of a study that has runs, by the rule of verdicts."""
     rows: list[list[str]] = []
-    for verdict in stored.verdicts(study):
+    for verdict in stored.judged(study):
         value, low, high = numbers_of(verdict)
         space = "" if verdict.unit.startswith("%") else " "
         rows.append(
