@@ -15,7 +15,10 @@ FRONT = {"README.md": "index.md"}
 BROUGHT = (
     *("README.md", "CHANGES.md", "CONTRIBUTING.md", "SECURITY.md", "CITATION.cff"),
     *("benchmarks/README.md", "benchmarks/results/*.json", "benchmarks/checks/*.json"),
-    *(f"benchmarks/results/{folder}/*.json" for folder in ("fa4", "sequence", "triton_3_9")),
+    *(
+        f"benchmarks/results/{folder}/*.json"
+        for folder in ("fa4", "sequence", "sums", "triton_3_9")
+    ),
     *("configs/*.yaml", "examples/*.py", "examples/*.ipynb"),
 )
 """Files outside docs/ that are on the site."""
