@@ -75,8 +75,8 @@ GLANCE: dict[str, tuple[str, Callable[[list[float], Stored], str]]] = {
     "sharpness": (
         "relu4sum-on-images",
         lambda v, _: (
-            f"after 60 epochs of CIFAR-10 relu4/sum is {v[2]:.1f} points above softmax; documents "
-            "and recall have not run"
+            f"after 60 epochs of CIFAR-10 relu4/sum is level with softmax ({v[2]:+.1f} points); "
+            "documents and recall have not run"
         ),
     ),
     "starts": (
@@ -206,7 +206,7 @@ def _quality(stored: Stored) -> str:
     powers = [power_top1(stored, arm).mean() for arm in ("relu-length", "relu4-sum", "softmax")]
     rows = [
         [f"CIFAR-10, {tokens} tokens: top-1", top1["relu"], "", top1["softmax"]],
-        ["the same again, 64 tokens: top-1", *(f"{one:.1f}%" for one in powers)],
+        ["the same recipe run again, 64 tokens: top-1", *(f"{one:.1f}%" for one in powers)],
         ["English to German documents, 8,000 updates: BLEU", bleu["relu"], "", bleu["softmax"]],
         [
             "the same, 2,000 updates, 512 tokens: BLEU (relu4/sum with qk-norm)",

@@ -36,9 +36,9 @@ def _trade(stored: Stored) -> str:
         [
             "training ViTs",
             f"`relu`: steps {steps} times as fast, {memory} of the memory; `relu4/sum`: attention "
-            f"{_normed_sums(stored)} times",
-            f"on CIFAR-10 `relu` {between(lost, 1)} points of top-1 below, `relu4/sum` "
-            f"{power - softmax:.1f} above",
+            f"{_normed_sums(stored)} times as fast",
+            f"on CIFAR-10 `relu` {between(lost, 1)} points of top-1 below, `relu4/sum` level "
+            f"({power - softmax:+.1f})",
             "use `relu4/sum`, or `relu` for the fastest steps",
         ],
         [

@@ -19,6 +19,7 @@ from flashpoint.lab.cli.main import app
 from flashpoint.lab.cli.report import report
 from flashpoint.lab.runs import names, trials
 from flashpoint.lab.study import store
+from flashpoint.lab.study.plan import settings_of
 from flashpoint.lab.study.registry import STUDIES
 
 
@@ -107,6 +108,18 @@ def test_only_some_trials_run_and_the_others_follow(study):
     whole = study("run", "tiny", "--scale", "smoke", "--jobs", "1")
     assert "tiny: 3 finished" in whole.stdout
     assert "tiny/add" not in whole.stdout
+
+
+def test_only_some_trials_of_a_plan_that_is_there_run(study):
+    settings = settings_of("smoke")
+    plan = STUDY.plan(settings)  # all of it, as an interrupted command leaves it
+    settle(Path("runs", "studies", "smoke", "tiny"), plan, settings)
+    some = study("run", "tiny", "--scale", "smoke", "--only", "add", "--jobs", "1")
+    assert "tiny/add finished" in some.stdout
+    assert "relu-seed0" not in some.stdout
+    assert "--fresh removes all trials" in refused(
+        study, "run", "tiny", "--scale", "smoke", "--only", "add", "--fresh"
+    )
 
 
 def test_a_text_that_no_trial_has_is_refused_and_writes_nothing(study):

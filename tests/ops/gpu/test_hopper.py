@@ -31,15 +31,15 @@ DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 every_shape = pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 
 
-def make_call(shape, dtype, activation="relu", causal=False, alpha=1.0):
+def make_call(shape, dtype, activation="relu", causal=False, alpha=1.0, has_sums=False):
     q, k, v = make_qkv(shape, dtype).values()
     terms = Terms(activation, alpha, right=0 if causal else None)
-    return Call.dense(q, k, v, None, None, None, terms)
+    return Call.dense(q, k, v, None, None, None, terms)._replace(has_sums=has_sums)
 
 
-def assert_served(shape, dtype, activation, causal, alpha=1.0):
+def assert_served(shape, dtype, activation, causal, alpha=1.0, has_sums=False):
     """The kernels for Hopper, not the portable ones, compute this."""
-    call = make_call(shape, dtype, activation, causal, alpha)
+    call = make_call(shape, dtype, activation, causal, alpha, has_sums)
     do = call.q.new_ones(*call.q.shape[:3], call.v.shape[3])
     assert dispatch.choose(call) is dispatch.HOPPER
     assert dispatch.choose(call, do) is dispatch.HOPPER
@@ -69,30 +69,37 @@ def test_forward_in_turns_matches_reference(activation, causal, shape):
     assert_exact("triton", torch.float16, make_inputs(shape), activation=activation, causal=causal)
 
 
+SUM = {"normalize": "sum", "floor": 1e-3}
+
+
 def draw_power(seed):
     """A power of relu over any keys, by its length or its sum: lengths that cut the last block,
-    a few blocks, or rows that fill no tile."""
+    a few blocks, or rows that fill no tile. fp16 holds the square alone, and no sums."""
     draw = random.Random(seed)
     group, heads, D = draw.choice([1, 1, 2]), draw.randint(1, 3), draw.choice([64, 128, 128])
-    Lq, Lk = (draw.choice([192, 256, draw.randint(192, 900)]) for _ in "qk")
+    Lq, Lk = (draw.choice([192, 256, *(draw.randint(192, 900) for _ in "12")]) for _ in "qk")
     shape = (draw.randint(1, 2), heads * group, heads, Lq, Lk, D, D)
-    dtype, activation = draw.choice(
-        [
-            *((torch.bfloat16, power) for power in ("relu2", "relu3", "relu4", "relu4")),
-            (torch.float16, "relu2"),  # higher powers may leave its range
-        ]
-    )
-    options = {"activation": activation}
-    if draw.random() < 0.7:
-        options |= {"normalize": "sum", "floor": draw.choice([1e-3, 1e-2])}
-    return shape, dtype, options
+    if draw.random() < 0.2:
+        return shape, torch.float16, {"activation": "relu2"}
+    options = {"activation": draw.choice(["relu2", "relu3", "relu4", "relu4"])}
+    return shape, torch.bfloat16, options | (SUM if draw.random() < 0.7 else {})
 
 
 @pytest.mark.parametrize("seed", range(24))
 def test_powers_over_drawn_lengths_match_reference(seed):
     shape, dtype, options = draw_power(seed)
-    assert_served(shape, dtype, options["activation"], False)
+    assert_served(shape, dtype, options["activation"], False, has_sums="normalize" in options)
     assert_exact("triton", dtype, make_inputs(shape), **options)
+
+
+@pytest.mark.parametrize("Lk", [1, 64, 100, 128, 129, 144, 160, 161, 193])
+@pytest.mark.parametrize("options", [{}, SUM], ids=["length", "sum"])
+def test_powers_over_few_blocks_match_reference(Lk, options):
+    """Up to three blocks of keys, where forward's loop has no step or one."""
+    shape, options = (2, 2, 2, 192, Lk, 128, 128), {"activation": "relu4", **options}
+    call = make_call(shape, torch.bfloat16, "relu4", has_sums="normalize" in options)
+    assert dispatch.choose(call) is dispatch.HOPPER
+    assert_exact("triton", torch.bfloat16, make_inputs(shape), **options)
 
 
 def weigh_each(activation, q_values, k_values, v, dtype):

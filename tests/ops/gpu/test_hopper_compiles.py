@@ -94,7 +94,8 @@ MAY_SPILL = (("keys", 128), ("values", 256), ("keys", 256))  # side and head dim
 MOST_LOCAL_MEMORY = 96  # bytes, then and for these; else none
 # the same of cases that keep more
 MOST_LOCAL_MEMORY_OF = {"128-sum-relu4-causal": 128}
-# accesses to it in the loop over a tile's blocks, then; else none. docs/log.md has their times
+# accesses to it in the loop over a tile's blocks, then; else none. docs/log.md says which of
+# these were timed
 MOST_IN_LOOP = {
     "64-rms-q-only": 6,
     "128-sum-relu4": 4,

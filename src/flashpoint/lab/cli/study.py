@@ -206,13 +206,18 @@ def run(
     from flashpoint.lab.study.plan import settings_of
 
     _check_runner(on, jobs, gpus_per_trial)
+    if fresh and only:
+        raise InputError(
+            f"--fresh removes all trials of a study, and --only {only!r} runs some of them. Pass "
+            "one of the two."
+        )
     chosen = _choose(names, [*_studies(), ALL])
     settings = settings_of(scale.value, seeds, images, documents, passages)
     folder = OUT / scale.value if out is None else out
     with ExitStack() as stack:
         plans = {entry.name: _plan(entry, settings, only) for entry in chosen}
         stored = _settle(chosen, settings, plans, folder, fresh, stack)
-        _do(stored, on, jobs, gpus_per_trial, keep_checkpoints)
+        _do(stored, only, on, jobs, gpus_per_trial, keep_checkpoints)
     _say_what_came_out(stored, folder)
 
 
@@ -317,12 +322,13 @@ def _settle(
 
 def _do(
     stored: "Sequence[StoredStudy]",
+    only: str,
     on: str,
     jobs: int | None,
     gpus_per_trial: float | None,
     keep_checkpoints: bool,
 ) -> None:
-    """Run what is not finished, all studies in one row."""
+    """Run what is not finished of the trials that were asked for, all studies in one row."""
     from rich.console import Console
 
     from flashpoint.lab.cli.study_view import Progress
@@ -332,7 +338,12 @@ def _do(
     from flashpoint.lab.study.store import read_outcomes
 
     outcomes = [read_outcomes(entry, _studies()[entry.name]) for entry in stored]
-    standing = {trial: one.status for found in outcomes for trial, one in found.items()}
+    standing = {
+        trial: one.status
+        for found in outcomes
+        for trial, one in found.items()
+        if only in trial.name
+    }
     waiting = [trial for trial, status in standing.items() if status != "finished"]
     if not waiting:
         return

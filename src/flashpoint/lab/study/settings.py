@@ -38,7 +38,7 @@ LOSS_OF_A_POINT = 0.03
 """Nats of validation loss on CIFAR-10 that go with about a point of top-1 in the stored runs."""
 
 WHOLE_TRAINING: Config = {"epochs": 60, "compile": "graphs"}
-"""Of ViTs at "small" whose gap to softmax is asked for, which opens after 30 epochs. So long a
+"""ViTs at "small" long enough to show a gap to softmax, which opens after 30 epochs. So long a
 training gains more by the compiler than compiling takes."""
 
 GAMMA = 8.0

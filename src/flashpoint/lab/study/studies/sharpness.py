@@ -48,7 +48,7 @@ _MIXED: Mapping[str, Mapping[str, Any]] = {
 _LENGTHS: Mapping[Scale, int] = {"smoke": 32, "small": TOKENS, "paper": TOKENS}
 _IMAGES: Mapping[Scale, Config] = {"smoke": {}, "small": WHOLE_TRAINING, "paper": {}}
 _FIRST_IMAGES = (SOFTMAX, "relu/length", RELU4_SUM)
-"""These trainings take longest, so that other powers come behind all else."""
+"""Images take longest. These arms answer the claims; other powers come behind all else."""
 
 
 def plan(settings: Settings) -> tuple[Trial, ...]:

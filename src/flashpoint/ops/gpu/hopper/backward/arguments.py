@@ -50,7 +50,6 @@ class Options:
     LAUNCH: base_value
     SIGNED: base_value
     DEGREE: base_value
-    SCHEDULE: base_value
     LAGS: base_value
     D: base_value
     PIECES: base_value
@@ -115,16 +114,12 @@ class Columns:
 
 @aggregate
 class Program:
-    """All of it; ``words`` points to the signs, ``offsets`` to those of dW, or they are None.
-
-    ``turns``: barriers of schedule "relay".
-    """
+    """All of it; ``words`` points to the signs, ``offsets`` to those of dW, or they are None."""
 
     keys: base_value
     queries: base_value
     rows: base_value
     columns: base_value
-    turns: base_value
     words: base_value
     offsets: base_value
     sizes: base_value

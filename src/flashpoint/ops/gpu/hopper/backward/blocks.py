@@ -22,19 +22,14 @@ from flashpoint.ops.gpu.hopper.pieces import (
     view_pieces,
     wait_for,
 )
-from flashpoint.ops.gpu.hopper.tiles import pass_turn, take_turn
 
 
 @gluon.jit
 def take_columns(
     c, d, d_full, parity, first, rows, da, db, words, offsets, limits, program,
     SIDE: gl.constexpr, MASKED: gl.constexpr, S_LAYOUT: gl.constexpr, W_LAYOUT: gl.constexpr,
-    PASSES: gl.constexpr, CONSUMER: gl.constexpr,
 ):
-    """Columns from ``first`` on: S, dW | W, dS | da, db. The other warpgroup fills the gaps.
-
-    PASSES: by schedule "relay" the next one starts its products when S and dW are there.
-    """
+    """Columns from ``first`` on: S, dW | W, dS | da, db. The other warpgroup fills the gaps."""
     a, b = rows
     DTYPE: gl.constexpr = c[0].dtype
     COLUMNS: gl.constexpr = c[0].shape[0]
@@ -48,8 +43,6 @@ def take_columns(
         at = words + first // COLUMNS * count_block_words(program.sizes.num_rows)
         signs = store_signs(signs, at)
     dweights = warpgroup_mma_wait(0, deps=[dweights])
-    if PASSES:
-        pass_turn(program.turns, program.options.SCHEDULE, CONSUMER)
     if program.offsets is not None:
         dweights += offset
     dscores = differentiate(dweights, signs, limits, first, program, SIDE, MASKED, DTYPE)
@@ -65,7 +58,7 @@ def take_columns(
 def take_block(
     block, number, rows, da, db, words, offsets, limits, program,
     SIDE: gl.constexpr, MASKED: gl.constexpr, W_LAYOUT: gl.constexpr,
-    PIECE: gl.constexpr, LAST_PIECE: gl.constexpr, CONSUMER: gl.constexpr,
+    PIECE: gl.constexpr, LAST_PIECE: gl.constexpr,
 ):
     """The first PIECE + LAST_PIECE columns of a block, so many at a time."""
     columns = program.columns
@@ -77,13 +70,11 @@ def take_block(
     first = block * BLOCK
     c = view_pieces(columns.c_buffers, stage, PIECES)
     d = view_pieces(columns.d_buffers, stage, PIECES)
-    take_turn(program.turns, number, program.options.SCHEDULE, CONSUMER)
     mbarrier.wait(columns.c_full.index(stage), parity)
     da, db = take_columns(
         cut_pieces(c, 0, PIECE), cut_pieces(d, 0, PIECE), columns.d_full.index(stage), parity,
         first, rows, da, db, words, offsets, limits, program, SIDE, MASKED,
         gl.NVMMADistributedLayout([3, 0], [4, 1], [16, PIECE, 16]), W_LAYOUT,
-        True, CONSUMER,
     )
     if LAST_PIECE > 0:
         da, db = take_columns(
@@ -91,22 +82,18 @@ def take_block(
             columns.d_full.index(stage), parity, first + PIECE, rows, da, db, words, offsets,
             limits, program, SIDE, MASKED,
             gl.NVMMADistributedLayout([3, 0], [4, 1], [16, LAST_PIECE, 16]), W_LAYOUT,
-            False, CONSUMER,
         )
     mbarrier.arrive(columns.empty.index(stage), count=1)
     return da, db
 
 
 @gluon.jit
-def skip_blocks(first, last, program, CONSUMER: gl.constexpr):
+def skip_blocks(first, last, program):
     """Give back the blocks of these numbers: only other warpgroups meet them."""
     columns = program.columns
     STAGES: gl.constexpr = columns.empty.shape[0]
-    SCHEDULE: gl.constexpr = program.options.SCHEDULE
     for number in range(first, last):
         stage = number % STAGES
-        take_turn(program.turns, number, SCHEDULE, CONSUMER)
-        pass_turn(program.turns, SCHEDULE, CONSUMER)
         mbarrier.wait(columns.c_full.index(stage), number // STAGES & 1)
         mbarrier.wait(columns.d_full.index(stage), number // STAGES & 1)
         mbarrier.arrive(columns.empty.index(stage), count=1)
@@ -115,7 +102,7 @@ def skip_blocks(first, last, program, CONSUMER: gl.constexpr):
 @gluon.jit
 def take_blocks_lagging(
     start, end, tile_blocks, number, rows, da, db, offsets, limits, program,
-    SIDE: gl.constexpr, W_LAYOUT: gl.constexpr, CONSUMER: gl.constexpr,
+    SIDE: gl.constexpr, W_LAYOUT: gl.constexpr,
 ):
     """Steps start <= step < end of a power of relu, no mask: S, dW, da before | W | db | dS.
 
@@ -132,6 +119,7 @@ def take_blocks_lagging(
     DTYPE: gl.constexpr = columns.c_buffers.dtype
     S_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK, 16])
     ROWS: gl.constexpr = da[0].shape[0]
+    gl.static_assert(STAGES > 1)
     dscores = gl.full([ROWS, BLOCK], 0.0, DTYPE, W_LAYOUT)
     for step in range(start, end):
         first = (tile_first + step if SIDE == "keys" else tile_last - 1 - step) * BLOCK
@@ -141,7 +129,6 @@ def take_blocks_lagging(
         parity = now // STAGES & 1
         c = view_pieces(columns.c_buffers, stage, PIECES)
         d = view_pieces(columns.d_buffers, stage, PIECES)
-        take_turn(program.turns, now, program.options.SCHEDULE, CONSUMER)
         offset = fetch_offsets(offsets, first, program, BLOCK, SIDE, S_LAYOUT, True)
         mbarrier.wait(columns.c_full.index(stage), parity)
         scores = start_transposed(a, c, S_LAYOUT)
@@ -158,7 +145,6 @@ def take_blocks_lagging(
         else:  # this wait returns at once; without its branch, ptxas moves h' behind the next one
             mbarrier.wait(columns.c_full.index(stage), parity)
             dweights = warpgroup_mma_wait(len(da), deps=[dweights])
-        pass_turn(program.turns, program.options.SCHEDULE, CONSUMER)
         new = lift(dweights * slopes, first, program.numbers.lift_ds, program, SIDE, False)
         new = gl.convert_layout(new.to(DTYPE), W_LAYOUT, assert_trivial=True)
         if SIDE == "keys":
@@ -180,7 +166,7 @@ def take_blocks_lagging(
 @gluon.jit
 def take_head(
     tile_blocks, own_blocks, number, rows, da, db, words, offsets, limits, has_rows, program,
-    SIDE: gl.constexpr, W_LAYOUT: gl.constexpr, CONSUMER: gl.constexpr,
+    SIDE: gl.constexpr, W_LAYOUT: gl.constexpr,
 ):
     """All column blocks of one head; number: that of the tile's first block.
 
@@ -196,41 +182,41 @@ def take_head(
     end = tile_last - tile_first
     if program.options.CAUSAL:
         skipped = first - tile_first if SIDE == "keys" else tile_last - last
-        skip_blocks(number, number + skipped, program, CONSUMER)
+        skip_blocks(number, number + skipped, program)
         for step in range(masked):
             block = first + step if SIDE == "keys" else last - 1 - step
             da, db = take_block(
                 block, number + skipped + step, rows, da, db, words, offsets, limits, program,
-                SIDE, True, W_LAYOUT, BLOCK, 0, CONSUMER,
+                SIDE, True, W_LAYOUT, BLOCK, 0,
             )
         start = skipped + masked
     else:
         if PIECE > 0 and SIDE == "queries":
             da, db = take_block(
                 tile_last - 1, number, rows, da, db, words, offsets, limits, program,
-                SIDE, False, W_LAYOUT, PIECE, LAST_PIECE, CONSUMER,
+                SIDE, False, W_LAYOUT, PIECE, LAST_PIECE,
             )
             start = 1
         if PIECE > 0 and SIDE == "keys":
             end -= 1
         taken = gl.where(has_rows, start, end)
-        skip_blocks(number + start, number + taken, program, CONSUMER)
+        skip_blocks(number + start, number + taken, program)
         start = taken
-    if program.options.LAGS and not program.options.CAUSAL:
+    if program.options.LAGS:
         da, db = take_blocks_lagging(
             start, end, tile_blocks, number, rows, da, db, offsets, limits, program,
-            SIDE, W_LAYOUT, CONSUMER,
+            SIDE, W_LAYOUT,
         )
     else:
         for step in range(start, end):
             block = tile_first + step if SIDE == "keys" else tile_last - 1 - step
             da, db = take_block(
                 block, number + step, rows, da, db, words, offsets, limits, program,
-                SIDE, False, W_LAYOUT, BLOCK, 0, CONSUMER,
+                SIDE, False, W_LAYOUT, BLOCK, 0,
             )
     if PIECE > 0 and SIDE == "keys":
         da, db = take_block(
             tile_last - 1, number + end, rows, da, db, words, offsets, limits, program,
-            SIDE, False, W_LAYOUT, PIECE, LAST_PIECE, CONSUMER,
+            SIDE, False, W_LAYOUT, PIECE, LAST_PIECE,
         )
     return da, db

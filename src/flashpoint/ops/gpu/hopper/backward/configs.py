@@ -19,7 +19,6 @@ class Config(NamedTuple):
         block: columns per step.
         stages: length of their rings.
         consumers: warpgroups; a tile has ROWS * consumers rows.
-        schedule: "relay" has them start products in turn, "free" when they can.
         slots: tiles whose rows are in shared memory, this one's and perhaps the next one's.
         in_registers: pieces of a that products take from there, where b has none.
         lags: da of a block runs beside the next block's scores, for powers of relu.
@@ -28,7 +27,6 @@ class Config(NamedTuple):
     block: int
     stages: int
     consumers: int = 2
-    schedule: str = "free"
     slots: int = 2
     in_registers: int = 0
     lags: bool = False

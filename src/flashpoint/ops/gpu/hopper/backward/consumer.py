@@ -130,7 +130,7 @@ def leave_tile(slot, program):
 @gluon.jit
 def take_any_head(
     tile_blocks, own_blocks, number, first_row, rows, da, db, words, offsets, limits,
-    side, program, S_LAYOUT: gl.constexpr, W_LAYOUT: gl.constexpr, CONSUMER: gl.constexpr,
+    side, program, S_LAYOUT: gl.constexpr, W_LAYOUT: gl.constexpr,
 ):
     """All column blocks of one head, by what the side has; gives da and db."""
     num_rows, num_columns = program.sizes.num_rows, program.sizes.num_columns
@@ -140,17 +140,17 @@ def take_any_head(
         end = gl.minimum(first_row + ROWS + num_columns - num_rows, num_columns)
         da = take_head_by_signs(
             tile_blocks, own_blocks, number, rows[0], da, words, end, program,
-            SIDE, S_LAYOUT, W_LAYOUT, CONSUMER,
+            SIDE, S_LAYOUT, W_LAYOUT,
         )
     elif side.FROM == "scores":
         da = take_head_by_scores(
             tile_blocks, own_blocks, number, rows[0], da, words, limits, program,
-            S_LAYOUT, W_LAYOUT, CONSUMER,
+            S_LAYOUT, W_LAYOUT,
         )
     else:
         da, db = take_head(
             tile_blocks, own_blocks, number, rows, da, db, words, offsets, limits,
-            first_row < num_rows, program, SIDE, W_LAYOUT, CONSUMER,
+            first_row < num_rows, program, SIDE, W_LAYOUT,
         )
     return da, db
 
@@ -206,7 +206,7 @@ def take_tile(turn, tile, number, side, program, CONSUMER: gl.constexpr):
     for _ in range(members):
         da, db = take_any_head(
             tile_blocks, own_blocks, number, first_row, rows, da, db, words, offsets, limits,
-            side, program, S_LAYOUT, W_LAYOUT, CONSUMER,
+            side, program, S_LAYOUT, W_LAYOUT,
         )
         if options.SIGNED and SIDE == "keys":
             words += count_head_words(num_columns, num_rows)

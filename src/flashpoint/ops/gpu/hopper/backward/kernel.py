@@ -30,14 +30,15 @@ is two launches, of two products each, and a program keeps one block of rows:
 
 Barriers are those of ``hopper/tiles.py``; c and d are full by themselves and empty together. The
 producer's order is rows, c_0, d_0, c_1, d_1, ... No circle of waits: a consumer that waits for c_t
-or d_t has released all before them. Rows have two slots per warpgroup, the same two barriers with
-one arrival each, and the tile's number in place of t. Gradients leave through their rows' slots,
-which are released at the start of the next tile, once the stores have read them. Where shared
-memory holds one slot per warpgroup (SLOTS), it is released at the end of its tile, as soon as the
-store has read it: before the warpgroup waits for rows again, so that no circle closes. With a norm
-the rows before it, x, are loaded too, to slots of their own, and da is taken back through the norm
-on its way out (``hopper/qk_norm.py``), by the means and r that came with x-hat. What tiles add to
-dgain is summed in shared memory: registers are full of accumulators.
+or d_t has released all before them, but for c_{t-1} and d_{t-1} where it lags, which takes two
+STAGES. Rows have two slots per warpgroup, the same two barriers with one arrival each, and the
+tile's number in place of t. Gradients leave through their rows' slots, which are released at the
+start of the next tile, once the stores have read them. Where shared memory holds one slot per
+warpgroup (SLOTS), it is released at the end of its tile, as soon as the store has read it: before
+the warpgroup waits for rows again, so that no circle closes. With a norm the rows before it, x,
+are loaded too, to slots of their own, and da is taken back through the norm on its way out
+(``hopper/qk_norm.py``), by the means and r that came with x-hat. What tiles add to dgain is summed
+in shared memory: registers are full of accumulators.
 
 Causal tiles start at the diagonal, so that their first loop, over masked blocks, runs at least
 once and the compiler knows it. That is not for speed: where the first of two loops may run zero
@@ -52,7 +53,7 @@ import torch
 from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared
 
 from flashpoint.ops.gpu.activations import DEGREES
 from flashpoint.ops.gpu.call import Call
@@ -116,9 +117,8 @@ def hopper_backward_kernel(
     LIFTS: gl.constexpr, POWER: gl.constexpr, CAUSAL: gl.constexpr, SIDE: gl.constexpr,
     SIGNED: gl.constexpr, Q_NORM: gl.constexpr, K_NORM: gl.constexpr, D: gl.constexpr,
     NUM_CONSUMERS: gl.constexpr, STAGES: gl.constexpr, CONSUMER_REGISTERS: gl.constexpr,
-    PIECE: gl.constexpr, LAST_PIECE: gl.constexpr, DEGREE: gl.constexpr, SCHEDULE: gl.constexpr,
-    LAGS: gl.constexpr, SPLIT: gl.constexpr, PIECES: gl.constexpr, SLOTS: gl.constexpr,
-    IN_REGISTERS: gl.constexpr,
+    PIECE: gl.constexpr, LAST_PIECE: gl.constexpr, DEGREE: gl.constexpr, LAGS: gl.constexpr,
+    SPLIT: gl.constexpr, PIECES: gl.constexpr, SLOTS: gl.constexpr, IN_REGISTERS: gl.constexpr,
 ):
     """dq, dk and dv, or some of them: sums of lift_ds dS and lift_w W times tails; any grid.
 
@@ -148,10 +148,6 @@ def hopper_backward_kernel(
     rows_full, rows_empty = make_barriers(NUM_SLOTS, 1), make_barriers(NUM_SLOTS, 1)
     c_full, d_full = make_barriers(STAGES, 1), make_barriers(STAGES, 1)
     empty = make_barriers(STAGES, NUM_CONSUMERS)
-    turns = empty
-    if SCHEDULE == "relay":
-        turns = make_barriers(NUM_CONSUMERS, 1)
-        mbarrier.arrive(turns.index(0), count=1)
     fence_async_shared()
 
     k_shares = x_buffers
@@ -183,7 +179,7 @@ def hopper_backward_kernel(
         columns=Columns(
             c_buffers=c_buffers, d_buffers=d_buffers, c_full=c_full, d_full=d_full, empty=empty
         ),
-        turns=turns, words=words, offsets=offsets,
+        words=words, offsets=offsets,
         sizes=Sizes(
             first_head=first_head, num_heads=num_heads, H=H, group=group, row_tiles=row_tiles,
             num_rows=num_rows, num_columns=num_columns,
@@ -195,7 +191,7 @@ def hopper_backward_kernel(
         options=Options(
             WEIGH=WEIGH, GRADIENT=GRADIENT, FINISHES=FINISHES, IS_RELU=IS_RELU, SLOPED=SLOPED,
             LIFTS=LIFTS, POWER=POWER, CAUSAL=CAUSAL, LAUNCH="keys" if OF_VALUES else SIDE,
-            SIGNED=SIGNED, DEGREE=DEGREE, SCHEDULE=SCHEDULE, LAGS=LAGS, D=D, PIECES=PIECES,
+            SIGNED=SIGNED, DEGREE=DEGREE, LAGS=LAGS, D=D, PIECES=PIECES,
             SLOTS=SLOTS, IN_REGISTERS=IN_REGISTERS, PIECE=PIECE, LAST_PIECE=LAST_PIECE,
         ),
     )
@@ -334,7 +330,7 @@ def _launch_side(
             "IS_RELU": is_relu, "SLOPED": call.terms.activation in BOTH,
             "LIFTS": arguments["SHRINKS"],
             "CAUSAL": causal, "SIDE": side, "SIGNED": signed,
-            "NUM_CONSUMERS": consumers, "STAGES": config.stages, "SCHEDULE": config.schedule,
+            "NUM_CONSUMERS": consumers, "STAGES": config.stages,
             "LAGS": config.lags, "PIECE": piece, "LAST_PIECE": last_piece,
             "SPLIT": is_split(call), "PIECES": split_dim(dim)[1], "SLOTS": config.slots,
             "IN_REGISTERS": config.in_registers,

@@ -56,7 +56,7 @@ def take_block_by_scores(
 @gluon.jit
 def take_head_by_scores(
     tile_blocks, own_blocks, number, a, da, words, limits, program,
-    S_LAYOUT: gl.constexpr, W_LAYOUT: gl.constexpr, CONSUMER: gl.constexpr,
+    S_LAYOUT: gl.constexpr, W_LAYOUT: gl.constexpr,
 ):
     """All query blocks of one head; number: that of the tile's first block."""
     first, last, masked = own_blocks
@@ -64,7 +64,7 @@ def take_head_by_scores(
     start = 0
     if program.options.CAUSAL:
         skipped = first - tile_first
-        skip_blocks(number, number + skipped, program, CONSUMER)
+        skip_blocks(number, number + skipped, program)
         for step in range(masked):
             da = take_block_by_scores(
                 first + step, number + skipped + step, a, da, words, limits, program,
@@ -121,7 +121,7 @@ def take_block_by_signs(
 @gluon.jit
 def take_head_by_signs(
     tile_blocks, own_blocks, number, a, da, words, end, program,
-    SIDE: gl.constexpr, S_LAYOUT: gl.constexpr, W_LAYOUT: gl.constexpr, CONSUMER: gl.constexpr,
+    SIDE: gl.constexpr, S_LAYOUT: gl.constexpr, W_LAYOUT: gl.constexpr,
 ):
     """All blocks of one head; of keys from the last one down, ``end``: of those that a sees.
 
@@ -135,7 +135,7 @@ def take_head_by_signs(
     skipped = 0
     if CAUSAL:
         skipped = first - tile_first if SIDE == "keys" else tile_last - last
-        skip_blocks(number, number + skipped, program, CONSUMER)
+        skip_blocks(number, number + skipped, program)
     if SIDE == "keys":
         signs = load_own_signs(words, first, program.sizes)
         for block in range(first, last):

@@ -114,7 +114,7 @@ def fetch_offsets(
     """Those of a tile's queries, to add to dW; 0 where there are none.
 
     offsets: [ROWS] of queries; where these are columns, a pointer to those of their head.
-    WHOLE: as a tile in registers of its own, so that dW may begin there.
+    WHOLE: columns as a tile in registers of its own, so that dW may begin there.
     """
     if program.offsets is None:
         return 0.0

@@ -197,6 +197,7 @@ def add_blocks_deeply(
     KEYS: gl.constexpr = keys.buffers.shape[3]
     PIECE: gl.constexpr = options.PIECE
     DTYPE: gl.constexpr = program.q.dtype
+    gl.static_assert(STAGES > 1)
     next_scores = issue_scores(q, keys, block + 1, KEYS)
     weights = weigh(scores, limits, 0, program.numbers, options, False)
     sums = add_sums(sums, weights, options)
@@ -218,9 +219,9 @@ def add_blocks_deeply(
     last_weights = weigh(last_scores, limits, count - 1, program.numbers, options, False)
     sums = add_sums(sums, last_weights, options)
     last_weights = round_weights(last_weights, options.FORM, DTYPE, W_LAYOUT)
-    acc, _ = wait_for(acc, (weights, last_weights), 0)
+    acc, others = wait_for(acc, (weights, last_weights), 0)
     mbarrier.arrive(values.empty.index((last - 1) % STAGES), count=1)
-    return last_weights, acc, sums
+    return others[1], acc, sums
 
 
 @gluon.jit

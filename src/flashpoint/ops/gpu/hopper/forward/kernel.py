@@ -8,8 +8,9 @@ Barriers are those of ``hopper/tiles.py``. No circle of waits: the producer's or
 K_1, V_1, ... A consumer that waits for K_t has released all V before V_{t-1} and all K before K_t;
 one that waits for V_{t-1} has released all V before it and all K before K_t. What it waits for
 stands in the producer's order behind blocks that need only those released slots, for every STAGES
->= 1. Q has one slot per warpgroup, the same two barriers with one arrival each, and the tile's
-number in place of t. By schedule "turns" there is one more set (``consumer.py``).
+>= 1. By schedule "deep" one that waits for K_t still holds V_{t-2}, which takes two STAGES. Q has
+one slot per warpgroup, the same two barriers with one arrival each, and the tile's number in place
+of t. By schedule "turns" there is one more set (``consumer.py``).
 
 O_BY_Q, where shared memory is full: O leaves by the slot of Q. A warpgroup writes O there when its
 own last product is done, since no other reads that slot, waits until the copy engine has read it,
