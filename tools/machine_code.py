@@ -66,13 +66,12 @@ def hash_hopper(text: str) -> dict[str, str]:
     import torch
 
     torch.cuda.get_device_properties = lambda _: SimpleNamespace(multi_processor_count=132)
-    groups = ((hopper.CASES, hopper.launches_of), (hopper.NORMED_CASES, hopper.packed_launches_of))
+    groups = (hopper.CASES, hopper.NORMED_CASES, hopper.SUMMED_CASES, hopper.ADDED_CASES)
     found: dict[str, str] = {}
-    for cases, launches_of in groups:
-        for case, arguments in cases.items():
-            name = f"hopper {case}"
-            if text in name:
-                found |= hash_all(name, launches_of(*arguments))
+    for case in (case for cases in groups for case in cases):
+        name = f"hopper {case}"
+        if text in name:
+            found |= hash_all(name, hopper.launches_by(case))
     return found
 
 
