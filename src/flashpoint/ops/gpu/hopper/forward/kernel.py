@@ -10,7 +10,7 @@ one that waits for V_{t-1} has released all V before it and all K before K_t. Wh
 stands in the producer's order behind blocks that need only those released slots, for every STAGES
 >= 1. By schedule "deep" one that waits for K_t still holds V_{t-2}, which takes two STAGES. Q has
 one slot per warpgroup, the same two barriers with one arrival each, and the tile's number in place
-of t. By schedule "turns" there is one more set (``consumer.py``).
+of t. By schedule "turns" there is one more set (``blocks.py``).
 
 O_BY_Q, where shared memory is full: O leaves by the slot of Q. A warpgroup writes O there when its
 own last product is done, since no other reads that slot, waits until the copy engine has read it,
@@ -167,7 +167,7 @@ class Config(NamedTuple):
         rows: queries per warpgroup, 64 or 128.
         consumers: warpgroups; a tile has rows * consumers queries.
         stages: length of the rings of K and of V.
-        schedule: as ``consumer.add_block`` explains.
+        schedule: as ``blocks.add_block`` explains.
         q_in_registers: pieces of Q that products take from there; if all, its slot is free then.
         o_by_q: whether O leaves by the slots of Q, which are not free at once then.
     """
