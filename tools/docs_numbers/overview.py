@@ -5,7 +5,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from docs_numbers.documents import TWINS, bleu_gaps, pair_scores
-from docs_numbers.images import TOKENS, cifar_top1, power_top1
+from docs_numbers.images import TOKENS, cifar_top1
+from docs_numbers.sharpness import power_top1
 from docs_numbers.steps import step_ratios
 from docs_numbers.stored import PERCENT, Stored
 from docs_numbers.tables import Generator, between, claims, listed, numbers, table

@@ -1,7 +1,8 @@
 """What leaving softmax gains and what it costs: the sentence and the table of the README."""
 
 from docs_numbers.documents import FOLDER
-from docs_numbers.images import TOKENS, cifar_top1, power_top1
+from docs_numbers.images import TOKENS, cifar_top1
+from docs_numbers.sharpness import power_top1
 from docs_numbers.speed import GPU_FILES, newest_sums, ordinary
 from docs_numbers.stored import PERCENT, Stored
 from docs_numbers.tables import between, numbers, table
