@@ -2,6 +2,7 @@
 
     python benchmarks/training_speed.py benchmarks/results/en_de_docs/speed_512.json
     python benchmarks/training_speed.py OUT.json --lengths 256,512,1024
+    python benchmarks/training_speed.py OUT.json --compile graphs_only     without the compiler
 
 Rows are runs of the text studies' recipe at --scale small on documents of data/en-de-docs, one
 after the other in one process. Nothing else may run on the GPU. A run updates 40 times to warm
@@ -43,19 +44,24 @@ ARMS: Mapping[str, Mapping[str, Any]] = {
 def main(
     out: Annotated[Path, typer.Argument(help="JSON file to write.")],
     lengths: Annotated[str, typer.Option(help="Tokens of documents, comma-separated.")] = "512",
+    only: Annotated[str, typer.Option(help="Arms with this in their name alone.")] = "",
+    compile_: Annotated[
+        str, typer.Option("--compile", help="graphs, or graphs_only, as a config has it.")
+    ] = "graphs",
 ) -> None:
     """Run every arm at every length and write one row for each."""
     if not torch.cuda.is_available():
         raise typer.BadParameter("training is timed on a GPU, and there is none here")
     rows = []
+    arms = {arm: {**changes, "compile": compile_} for arm, changes in ARMS.items() if only in arm}
     for length in map(int, lengths.split(",")):
-        for arm, changes in ARMS.items():
+        for arm, changes in arms.items():
             rows.append({"attention": arm, "length": length, **_measure(changes, length)})
             typer.echo(f"{arm}, {length} tokens: {rows[-1]}")
     settings = {
         "recipe": "the text studies' at --scale small",
         "unit": "target tokens",
-        **{name: _config({}, rows[0]["length"])[name] for name in RECIPE},
+        **{name: _config({"compile": compile_}, rows[0]["length"])[name] for name in RECIPE},
         **{"warmup_steps": WARMUP, "steps": PARTS * PART, "parts": PARTS},
     }
     environment = describe_environment(torch.device("cuda"))

@@ -130,6 +130,7 @@ class LanguageTask:
     """Predicts the tokens of a config's passages; see ``task.Task``."""
 
     unit = "tokens"
+    shapes_vary = False
 
     def __init__(self, config: LanguageConfig, ranks: Ranks) -> None:
         check_rows(config, ranks.data_size)

@@ -116,6 +116,7 @@ class _Run:
             ranks,
             parallel=config.parallel,
             compiled=config.is_compiled,
+            shapes_vary=task.shapes_vary,
         )
         self.optimizer = make_optimizer(
             self.model.module, config.optimizer, ranks.device, captured=config.is_captured

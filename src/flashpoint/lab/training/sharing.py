@@ -57,6 +57,13 @@ def check_split(model: nn.Module, ranks: Ranks) -> None:
 class Shared:
     """A model on its device, with gradients averaged over all processes.
 
+    Args:
+        model: on any device.
+        ranks: the processes.
+        parallel: what they share.
+        compiled: whether training calls a compiled model.
+        shapes_vary: compile once for all shapes, not for the first, then again.
+
     Attributes:
         module: the model itself, for validation and state.
         forward: what training calls: wrapped and compiled as asked.
@@ -73,6 +80,7 @@ class Shared:
         *,
         parallel: ParallelConfig = ParallelConfig(),  # noqa: B008  frozen
         compiled: bool,
+        shapes_vary: bool = False,
     ) -> None:
         self.ranks = ranks
         self.num_parameters = sum(parameter.numel() for parameter in model.parameters())
@@ -88,7 +96,9 @@ class Shared:
             group = ranks.replicas.get_group("replica")
             self._ddp = DistributedDataParallel(self.module, process_group=group)
         wrapped = self.module if self._ddp is None else self._ddp
-        self.forward: Callable[..., Tensor] = torch.compile(wrapped) if compiled else wrapped
+        self.forward: Callable[..., Tensor] = wrapped
+        if compiled:
+            self.forward = torch.compile(wrapped, dynamic=True if shapes_vary else None)
 
     @contextmanager
     def gradients(self, *, are_complete: bool) -> Generator[None]:

@@ -44,6 +44,7 @@ class Task(Objective, Protocol):
     Attributes:
         config: of the run, complete: building it again needs nothing else.
         unit: what samples are called, as "images".
+        shapes_vary: whether batches come in several shapes.
         steps_per_epoch: updates in which a run sees all samples once; need not be whole.
         flops_per_sample: operations of forward and backward together.
         identity: what the training data are, as plain data; a run that goes on must find the same.
@@ -51,6 +52,7 @@ class Task(Objective, Protocol):
     """
 
     unit: str
+    shapes_vary: bool
     steps_per_epoch: float
     flops_per_sample: float
     identity: Mapping[str, Any]

@@ -139,6 +139,7 @@ class TextTask:
     """Translates the documents of a config; see ``task.Task``."""
 
     unit = "tokens"
+    shapes_vary = True
 
     def __init__(self, config: TextConfig, ranks: Ranks) -> None:
         check_rows(config.data.length, config.batch_size, ranks.data_size, config.accumulate)
@@ -149,6 +150,9 @@ class TextTask:
         self.identity = _identity(train)
         self.remark = remark_on_test(config.data.validation, validation.name)
         self._ranks = ranks
+        self._sum_losses = sum_losses
+        if config.is_compiled:  # or every piece of the vocabulary is read and written five times
+            self._sum_losses = torch.compile(sum_losses, dynamic=True)
         self._train = TextBatches(
             train,
             self.pieces,
@@ -273,13 +277,7 @@ class TextTask:
             source, target_in, **lengths, positions=positions, with_penalty=weight > 0
         )
         logits, penalty = result if weight > 0 else (result, 0.0)
-        losses = F.cross_entropy(
-            logits.float().flatten(0, 1),
-            target_out.flatten(),
-            ignore_index=PAD,
-            label_smoothing=self.config.label_smoothing,
-            reduction="sum",
-        )
+        losses = self._sum_losses(logits, target_out, self.config.label_smoothing)
         return (losses + weight * penalty * target_lengths.sum()) / shares[0]
 
     def validate(self, model: nn.Module, wish: Wish | None = None) -> Numbers:
@@ -358,6 +356,19 @@ def _fitting(model: ModelConfig, pieces: Pieces) -> ReLUFormerConfig:
             "pieces. Leave it out; the model follows."
         )
     return config
+
+
+def sum_losses(
+    logits: Float[Tensor, "B L V"], targets: Int[Tensor, "B L"], smoothing: float
+) -> Float[Tensor, ""]:
+    """The smoothed cross-entropy of all tokens together, in fp32; padding has none."""
+    return F.cross_entropy(
+        logits.float().flatten(0, 1),
+        targets.flatten(),
+        ignore_index=PAD,
+        label_smoothing=smoothing,
+        reduction="sum",
+    )
 
 
 class TokenSums:

@@ -93,6 +93,7 @@ class VisionTask:
     """Classifies the images of a config; see ``task.Task``."""
 
     unit = "images"
+    shapes_vary = False
 
     def __init__(self, config: VisionConfig, ranks: Ranks) -> None:
         train, validation = open_sources(config.data)
