@@ -24,7 +24,7 @@ from flashpoint.lab.data.text.batch_plan import (
     check_rows,
     largest_batch_size,
     rows_of_width,
-    widths_for,
+    widths_of,
 )
 from flashpoint.lab.data.text.batches import TextBatches, TextEvalBatches
 from flashpoint.lab.data.text.config import DocumentConfig
@@ -142,7 +142,8 @@ class TextTask:
     shapes_vary = True
 
     def __init__(self, config: TextConfig, ranks: Ranks) -> None:
-        check_rows(config.data.length, config.batch_size, ranks.data_size, config.accumulate)
+        widths = widths_of(config.data)
+        check_rows(widths, config.batch_size, ranks.data_size, config.accumulate)
         train, validation = open_both(config.data)
         self.pieces = cached_pieces(train, config.data.pieces, cache_folder() / "pieces")
         self.model_config = _fitting(config.model, self.pieces)
@@ -222,7 +223,7 @@ class TextTask:
 
     def largest_shares(self, batch_size: int) -> list[Callable[[], Batch]]:
         """The widest batch, and the one with most tokens."""
-        widths = widths_for(self.config.data.length)
+        widths = widths_of(self.config.data)
         most = max(widths, key=lambda width: width * rows_of_width(width, batch_size))
         return [partial(self._blank, width, batch_size) for width in {most, widths[-1]}]
 
@@ -244,7 +245,7 @@ class TextTask:
     def round_batch(config: TextConfig, batch_size: int, num_processes: int) -> int:
         """A whole number of rows of every width for every part."""
         shares = num_processes * config.accumulate
-        return largest_batch_size(config.data.length, batch_size, shares)
+        return largest_batch_size(widths_of(config.data), batch_size, shares)
 
     @staticmethod
     def measure(config: TextConfig) -> tuple[int, float]:

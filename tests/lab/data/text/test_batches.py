@@ -12,7 +12,12 @@ from lab.data.text.corpora import config, make_documents, make_pieces
 
 from flashpoint.errors import InputError
 from flashpoint.lab.data.text import batch_plan
-from flashpoint.lab.data.text.batch_plan import check_rows, rows_of_width, widths_for
+from flashpoint.lab.data.text.batch_plan import (
+    check_rows,
+    rows_of_width,
+    widths_for,
+    widths_of,
+)
 from flashpoint.lab.data.text.batches import TextBatches, TextEvalBatches
 from flashpoint.lab.data.text.documents import Document, Documents
 from flashpoint.lab.data.text.pieces import BOS, EOS, PAD
@@ -105,6 +110,19 @@ def test_every_sample_may_be_one_segment():
     assert batches.num_samples == validation.num_samples == sum(ALL.values())
     orders = [texts_of(next(train_batches(settings, seed=seed).iterate())) for seed in (0, 0, 1)]
     assert orders[0] == orders[1] != orders[2]
+
+
+def test_batches_of_segments_are_as_narrow_as_segments():
+    settings = config(length=128, samples="segments")
+    batches = train_batches(settings, tokens_per_batch=1024)
+    widths = {batch.source.shape[1] for batch in epoch(batches)}
+    assert min(widths) < 32
+    assert widths <= set(widths_of(settings)) == {8, 16, 32, 48, 64, 96, 128}
+    assert batches.padding_share < 0.4
+    for some in (epoch(batches), list(eval_batches(settings).iterate())):
+        for batch in some:
+            needed = int(torch.cat([batch.source_lengths, batch.target_lengths]).max())
+            assert needed <= batch.source.shape[1]
 
 
 @pytest.mark.parametrize("join", [True, False])
@@ -296,17 +314,17 @@ def test_refusal_names_the_next_batch_size_that_works(
     length, batch_size, processes, parts, monkeypatch
 ):
     with pytest.raises(InputError, match=f"{processes} processes x {parts} parts") as refusal:
-        check_rows(length, batch_size, processes, parts)
+        check_rows(widths_for(length), batch_size, processes, parts)
     found = int(
-        re.search(r"works with data\.length=\d+ is batch_size=(\d+)\.$", str(refusal.value))[1]
+        re.search(r"rows of up to \d+ tokens is batch_size=(\d+)\.$", str(refusal.value))[1]
     )
-    check_rows(length, found, processes, parts)
+    check_rows(widths_for(length), found, processes, parts)
     monkeypatch.setattr(batch_plan, "_next_batch_size", lambda *_: 0)  # is searched for each time
     shares = processes * parts
     assert found % shares == 0
     for smaller in range(batch_size + -batch_size % shares, found, shares):
         with pytest.raises(InputError, match=f"batch_size={smaller} has room"):
-            check_rows(length, smaller, processes, parts)
+            check_rows(widths_for(length), smaller, processes, parts)
 
 
 @pytest.mark.gpu

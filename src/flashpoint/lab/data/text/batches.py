@@ -18,6 +18,7 @@ from flashpoint.lab.data.text.batch_plan import (
     padding_share,
     plan_evaluation,
     plan_training,
+    widths_of,
 )
 from flashpoint.lab.data.text.chunks import Chunks, cut_documents, num_too_long
 from flashpoint.lab.data.text.config import DocumentConfig
@@ -77,7 +78,8 @@ class TextBatches:
         world_size: int = 1,
         device: str | torch.device = "cpu",
     ) -> None:
-        check_rows(config.length, tokens_per_batch, world_size)
+        self._widths = widths_of(config)
+        check_rows(self._widths, tokens_per_batch, world_size)
         check_rank(rank, world_size)
         if seed < 0:
             raise InputError(f"seed={seed} must be 0 or more.")
@@ -157,7 +159,8 @@ class TextBatches:
             by_segment=config.by_segment,
             rng=rng,
         )
-        epoch = _Epoch(chunks, plan_training(chunks, self._tokens_per_batch, rng))
+        planned = plan_training(chunks, self._widths, self._tokens_per_batch, rng)
+        epoch = _Epoch(chunks, planned)
         if number == self._num_planned:
             self._num_planned += 1
             for batch in epoch.batches:
@@ -197,7 +200,8 @@ class TextEvalBatches:
         self._chunks = cut_documents(
             self._tokens, config.length, join=config.join, by_segment=config.by_segment
         )
-        self._batches = plan_evaluation(self._chunks, tokens_per_batch, world_size)
+        widths = widths_of(config)
+        self._batches = plan_evaluation(self._chunks, widths, tokens_per_batch, world_size)
         self._assembler = _Assembler(self._tokens, self._chunks, torch.device(device))
         self.num_too_long = num_too_long(self._tokens, config.length)
         """Segments longer than a sample, which are left out."""

@@ -19,14 +19,12 @@ class Chunks:
         starts, ends: chunk n holds ``segments[starts[n]:ends[n]]``, [N].
         lengths: tokens of source and target of each chunk, with a separator or the end behind
             each segment, [2, N].
-        length: the most that a side may have.
     """
 
     segments: Integers
     starts: Integers
     ends: Integers
     lengths: Integers
-    length: int
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -67,7 +65,7 @@ def cut_documents(
     starts = np.concatenate([some[:-1] for some in borders])
     ends = np.concatenate([some[1:] for some in borders])
     lengths = np.stack([offset[ends] - offset[starts] for offset in offsets])
-    return Chunks(segments, starts, ends, lengths, length)
+    return Chunks(segments, starts, ends, lengths)
 
 
 def _borders(
