@@ -97,8 +97,10 @@ class Shared:
             self._ddp = DistributedDataParallel(self.module, process_group=group)
         wrapped = self.module if self._ddp is None else self._ddp
         self.forward: Callable[..., Tensor] = wrapped
-        if compiled:
-            self.forward = torch.compile(wrapped, dynamic=True if shapes_vary else None)
+        if compiled and shapes_vary:
+            self.forward = compiled_for_shapes(wrapped)
+        elif compiled:
+            self.forward = torch.compile(wrapped)
 
     @contextmanager
     def gradients(self, *, are_complete: bool) -> Generator[None]:
@@ -134,6 +136,14 @@ class Shared:
             dist.all_reduce(squares, group=self.ranks.replicas.get_group("replica"))
         heads.sum_(squares[1:])
         return squares.sum().sqrt()
+
+
+def compiled_for_shapes(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compiled once for all shapes of its tensors, whose numbers of axes stay."""
+    from torch._dynamo import config as dynamo  # the compiler takes seconds to load
+
+    dynamo.specialize_float = True  # shapes vary, numbers do not: else it starts twice
+    return torch.compile(function, dynamic=True)
 
 
 def whole(tensor: Tensor) -> Tensor:

@@ -45,6 +45,7 @@ from flashpoint.lab.training.config import (
     TrainConfig,
 )
 from flashpoint.lab.training.ranks import Ranks
+from flashpoint.lab.training.sharing import compiled_for_shapes
 from flashpoint.lab.training.stopping import Wish, in_step
 from flashpoint.lab.training.task import Batch, Numbers, finite
 from flashpoint.lab.training.token_split import own_positions, own_tokens
@@ -153,7 +154,7 @@ class TextTask:
         self._ranks = ranks
         self._sum_losses = sum_losses
         if config.is_compiled:  # or every piece of the vocabulary is read and written five times
-            self._sum_losses = torch.compile(sum_losses, dynamic=True)
+            self._sum_losses = compiled_for_shapes(sum_losses)
         self._train = TextBatches(
             train,
             self.pieces,
