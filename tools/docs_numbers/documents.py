@@ -250,8 +250,17 @@ def _speed(stored: Stored) -> str:
 
 @numbers("documents-speed-512")
 def _speed_512(stored: Stored) -> str:
+    return _speeds_of(stored, "speed_512.json")
+
+
+@numbers("documents-speed-compiled")
+def _speed_compiled(stored: Stored) -> str:
+    return _speeds_of(stored, "speed_512_compiled.json")
+
+
+def _speeds_of(stored: Stored, file: str) -> str:
     """Of all attentions at one length, measured in one run."""
-    lines = stored.read_json(f"benchmarks/results/{FOLDER}/speed_512.json")["rows"]
+    lines = stored.read_json(f"benchmarks/results/{FOLDER}/{file}")["rows"]
     first = lines[0]["tokens_per_s"]["median"]
     rows = []
     for line in lines:

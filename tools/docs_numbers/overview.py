@@ -6,6 +6,7 @@ import numpy as np
 
 from docs_numbers.documents import TWINS, bleu_gaps, pair_scores
 from docs_numbers.images import TOKENS, cifar_top1
+from docs_numbers.sentences import sentence_bleu
 from docs_numbers.sharpness import power_top1
 from docs_numbers.steps import step_ratios
 from docs_numbers.stored import PERCENT, Stored
@@ -52,6 +53,13 @@ GLANCE: dict[str, tuple[str, Callable[[list[float], Stored], str]]] = {
         lambda v, stored: (
             f"ReLUFormer is {between(bleu_gaps(stored), 0)} BLEU behind at every length; "
             f"relu4/sum with a norm of q and k is {-v[4]:.1f} behind at 512 tokens"
+        ),
+    ),
+    "sentences": (
+        "sentences-in-both-directions",
+        lambda v, _: (
+            f"relu4/sum is {-v[4]:.1f} BLEU behind softmax in the worse direction, ReLUFormer "
+            f"{-v[3]:.1f}; the penalty gains {v[2]:.0f} at least"
         ),
     ),
     "variance": (
@@ -213,6 +221,8 @@ def _quality(stored: Stored) -> str:
             "the same, 2,000 updates, 512 tokens: BLEU (relu4/sum with qk-norm)",
             *(f"{bleu:.1f}" for bleu in short),
         ],
+        ["German to English sentences, 20 epochs: BLEU", *sentence_bleu(stored, "De-En")],
+        ["English to German sentences, 20 epochs: BLEU", *sentence_bleu(stored, "En-De")],
         [
             "a softmax ViT converted, a fifth of its training again: top-1",
             *(f"{top1:.1f}%" for top1 in kept),

@@ -110,7 +110,7 @@ def _pairs(
 def _bleu_verdicts(outcomes: Sequence[Outcome]) -> list[Verdict]:
     def gained(claim: str, first: str, second: str, margin: float, unit: str) -> Verdict:
         least = Extreme("least", _pairs(outcomes, BLEU, first, second))
-        return judge_quantity(claim, least, (-margin, float("inf")), unit=unit)
+        return judge_quantity(claim, least, (0.0 - margin, float("inf")), unit=unit)
 
     converged = any(any(pair.groups[1]) for pair in _pairs(outcomes, BLEU, BARE, FACTOR))
     return [
