@@ -14,7 +14,7 @@ from flashpoint.ops.spec import Terms
 if not HAS_TRITON:
     pytest.skip("triton is not installed", allow_module_level=True)
 
-from flashpoint.ops.gpu import dispatch, replay, sign_budget
+from flashpoint.ops.gpu import dispatch, replay, sections, sign_budget
 from flashpoint.ops.gpu.call import Call
 
 pytestmark = [pytest.mark.gpu, needs_gpu, needs_hopper]
@@ -100,6 +100,56 @@ def test_powers_over_few_blocks_match_reference(Lk, options):
     call = make_call(shape, torch.bfloat16, "relu4", has_sums="normalize" in options)
     assert dispatch.choose(call) is dispatch.HOPPER
     assert_exact("triton", torch.bfloat16, make_inputs(shape), **options)
+
+
+def draw_sectioned(seed):
+    """A causal call of more heads than a section has, in every head dim with kernels of its own."""
+    draw = random.Random(seed)
+    group, D = draw.choice([1, 1, 2, 3]), draw.choice([64, 128, 192, 256])
+    heads, samples = draw.randint(1, 7), draw.randint(1, 3)
+    Lq, Lk = (draw.randint(192, 700) for _ in "qk")
+    shape = (samples, heads * group, heads, Lq, draw.choice([Lq, Lk]), D, D)
+    options = draw.choice([{}, {"activation": "relu4", **SUM}]) if D <= 128 else {}
+    return shape, options, draw.randint(1, heads * samples)
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_heads_in_sections_match_reference(seed, monkeypatch):
+    shape, options, near = draw_sectioned(seed)
+    sizes = []
+
+    def count_few(launch, processors, cache_bytes):
+        sizes.append(min(near * launch.group, launch.heads))
+        return sizes[-1]
+
+    from flashpoint.ops.gpu.hopper.backward import kernel as backward
+    from flashpoint.ops.gpu.hopper.forward import kernel as forward
+
+    for module in (forward, backward):
+        monkeypatch.setattr(module, "count_near", count_few)
+    monkeypatch.setattr(replay, "_recordings", {})
+    assert_served(shape, torch.bfloat16, options.get("activation", "relu"), True)
+    assert_exact("triton", torch.bfloat16, make_inputs(shape), causal=True, **options)
+    assert len(sizes) >= 3  # forward and two launches of backward
+
+
+def test_sections_are_counted_for_calls_that_the_cache_does_not_hold(monkeypatch):
+    from flashpoint.ops.gpu.hopper.forward import kernel as forward
+
+    found = []
+
+    def count_and_note(*arguments):
+        found.append(sections.count_near(*arguments))
+        return found[-1]
+
+    monkeypatch.setattr(forward, "count_near", count_and_note)
+    monkeypatch.setattr(replay, "_recordings", {})
+    x = torch.randn(8, 16, 2048, 192, dtype=torch.bfloat16, device="cuda")
+    o = flashpoint.attention(x, x, x, causal=True, impl="triton")
+    assert 0 < found[0] < 128
+    one = flashpoint.attention(x[5:6], x[5:6], x[5:6], causal=True, impl="triton")
+    assert found[1] == 16
+    assert torch.equal(o[5:6], one)
 
 
 def weigh_each(activation, q_values, k_values, v, dtype):

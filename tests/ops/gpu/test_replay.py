@@ -279,7 +279,7 @@ def test_roles_in_hopper_launches_lead_to_tensors(kinds, L, D, backward_launches
         recorders.append(Looking(inputs))
         return first_call(recorders[-1])
 
-    processors = SimpleNamespace(multi_processor_count=132)
+    processors = SimpleNamespace(multi_processor_count=132, L2_cache_size=60 * 2**20)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: processors)
     monkeypatch.setattr(dispatch, "serves", lambda _: True)
     monkeypatch.setattr(packed, "run_recorded", first_call_only)

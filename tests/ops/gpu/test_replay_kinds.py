@@ -319,7 +319,7 @@ def test_replays_hand_hopper_kernels_the_tensors_of_first_calls(call, recordings
     _, Hq, Hkv, Lq, Lk, *_ = call.shape
     words = sign_budget.count_words(Lq, Lk) * (Hq // Hkv)
     monkeypatch.setattr(sign_budget, "MOST_WORDS", words)  # signs of one key head a launch
-    processors = SimpleNamespace(multi_processor_count=132)
+    processors = SimpleNamespace(multi_processor_count=132, L2_cache_size=60 * 2**20)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: processors)
     monkeypatch.setattr(dispatch, "serves", lambda _: True)
     monkeypatch.setattr(replay, "Recorder", Noting)

@@ -7,10 +7,14 @@ from flashpoint.ops.gpu.hopper.tiles import aggregate
 
 @aggregate
 class Sizes:
-    """How much there is of everything; heads are the rows', those of a launch."""
+    """How much there is of everything; heads are the rows', those of a launch.
+
+    near: those of a section, None where the call is not causal.
+    """
 
     first_head: base_value
     num_heads: base_value
+    near: base_value
     H: base_value
     group: base_value
     row_tiles: base_value

@@ -7,11 +7,15 @@ from flashpoint.ops.gpu.hopper.tiles import aggregate
 
 @aggregate
 class Sizes:
-    """How much there is of everything; H of queries, group of them share a head of keys."""
+    """How much there is of everything; H of queries, group of them share a head of keys.
+
+    near: heads of a section, None where the call is not causal.
+    """
 
     B: base_value
     H: base_value
     group: base_value
+    near: base_value
     row_tiles: base_value
     Lq: base_value
     Lk: base_value

@@ -57,6 +57,7 @@ from flashpoint.ops.gpu.hopper.tiles import (
 from flashpoint.ops.gpu.portable.blocks import Layout
 from flashpoint.ops.gpu.reading import room_of, split_dim
 from flashpoint.ops.gpu.replay import Recorder, only
+from flashpoint.ops.gpu.sections import Launch, count_near
 
 
 @gluon.jit
@@ -91,12 +92,13 @@ def for_consumers(program):
     )
 
 
-@gluon.jit(do_not_specialize=["B", "Hq", "group", "row_tiles", "Lq", "Lk"])
+@gluon.jit(do_not_specialize=["B", "Hq", "group", "near", "row_tiles", "Lq", "Lk"])
 def hopper_forward_kernel(
     q, k, v, o,                       # descriptors, blocks [1, 1, rows, columns of a piece of D]
     sums, totals, q_gain, k_gain,                  # pointers or None
     total_batch, total_head, total_row,            # strides of totals
-    B, Hq, group, row_tiles, Lq, Lk, q_eps, k_eps, gain, alpha, scale, bias_number, shrink, moved,
+    B, Hq, group, near, row_tiles, Lq, Lk,         # near: None if not CAUSAL
+    q_eps, k_eps, gain, alpha, scale, bias_number, shrink, moved,
     WEIGH: gl.constexpr, HAS_SCALE: gl.constexpr, HAS_BIAS_NUMBER: gl.constexpr,
     SHRINKS: gl.constexpr, FORM: gl.constexpr, CAUSAL: gl.constexpr, POWER: gl.constexpr,
     NUM_CONSUMERS: gl.constexpr, STAGES: gl.constexpr, SCHEDULE: gl.constexpr,
@@ -134,7 +136,7 @@ def hopper_forward_kernel(
         keys=Ring(buffers=k_buffers, full=k_full, empty=k_empty),
         values=Ring(buffers=v_buffers, full=v_full, empty=v_empty),
         o_buffers=o_buffers, k_ready=k_ready, turns=turns,
-        sizes=Sizes(B=B, H=Hq, group=group, row_tiles=row_tiles, Lq=Lq, Lk=Lk),
+        sizes=Sizes(B=B, H=Hq, group=group, near=near, row_tiles=row_tiles, Lq=Lq, Lk=Lk),
         norms=Norms(q_gain=q_gain, k_gain=k_gain, q_eps=q_eps, k_eps=k_eps),
         numbers=Numbers(
             gain=gain, alpha=alpha, scale=scale, bias_number=bias_number, shrink=shrink,
@@ -255,7 +257,16 @@ def launch(
         config = config._replace(schedule="overlap")
     row_tiles = -(-call.num_queries // (config.rows * config.consumers))
     tiles = row_tiles * call.q_heads * call.num_samples
-    processors = torch.cuda.get_device_properties(call.q.device).multi_processor_count
+    gpu = torch.cuda.get_device_properties(call.q.device)
+    near = None
+    if causal:
+        work = Launch(
+            heads=call.q_heads * call.num_samples, group=call.group, row_tiles=row_tiles,
+            rows=config.rows * config.consumers, columns=call.num_keys, slack=0,
+            head_bytes=call.num_keys * (call.k.shape[3] + call.v.shape[3]) * call.k.itemsize,
+            products=2,
+        )
+        near = count_near(work, gpu.multi_processor_count, gpu.L2_cache_size)
     arguments = only(hopper_forward_kernel, call.arguments())
     arguments |= form_of(activation, arguments) | _totals_of(call)
     roots_last = (
@@ -263,12 +274,13 @@ def launch(
         and not causal and call.terms.bias == 0.0 and call.q.dtype in ROOTS_LAST
     )
     registers = (REGISTERS if norms["k"] == "none" else REGISTERS_NORMED)[config.consumers]
-    recorder.launch(hopper_forward_kernel, min(tiles, processors), arguments | {
+    programs = min(tiles, gpu.multi_processor_count)
+    recorder.launch(hopper_forward_kernel, programs, arguments | {
         "q": describe(call.q, config.rows),
         "k": describe(call.k, config.block_keys),
         "v": describe(call.v, config.block_keys),
         "o": None if o is None else describe(o, config.rows), "sums": sums,
-        "B": call.num_samples, "group": call.group, "row_tiles": row_tiles,
+        "B": call.num_samples, "group": call.group, "near": near, "row_tiles": row_tiles,
         "CAUSAL": causal, "PIECE": 0 if causal else piece_of(call.num_keys, config.block_keys),
         "ROOTS_LAST": roots_last, "DEGREE": DEGREES.get(activation, 0),
         "NUM_CONSUMERS": config.consumers, "STAGES": config.stages,

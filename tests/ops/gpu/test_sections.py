@@ -1,0 +1,149 @@
+"""Causal launches in sections of heads: every tile once, in cached sections of even work."""
+
+import random
+from types import FunctionType, SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from implementations import HAS_TRITON
+
+if not HAS_TRITON:
+    pytest.skip("triton is not installed", allow_module_level=True)
+
+from flashpoint.ops.gpu.sections import CACHED, SHARE, Launch, count_near
+from flashpoint.ops.gpu.versions import has_supported_gluon
+
+CACHE = 60 * 2**20
+PROCESSORS = 132
+
+
+def make_launch(heads, length, dim, rows=128, group=1, products=2):
+    tiles = -(-length // rows)
+    return Launch(heads, group, tiles, rows, length, 0, length * dim * 4, products)
+
+
+launches = st.builds(
+    lambda heads, group, tiles, rows, slack, kilobytes, products: Launch(
+        heads * group, group, tiles, rows, tiles * rows, slack, kilobytes * 1024, products
+    ),
+    *(st.integers(1, 300), st.sampled_from([1, 2, 4, 8]), st.integers(1, 40)),
+    *(st.sampled_from([128, 192, 256]), st.integers(-500, 500)),
+    *(st.integers(1, 100_000), st.integers(2, 4)),
+)
+
+
+@given(launches, st.integers(1, 200), st.integers(10, 100))
+def test_sections_share_no_columns_and_fit_the_cache(launch, processors, megabytes):
+    cache = megabytes * 2**20
+    near = count_near(launch, processors, cache)
+    assert 1 <= near <= launch.heads
+    if near < launch.heads:
+        assert near % launch.group == 0
+        assert near // launch.group * launch.head_bytes <= SHARE * cache
+        assert launch.heads // launch.group * launch.head_bytes > CACHED * cache
+
+
+CUT = {
+    "192": (make_launch(128, 2048, 192), 0.03),
+    "256": (make_launch(128, 2048, 256), 0.03),
+    "128": (make_launch(256, 4096, 128), 0.02),
+    "128-grouped": (make_launch(256, 4096, 128, group=4), 0.02),
+    "one-head-each": (make_launch(64, 65_536, 128), 0.03),
+    "very-many": (make_launch(4096, 1024, 128), 0.03),
+}
+WHOLE = {
+    "cached": make_launch(32, 2048, 192),
+    "many-products": make_launch(256, 4096, 128, products=4),
+    "high-tiles": make_launch(512, 4096, 64, rows=256),
+    "no-head-fits": make_launch(64, 131_072, 128),
+}
+
+
+@pytest.mark.parametrize(("launch", "lost"), CUT.values(), ids=CUT)
+def test_heads_that_do_not_fit_come_in_even_sections(launch, lost):
+    near = count_near(launch, PROCESSORS, CACHE)
+    assert near < launch.heads
+    assert launch.imbalance(near, PROCESSORS) < 1 + lost
+
+
+@pytest.mark.parametrize("launch", WHOLE.values(), ids=WHOLE)
+def test_heads_stay_together_where_sections_gain_nothing(launch):
+    assert count_near(launch, PROCESSORS, CACHE) == launch.heads
+
+
+def on_programs(function, program, programs):
+    """A function of kernels in plain Python, as one of so many programs runs it."""
+    known = {
+        "program_id": lambda _: program,
+        "num_programs": lambda _: programs,
+        "where": lambda condition, one, other: one if condition else other,
+        "minimum": min,
+    }
+    names = {"gl": SimpleNamespace(**known, constexpr=None)}
+    if "deal" in function.fn.__code__.co_names:
+        from flashpoint.ops.gpu.hopper.tiles import deal
+
+        names["deal"] = on_programs(deal, program, programs)
+    return FunctionType(function.fn.__code__, {**function.fn.__globals__, **names})
+
+
+def draw_order(seed):
+    draw = random.Random(seed)
+    heads, row_tiles = draw.randint(1, 60), draw.randint(1, 20)
+    near = draw.choice([1, heads, draw.randint(1, heads)])
+    return heads, near, row_tiles, min(draw.randint(1, 150), heads * row_tiles)
+
+
+@pytest.mark.skipif(not has_supported_gluon(), reason="Triton has another Gluon")
+@pytest.mark.parametrize("last_first", [False, True])
+@pytest.mark.parametrize("seed", range(60))
+def test_kernels_take_every_tile_once_and_the_longest_of_a_section_first(seed, last_first):
+    from flashpoint.ops.gpu.hopper.tiles import count_turns, locate_tile
+
+    heads, near, row_tiles, programs = draw_order(seed)
+    rounds: list[dict[int, tuple[int, int]]] = [{} for _ in range(heads * row_tiles)]
+    for program in range(programs):
+        locate = on_programs(locate_tile, program, programs)
+        for turn in range(on_programs(count_turns, program, programs)(heads * row_tiles, True)):
+            place = programs - 1 - program if turn % 2 else program
+            rounds[turn][place] = locate(turn, heads, near, row_tiles, True, last_first)
+    taken = [one[place] for one in rounds for place in sorted(one)]
+    tiles = range(row_tiles)[:: -1 if last_first else 1]
+    sections = [range(heads)[first : first + near] for first in range(0, heads, near)]
+    assert taken == [(head, tile) for section in sections for tile in tiles for head in section]
+
+
+@pytest.mark.skipif(not has_supported_gluon(), reason="Triton has another Gluon")
+@pytest.mark.parametrize("seed", range(20))
+def test_work_is_counted_as_kernels_divide_it(seed):
+    from flashpoint.ops.gpu.hopper.tiles import count_turns, locate_tile
+
+    heads, near, row_tiles, programs = draw_order(seed)
+    launch = make_launch(heads, row_tiles * 128, 128)
+    loads = []
+    for program in range(programs):
+        locate = on_programs(locate_tile, program, programs)
+        turns = on_programs(count_turns, program, programs)(heads * row_tiles, True)
+        found = (locate(turn, heads, near, row_tiles, True, False) for turn in range(turns))
+        loads.append(sum(launch.seen(tile) + 128 for _, tile in found))
+    most = max(loads) * len(loads) / sum(loads)
+    assert launch.imbalance(near, programs) == pytest.approx(most)
+
+
+@pytest.mark.parametrize(("queries", "keys"), [(300, 300), (300, 500), (500, 300)])
+@pytest.mark.parametrize("side", ["queries", "keys"])
+def test_columns_of_a_tile_are_those_that_its_rows_see(side, queries, keys):
+    """That of rows at the end of a tile of queries, or at the start of one of keys."""
+    rows = 128
+    tiles = -(-(queries if side == "queries" else keys) // rows)
+    columns, slack = (keys, 0) if side == "queries" else (queries, keys - queries)
+    launch = Launch(1, 1, tiles, rows, columns, slack, 1, 2)
+    seen = [[key <= query + keys - queries for key in range(keys)] for query in range(queries)]
+    for place in range(tiles):
+        if side == "keys":
+            exact = sum(row[place * rows] for row in seen)
+        else:  # tiles of queries are counted from the last row on
+            row = queries - 1 - place * rows
+            exact = sum(seen[row]) if row >= 0 else 0
+        assert launch.seen(place) == exact
