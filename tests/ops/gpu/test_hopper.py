@@ -103,7 +103,7 @@ def test_powers_over_few_blocks_match_reference(Lk, options):
 
 
 def draw_sectioned(seed):
-    """A causal call of more heads than a section has, in every head dim with kernels of its own."""
+    """A causal call of more heads than a section has, in every room of a head dim."""
     draw = random.Random(seed)
     group, D = draw.choice([1, 1, 2, 3]), draw.choice([64, 128, 192, 256])
     heads, samples = draw.randint(1, 7), draw.randint(1, 3)
@@ -128,7 +128,8 @@ def test_heads_in_sections_match_reference(seed, monkeypatch):
     for module in (forward, backward):
         monkeypatch.setattr(module, "count_near", count_few)
     monkeypatch.setattr(replay, "_recordings", {})
-    assert_served(shape, torch.bfloat16, options.get("activation", "relu"), True)
+    activation, has_sums = options.get("activation", "relu"), "normalize" in options
+    assert_served(shape, torch.bfloat16, activation, True, has_sums=has_sums)
     assert_exact("triton", torch.bfloat16, make_inputs(shape), causal=True, **options)
     assert len(sizes) >= 3  # forward and two launches of backward
 
