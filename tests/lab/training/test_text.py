@@ -23,7 +23,8 @@ from flashpoint.lab.training.ranks import Ranks
 from flashpoint.lab.training.recipes import recipe
 from flashpoint.lab.training.run_folder import open_run
 from flashpoint.lab.training.schedule import Warmup, learning_rate, warmup_steps
-from flashpoint.lab.training.text import TextTask, TokenSums
+from flashpoint.lab.training.text import TextTask
+from flashpoint.lab.training.token_losses import TokenSums
 from flashpoint.models.cost import translation_flops
 
 

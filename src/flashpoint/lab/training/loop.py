@@ -111,13 +111,7 @@ class _Run:
         self.total, self.warmup = total, warmup
         self.config = config = task.config
         torch.manual_seed(config.seed)
-        self.model = Shared(
-            task.build_model(),
-            ranks,
-            parallel=config.parallel,
-            compiled=config.is_compiled,
-            shapes_vary=task.shapes_vary,
-        )
+        self.model = Shared.of(task, ranks)
         self.optimizer = make_optimizer(
             self.model.module, config.optimizer, ranks.device, captured=config.is_captured
         )

@@ -13,6 +13,7 @@ from flashpoint.errors import InputError, UnsupportedError
 from flashpoint.lab.training.config import ParallelConfig, TrainConfig
 from flashpoint.lab.training.head_split import HeadSplit, check_heads, split_heads
 from flashpoint.lab.training.ranks import Ranks
+from flashpoint.lab.training.task import Task
 from flashpoint.lab.training.token_split import check_tokens, split_tokens
 
 SPLIT_TASKS = ("vision", "text")
@@ -101,6 +102,18 @@ class Shared:
             self.forward = compiled_for_shapes(wrapped)
         elif compiled:
             self.forward = torch.compile(wrapped)
+
+    @classmethod
+    def of(cls, task: Task, ranks: Ranks) -> "Shared":
+        """A task's model with fresh weights, shared and compiled as its config says."""
+        config = task.config
+        return cls(
+            task.build_model(),
+            ranks,
+            parallel=config.parallel,
+            compiled=config.is_compiled,
+            shapes_vary=task.shapes_vary,
+        )
 
     @contextmanager
     def gradients(self, *, are_complete: bool) -> Generator[None]:

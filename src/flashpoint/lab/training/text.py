@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from flashpoint.bounds import Bounds
@@ -30,7 +29,7 @@ from flashpoint.lab.data.text.batches import TextBatches, TextEvalBatches
 from flashpoint.lab.data.text.config import DocumentConfig
 from flashpoint.lab.data.text.document_kinds import open_both
 from flashpoint.lab.data.text.documents import Documents
-from flashpoint.lab.data.text.pieces import BOS, EOS, PAD, Pieces, cached_pieces
+from flashpoint.lab.data.text.pieces import BOS, EOS, Pieces, cached_pieces
 from flashpoint.lab.runs.names import PIECES
 from flashpoint.lab.runs.schema import plain
 from flashpoint.lab.training.config import (
@@ -48,13 +47,11 @@ from flashpoint.lab.training.ranks import Ranks
 from flashpoint.lab.training.sharing import compiled_for_shapes
 from flashpoint.lab.training.stopping import Wish, in_step
 from flashpoint.lab.training.task import Batch, Numbers, finite
+from flashpoint.lab.training.token_losses import TokenSums, sum_losses
 from flashpoint.lab.training.token_split import own_positions, own_tokens
 from flashpoint.models.cost import TRAINING_PASSES, translation_flops
 from flashpoint.models.registry import text_model_config
 from flashpoint.models.reluformer import ReLUFormer, ReLUFormerConfig
-from flashpoint.shapes import Float, Int
-
-"""The file of a run's folder with its subword pieces."""
 
 LETTERS_PER_TOKEN = 4
 """About, where nothing is cut into pieces yet."""
@@ -358,48 +355,6 @@ def _fitting(model: ModelConfig, pieces: Pieces) -> ReLUFormerConfig:
             "pieces. Leave it out; the model follows."
         )
     return config
-
-
-def sum_losses(
-    logits: Float[Tensor, "B L V"], targets: Int[Tensor, "B L"], smoothing: float
-) -> Float[Tensor, ""]:
-    """The smoothed cross-entropy of all tokens together, in fp32; padding has none."""
-    return F.cross_entropy(
-        logits.float().flatten(0, 1),
-        targets.flatten(),
-        ignore_index=PAD,
-        label_smoothing=smoothing,
-        reduction="sum",
-    )
-
-
-class TokenSums:
-    """Right tokens and losses, summed over batches.
-
-    Example:
-        >>> sums = TokenSums()
-        >>> logits = torch.tensor([[[0.0, 0.0, 9.0], [0.0, 9.0, 0.0], [9.0, 0.0, 0.0]]])
-        >>> sums.add(logits, torch.tensor([[2, 2, PAD]]))
-        >>> sums.numbers()["token_accuracy"]
-        0.5
-    """
-
-    def __init__(self, device: torch.device | str = "cpu") -> None:
-        self._sums = torch.zeros(3, dtype=torch.float64, device=device)
-
-    def add(self, logits: Float[Tensor, "B L V"], targets: Int[Tensor, "B L"]) -> None:
-        """Count a batch; does not wait for the device."""
-        exists = targets != PAD
-        losses = F.cross_entropy(
-            logits.float().flatten(0, 1), targets.flatten(), ignore_index=PAD, reduction="sum"
-        )
-        right = (logits.argmax(-1) == targets) & exists
-        self._sums += torch.stack([x.double() for x in (losses, right.sum(), exists.sum())])
-
-    def numbers(self, ranks: Ranks = Ranks()) -> dict[str, float]:  # noqa: B008  frozen
-        """The mean cross-entropy, not smoothed, and the share of right guesses."""
-        loss, right, count = ranks.sum_(self._sums.clone()).tolist()
-        return {"loss": loss / count, "token_accuracy": right / count}
 
 
 CONFIG, TASK = TextConfig, TextTask

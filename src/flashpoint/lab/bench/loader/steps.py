@@ -13,7 +13,7 @@ from flashpoint.lab.training.optimizer import make_optimizer
 from flashpoint.lab.training.ranks import Ranks
 from flashpoint.lab.training.sharing import Shared
 from flashpoint.lab.training.step import Step
-from flashpoint.lab.training.task import Batch, Objective
+from flashpoint.lab.training.task import Batch, Objective, Task
 from flashpoint.lab.training.vision import VisionConfig, VisionTask
 from flashpoint.lab.training.waiting import Waiting
 
@@ -59,12 +59,7 @@ def make_step(task: VisionTask, device: torch.device) -> Step:
     """An update of a fresh model."""
     config = task.config
     torch.manual_seed(0)
-    shared = Shared(
-        task.build_model(),
-        Ranks(device=device),
-        parallel=config.parallel,
-        compiled=config.is_compiled,
-    )
+    shared = Shared.of(cast(Task, task), Ranks(device=device))
     optimizer = make_optimizer(shared.module, config.optimizer, device, captured=False)
     step = Step(cast(Objective, task), shared, optimizer)
     step.set_rate(1e-4)

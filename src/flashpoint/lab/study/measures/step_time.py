@@ -45,9 +45,7 @@ def _prepare(values: Mapping[str, Any]) -> Callable[[], None]:
     check_sharing(config, ranks)
     task: Task = task_class(config)(config, ranks)
     torch.manual_seed(config.seed)
-    model = Shared(
-        task.build_model(), ranks, parallel=config.parallel, compiled=config.is_compiled
-    )
+    model = Shared.of(task, ranks)
     optimizer = make_optimizer(
         model.module, config.optimizer, ranks.device, captured=config.is_captured
     )

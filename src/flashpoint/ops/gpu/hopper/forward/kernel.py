@@ -260,12 +260,7 @@ def launch(
     gpu = torch.cuda.get_device_properties(call.q.device)
     near = None
     if causal:
-        work = Launch(
-            heads=call.q_heads * call.num_samples, group=call.group, row_tiles=row_tiles,
-            rows=config.rows * config.consumers, columns=call.num_keys, slack=0,
-            head_bytes=call.num_keys * (call.k.shape[3] + call.v.shape[3]) * call.k.itemsize,
-            products=2,
-        )
+        work = _describe_work(call, row_tiles, config.rows * config.consumers)
         near = count_near(work, gpu.multi_processor_count, gpu.L2_cache_size)
     arguments = only(hopper_forward_kernel, call.arguments())
     arguments |= form_of(activation, arguments) | _totals_of(call)
@@ -288,6 +283,13 @@ def launch(
         "PIECES": split_dim(call.q.shape[3])[1], "O_BY_Q": config.o_by_q and o is not None,
         "CONSUMER_REGISTERS": registers, "num_warps": 4,
     }, call.roles)
+
+
+def _describe_work(call: Call, row_tiles: int, rows: int) -> Launch:
+    """What a causal launch has to do."""
+    heads, row_bytes = call.q_heads * call.num_samples, call.k.shape[3] + call.v.shape[3]
+    head_bytes = call.num_keys * row_bytes * call.k.itemsize
+    return Launch(heads, call.group, row_tiles, rows, call.num_keys, 0, head_bytes, products=2)
 
 
 def _totals_of(call: Call) -> dict[str, Any]:
