@@ -13,6 +13,8 @@ from lab.training.runs import assert_same_run, curve, final, tiny_config, train_
 from lab.training.text_runs import text_config, write_corpus
 
 from flashpoint.errors import InputError
+from flashpoint.lab.training import memory_check
+from flashpoint.lab.training.loop import COMPILING
 from flashpoint.lab.training.optimizer import make_optimizer
 from flashpoint.lab.training.ranks import Ranks
 from flashpoint.lab.training.sharing import Shared
@@ -54,17 +56,20 @@ def corpus(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_compiled_run_of_text_is_the_plain_run(tmp_path, corpus, compiled):
+def test_compiled_run_of_text_is_the_plain_run(tmp_path, corpus, compiled, monkeypatch):
     """Also where batches have several shapes, each rehearsed, and dropout draws numbers.
 
-    The model is compiled once for all of them, and so is the loss.
+    The model is compiled once for all of them, and so is the loss, although the check of memory
+    has called both before.
     """
+    monkeypatch.setattr(memory_check, "SMALL_SHARE", 0.0)
     changes = ("data.join=false", "data.length=128", "batch_size=1024", "model.dropout=0.2")
     config = functools.partial(text_config, corpus, *changes)
     shapes = {batch[0].shape for batch in islice(TextTask(config(), Ranks()).batches(0), 12)}
     assert len(shapes) > 1
     train_quietly(config(), tmp_path / "plain")
-    train_quietly(config("compile=default"), tmp_path / "compiled")
+    _, said = train_quietly(config("compile=default"), tmp_path / "compiled")
+    assert said.count(COMPILING) == 1
     assert len(compiled) == 2
     assert_same_run(tmp_path / "plain", tmp_path / "compiled")
 

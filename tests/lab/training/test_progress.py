@@ -49,6 +49,19 @@ def test_elsewhere_lines_come_now_and_then(monkeypatch):
     assert "loss 1.25, 12,346 images/s, 0:01:30 left" in file.getvalue()
 
 
+def test_time_that_is_no_step_counts_for_nothing(monkeypatch):
+    """A model that compiles for two minutes before its first step of a second has 199 s left."""
+    now = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    progress, file = make(is_terminal=False)
+    progress.start(0)
+    with progress.paused("compiling"):
+        now[0] = 120.0
+    now[0] = 121.0
+    progress.step(1)
+    assert file.getvalue() == "compiling\ndemo: step 1/200, about 0:03:19 left\n"
+
+
 def test_bad_updates_and_missing_losses_are_shown():
     progress, file = make(is_terminal=False)
     progress.log(line(200, loss=None, skipped=3), seconds_left=0.0)

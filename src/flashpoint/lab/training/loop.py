@@ -42,6 +42,8 @@ from flashpoint.lab.training.task import Batch, Task
 from flashpoint.lab.training.task_registry import task_class
 from flashpoint.lab.training.waiting import Waiting
 
+COMPILING = "compiling the model, which may take minutes; the next run finds most of it done"
+
 
 class _State(TypedDict):
     """What a checkpoint notes besides weights and moments; ``lines`` are those of the curve."""
@@ -153,19 +155,20 @@ class _Run:
                 )
                 shapes = tuple(tensor.shape for tensor in batch)
                 if shapes not in updates:
-                    updates[shapes] = self._prepare(batch)
+                    updates[shapes] = self._prepare(batch, is_first=not updates)
                 updates[shapes](batch)
                 self.progress.step(step)
                 self._after(step, wish)
 
-    def _prepare(self, batch: Batch) -> Update:
+    def _prepare(self, batch: Batch, *, is_first: bool) -> Update:
         """Compile what is to be compiled for batches of this shape, off the clock.
 
         The weights stay as they are.
         """
         if self.config.compile == "none":
             return self.step
-        with self.watch.paused():
+        reason = COMPILING if is_first and self.config.is_compiled else ""
+        with self.watch.paused(), self.progress.paused(reason):
             if self.config.is_captured:
                 return CapturedStep(self.step, batch, self.graph_pool)
             self.step.rehearse(batch)

@@ -1,7 +1,8 @@
 """What the user sees of a run: a bar on a terminal, lines now and then elsewhere."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
@@ -52,6 +53,18 @@ class Progress:
             self._name, total=self._total, completed=step, numbers="starting"
         )
         self._bar.start()
+
+    @contextmanager
+    def paused(self, reason: str = "") -> Generator[None]:
+        """Around what is no step, so that its time does not count for what is left.
+
+        ``reason`` is said before, if there is one.
+        """
+        if reason:
+            self.say(reason)
+        began = time.monotonic()
+        yield
+        self._began_at += time.monotonic() - began
 
     def step(self, step: int) -> None:
         """A step is launched; the bar moves, or a line says so if there was none for long."""
