@@ -59,7 +59,7 @@ GLANCE: dict[str, tuple[str, Callable[[list[float], Stored], str]]] = {
         "sentences-in-both-directions",
         lambda v, _: (
             f"relu4/sum is {-v[4]:.1f} BLEU behind softmax in the worse direction, ReLUFormer "
-            f"{-v[3]:.1f}; the penalty gains {v[2]:.0f} at least"
+            f"{-v[3]:.1f}; the penalty gains {v[2]:.0f} there"
         ),
     ),
     "variance": (

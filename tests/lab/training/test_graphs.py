@@ -17,7 +17,7 @@ from flashpoint.lab.training import memory_check
 from flashpoint.lab.training.loop import COMPILING
 from flashpoint.lab.training.optimizer import make_optimizer
 from flashpoint.lab.training.ranks import Ranks
-from flashpoint.lab.training.sharing import Shared
+from flashpoint.lab.training.sharing import Shared, compiled_for_shapes
 from flashpoint.lab.training.step import CapturedStep, Step
 from flashpoint.lab.training.text import TextTask
 from flashpoint.lab.training.vision import VisionTask
@@ -72,6 +72,21 @@ def test_compiled_run_of_text_is_the_plain_run(tmp_path, corpus, compiled, monke
     assert said.count(COMPILING) == 1
     assert len(compiled) == 2
     assert_same_run(tmp_path / "plain", tmp_path / "compiled")
+
+
+def test_numbers_are_fixed_while_shapes_are_compiled_and_only_then(monkeypatch):
+    from torch._dynamo import config
+
+    seen = []
+
+    def compile_nothing(function, *, dynamic):
+        return lambda x: seen.append((dynamic, config.specialize_float)) or function(x)
+
+    monkeypatch.setattr(torch, "compile", compile_nothing)
+    monkeypatch.setattr(config, "specialize_float", False)
+    assert compiled_for_shapes(abs)(-3) == 3
+    assert seen == [(True, True)]
+    assert not config.specialize_float
 
 
 def make_step(config, task_class=VisionTask):

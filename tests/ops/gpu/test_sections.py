@@ -4,6 +4,7 @@ import random
 from types import FunctionType, SimpleNamespace
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from implementations import HAS_TRITON
@@ -11,8 +12,10 @@ from implementations import HAS_TRITON
 if not HAS_TRITON:
     pytest.skip("triton is not installed", allow_module_level=True)
 
+from flashpoint.ops.gpu.call import Call
 from flashpoint.ops.gpu.sections import CACHED, SHARE, Launch, count_near
 from flashpoint.ops.gpu.versions import has_supported_gluon
+from flashpoint.ops.spec import Terms
 
 CACHE = 60 * 2**20
 PROCESSORS = 132
@@ -51,9 +54,13 @@ CUT = {
     "128-grouped": (make_launch(256, 4096, 128, group=4), 0.02),
     "one-head-each": (make_launch(64, 65_536, 128), 0.03),
     "very-many": (make_launch(4096, 1024, 128), 0.03),
+    "long": (make_launch(256, 9600, 128), 0.03),
+    "longer": (make_launch(128, 16_768, 128), 0.03),
+    "longest": (make_launch(96, 22_400, 128), 0.03),
 }
 WHOLE = {
     "cached": make_launch(32, 2048, 192),
+    "three-products": make_launch(256, 4096, 128, products=3),
     "many-products": make_launch(256, 4096, 128, products=4),
     "high-tiles": make_launch(512, 4096, 64, rows=256),
     "no-head-fits": make_launch(64, 131_072, 128),
@@ -131,14 +138,59 @@ def test_work_is_counted_as_kernels_divide_it(seed):
     assert launch.imbalance(near, programs) == pytest.approx(most)
 
 
+def describe_launch(side, call, heads=None):
+    """What a launch of one side says of its work, for some key heads or for all."""
+    from flashpoint.ops.gpu.hopper.backward import kernel as backward
+    from flashpoint.ops.gpu.hopper.forward import kernel as forward
+
+    rows = 128
+    tiles = -(-(call.num_keys if side in ("keys", "values") else call.num_queries) // rows)
+    if side == "forward":
+        return forward._describe_work(call, tiles, rows)
+    heads = heads or call.num_samples * call.k.shape[1]
+    signed = side == "signed queries"
+    return backward._describe_work(side.removeprefix("signed "), signed, call, heads, tiles, rows)
+
+
+def make_call(B, group, Hkv, Lq, Lk, D=64, Dv=64):
+    shapes = ((B, group * Hkv, Lq, D), (B, Hkv, Lk, D), (B, Hkv, Lk, Dv))
+    q, k, v = (torch.empty(shape, dtype=torch.bfloat16, device="meta") for shape in shapes)
+    return Call.dense(q, k, v, None, None, None, Terms(right=0))
+
+
+PRODUCTS = {"forward": 2, "keys": 4, "queries": 3, "signed queries": 2}
+
+
+@pytest.mark.skipif(not has_supported_gluon(), reason="Triton has another Gluon")
+@pytest.mark.parametrize("side", PRODUCTS)
+def test_launches_say_what_they_stream(side):
+    """Bytes of the columns of one head, and who shares them."""
+    B, group, Hkv, Lq, Lk, D, Dv = 3, 4, 5, 300, 500, 128, 64
+    found = describe_launch(side, make_call(B, group, Hkv, Lq, Lk, D, Dv))
+    keys, queries = Lk * (D + Dv) * 2, Lq * (D + Dv) * 2  # k and v; q and do
+    of_keys = side == "keys"
+    assert found.heads == (B * Hkv if of_keys else B * Hkv * group)
+    assert found.group == (1 if of_keys else group)
+    assert found.head_bytes == (group * queries if of_keys else keys)
+    assert found.products == PRODUCTS[side]
+    if side != "forward":  # where signs fit for some heads only
+        some = describe_launch(side, make_call(B, group, Hkv, Lq, Lk, D, Dv), heads=2)
+        assert some == found._replace(heads=2 * found.heads // (B * Hkv))
+
+
+@pytest.mark.skipif(not has_supported_gluon(), reason="Triton has another Gluon")
+@pytest.mark.parametrize("side", ["values", "keys", "signed queries"])
+def test_launches_of_large_head_dims_have_two_products(side):
+    assert describe_launch(side, make_call(1, 1, 2, 300, 300, 192, 192)).products == 2
+
+
+@pytest.mark.skipif(not has_supported_gluon(), reason="Triton has another Gluon")
 @pytest.mark.parametrize(("queries", "keys"), [(300, 300), (300, 500), (500, 300)])
-@pytest.mark.parametrize("side", ["queries", "keys"])
+@pytest.mark.parametrize("side", ["forward", "queries", "keys"])
 def test_columns_of_a_tile_are_those_that_its_rows_see(side, queries, keys):
     """That of rows at the end of a tile of queries, or at the start of one of keys."""
-    rows = 128
-    tiles = -(-(queries if side == "queries" else keys) // rows)
-    columns, slack = (keys, 0) if side == "queries" else (queries, keys - queries)
-    launch = Launch(1, 1, tiles, rows, columns, slack, 1, 2)
+    launch = describe_launch(side, make_call(1, 1, 1, queries, keys))
+    rows, tiles = launch.rows, launch.row_tiles
     seen = [[key <= query + keys - queries for key in range(keys)] for query in range(queries)]
     for place in range(tiles):
         if side == "keys":

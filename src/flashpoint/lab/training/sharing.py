@@ -155,8 +155,14 @@ def compiled_for_shapes(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compiled once for all shapes of its tensors, whose numbers of axes stay."""
     from torch._dynamo import config as dynamo  # the compiler takes seconds to load
 
-    dynamo.specialize_float = True  # shapes vary, numbers do not: else it starts twice
-    return torch.compile(function, dynamic=True)
+    compiled = torch.compile(function, dynamic=True)
+
+    def run(*inputs: Any, **options: Any) -> Any:
+        # Shapes vary, numbers of modules do not: else the compiler begins twice.
+        with dynamo.patch(specialize_float=True):
+            return compiled(*inputs, **options)
+
+    return run
 
 
 def whole(tensor: Tensor) -> Tensor:

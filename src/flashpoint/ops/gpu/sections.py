@@ -1,10 +1,11 @@
 """How many heads a causal launch for Hopper takes at a time, so that what it streams stays cached.
 
 Tiles of rows come the longest first, over all heads, so that programs end together. Each tile
-streams the columns of its head, keys and values in forward. Neighbours are tiles of other heads:
-where the columns of all heads do not fit the cache, every tile reads its own from memory, and one
-of 128 rows asks for more bytes than memory gives in the time of its products. So heads come in
-sections whose columns fit, one section behind the other, each with its longest tiles first.
+streams the columns of its head, keys and values in forward. Tiles that run together are of
+different heads: where the columns of all heads do not fit the cache, every tile reads its own from
+memory, and one of 128 rows asks for more bytes than memory gives in the time of its products. So
+heads come in sections whose columns fit, one section behind the other, each with its longest tiles
+first.
 
 No Gluon here: tests count without a GPU.
 """
@@ -12,10 +13,11 @@ No Gluon here: tests count without a GPU.
 import functools
 from typing import NamedTuple
 
-FLOPS_PER_BYTE = 200.0  # products that hide a byte from memory: 790 TFLOP/s, 4.3 TB/s on an H200
+import torch
+
+FLOPS_PER_BYTE = 184.0  # of products for a byte from memory: 790 TFLOP/s, 4.3 TB/s on an H200
 CACHED = 1.5  # of the cache: columns of all heads that come often enough from there
 SHARE = 0.6  # of the cache that a section's columns may take
-MOST_TILES = 2**14  # up to which sections are compared; more of them even out
 MOST_CHOICES = 12
 START = 128  # columns that could be streamed while a tile starts and ends
 
@@ -24,11 +26,11 @@ class Launch(NamedTuple):
     """What a causal launch has to do.
 
     Attributes:
-        heads: of its rows, those of all samples.
-        group: of them share the columns of one head.
+        heads: of its rows, over all samples.
+        group: how many heads of rows share the columns of one head.
         row_tiles, rows: tiles of a head, and rows of each.
         columns: of a head.
-        slack: rows that the first tile has before columns begin to be hidden.
+        slack: rows of the first tiles that see all columns, beyond the first row.
         head_bytes: of the columns of one head.
         products: of matrices, for each pair of row and column.
     """
@@ -48,27 +50,37 @@ class Launch(NamedTuple):
 
     @property
     def flops_per_byte(self) -> float:
-        """Of a tile, where all its columns come from memory, in 16 bits, by two tensors."""
+        """Of a tile whose columns, two tensors of 16 bits, all come from memory."""
         return self.products * self.rows / 2
 
     def imbalance(self, near: int, processors: int) -> float:
-        """Work of the program that has most over that of the mean, with so many heads at a time.
+        """Work of the program that has most over that of the mean, with ``near`` heads a section.
 
-        Rounds alternate, as ``hopper.tiles.deal`` has it.
+        Rounds alternate, as ``hopper.tiles.deal`` has it, so that a program has two places in
+        every two rounds. Tiles of one length follow each other: a run of them is a range of
+        places, and some whole cycles.
         """
-        loads = [0] * min(processors, self.heads * self.row_tiles)
-        number = 0
-        for first in range(0, self.heads, near):
-            for place in range(self.row_tiles):
-                work = self.seen(place) + START
-                for _ in range(min(near, self.heads - first)):
-                    turn, program = divmod(number, len(loads))
-                    loads[-1 - program if turn % 2 else program] += work
-                    number += 1
-        return max(loads) * len(loads) / sum(loads)
+        programs = min(processors, self.heads * self.row_tiles)
+        cycle = 2 * programs
+        work = _whole([self.seen(place) + START for place in range(self.row_tiles)])
+        first = _whole(list(range(0, self.heads, near)))[:, None]
+        here = (self.heads - first).clamp(max=near)
+        begin = (first * self.row_tiles + here * _whole(list(range(self.row_tiles)))) % cycle
+        end = begin + here % cycle
+        work = work.expand_as(begin)
+        steps = torch.zeros(2 * cycle + 1, dtype=torch.int64, device="cpu")
+        steps.index_add_(0, begin.flatten(), work.flatten())
+        steps.index_add_(0, end.flatten(), -work.flatten())
+        loads = steps[:-1].cumsum(0).view(2, cycle).sum(0) + (here // cycle * work).sum()
+        loads = loads[:programs] + loads[programs:].flip(0)
+        return loads.max().item() * programs / loads.sum().item()
 
 
-@functools.lru_cache(maxsize=1024)
+def _whole(numbers: list[int]) -> torch.Tensor:
+    return torch.tensor(numbers, dtype=torch.int64, device="cpu")
+
+
+@functools.lru_cache(maxsize=4096)
 def count_near(launch: Launch, processors: int, cache_bytes: int) -> int:
     """Heads of a section; all of them where sections would not gain.
 
@@ -82,8 +94,6 @@ def count_near(launch: Launch, processors: int, cache_bytes: int) -> int:
     held_up = FLOPS_PER_BYTE / launch.flops_per_byte
     if held_up <= 1.0 or whole <= CACHED * cache_bytes or not 0 < most < launch.heads:
         return launch.heads
-    if launch.heads * launch.row_tiles > MOST_TILES:
-        return most
     least = max(launch.group, most // 3 // launch.group * launch.group)
     step = -(-(most - least) // launch.group // MOST_CHOICES) * launch.group or launch.group
     found = {n: launch.imbalance(n, processors) for n in range(most, least - 1, -step)}

@@ -51,7 +51,7 @@ def widths_for(length: int, multiple: int = WIDTH_MULTIPLE["documents"]) -> list
 
     Args:
         length: of the longest.
-        multiple: all are multiples of it, but half of it is one, too.
+        multiple: the narrowest width is half of it, all others are multiples of it.
 
     Example:
         >>> widths_for(500), widths_for(100, 16)

@@ -258,10 +258,8 @@ def launch(
     row_tiles = -(-call.num_queries // (config.rows * config.consumers))
     tiles = row_tiles * call.q_heads * call.num_samples
     gpu = torch.cuda.get_device_properties(call.q.device)
-    near = None
-    if causal:
-        work = _describe_work(call, row_tiles, config.rows * config.consumers)
-        near = count_near(work, gpu.multi_processor_count, gpu.L2_cache_size)
+    work = _describe_work(call, row_tiles, config.rows * config.consumers)
+    near = count_near(work, gpu.multi_processor_count, gpu.L2_cache_size) if causal else None
     arguments = only(hopper_forward_kernel, call.arguments())
     arguments |= form_of(activation, arguments) | _totals_of(call)
     roots_last = (
@@ -287,9 +285,9 @@ def launch(
 
 def _describe_work(call: Call, row_tiles: int, rows: int) -> Launch:
     """What a causal launch has to do."""
-    heads, row_bytes = call.q_heads * call.num_samples, call.k.shape[3] + call.v.shape[3]
-    head_bytes = call.num_keys * row_bytes * call.k.itemsize
-    return Launch(heads, call.group, row_tiles, rows, call.num_keys, 0, head_bytes, products=2)
+    heads, keys = call.q_heads * call.num_samples, call.num_keys
+    row_bytes = (call.k.shape[3] + call.v.shape[3]) * call.k.itemsize
+    return Launch(heads, call.group, row_tiles, rows, keys, 0, keys * row_bytes, products=2)
 
 
 def _totals_of(call: Call) -> dict[str, Any]:
