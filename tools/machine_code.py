@@ -68,7 +68,10 @@ def hash_hopper(text: str) -> dict[str, str]:
     torch.cuda.get_device_properties = lambda _: SimpleNamespace(
         multi_processor_count=132, L2_cache_size=60 * 2**20
     )
-    groups = (hopper.CASES, hopper.NORMED_CASES, hopper.SUMMED_CASES, hopper.ADDED_CASES)
+    groups = (
+        *(hopper.CASES, hopper.NORMED_CASES, hopper.SUMMED_CASES, hopper.ADDED_CASES),
+        hopper.SECTIONED_CASES,
+    )
     found: dict[str, str] = {}
     for case in (case for cases in groups for case in cases):
         name = f"hopper {case}"

@@ -55,9 +55,11 @@ def _trade(stored: Stored) -> str:
         ],
         [
             "translating",
-            f"none: `relu` with its penalty trains at {_tokens(stored, PENALIZED)} of softmax's speed",
-            f"documents: `relu` with its penalty {bleu[0]} BLEU, `relu4/sum` with qk-norm {bleu[1]}, softmax "
-            f"{bleu[2]}; sentences: {', '.join(sentence_bleu(stored, 'De-En'))}, without qk-norm",
+            f"none: `relu` with its penalty trains at {_tokens(stored, PENALIZED)} of softmax's "
+            "speed",
+            f"documents: `relu` with its penalty {bleu[0]} BLEU, `relu4/sum` with qk-norm "
+            f"{bleu[1]}, softmax {bleu[2]}; sentences: "
+            f"{', '.join(sentence_bleu(stored, 'De-En'))}, without qk-norm",
             "stay with softmax",
         ],
         [

@@ -81,10 +81,21 @@ ADDED_CASES = {
     "192-added": (192, None, "relu", False),
     "256-added": (256, None, "relu", False),
 }
+# the kernels of other cases, by name, that take heads in sections: how many these are
+SECTIONED = "-sectioned"
+SECTIONED_CASES = {
+    f"128-causal{SECTIONED}": 1,
+    f"128-causal-signed{SECTIONED}": 1,
+    f"192-causal{SECTIONED}": 4,
+    f"256-causal{SECTIONED}": 4,
+    f"64-sum-relu4-causal{SECTIONED}": 1,
+    f"128-sum-relu4-causal{SECTIONED}": 1,
+}
 # every kernel, those with numbers in local memory among them
 SHORT = (
     *("64", "64-long", "128-causal-signed", "128-causal-silu", "192", "256-causal"),
     *("64-layer", "64-rms-q-only", "64-sum-relu4", "128-sum-relu4-causal", "128-added"),
+    *(f"128-causal{SECTIONED}", f"256-causal{SECTIONED}"),
 )
 SHORTEST = ("64-long", "64-layer")
 NUM_KERNELS = {"all": 3, "both": 2, "signed": 2, "split": 4, "forward": 1}
@@ -112,7 +123,7 @@ def test_kernels_compile_without_a_gpu(request):
     counts = {case: NUM_KERNELS[which] for case, (*_, which) in CASES.items()}
     counts |= {case: len(sides) for case, (*_, sides) in NORMED_CASES.items()}
     counts |= {case: 2 if tokens == 300 else 3 for case, (*_, tokens) in SUMMED_CASES.items()}
-    counts |= dict.fromkeys(ADDED_CASES, 1)
+    counts |= dict.fromkeys(ADDED_CASES, 1) | SECTIONED_CASES
     if not request.config.getoption("--every-case"):
         chosen = SHORT if request.config.getoption("--each-gpu") else SHORTEST
         counts = {case: counts[case] for case in chosen}
@@ -231,7 +242,25 @@ def added_launches_of(head_dim, right, activation, has_sums):
     return kernels
 
 
+def count_two(launch, *_):
+    """Sections of two heads wherever a launch may have any."""
+    from flashpoint.ops.gpu.sections import FLOPS_PER_BYTE
+
+    return 2 if launch.flops_per_byte < FLOPS_PER_BYTE else None
+
+
 def launches_by(case):
+    from flashpoint.ops.gpu.hopper.backward import kernel as hopper_backward
+    from flashpoint.ops.gpu.hopper.forward import kernel as hopper_forward
+
+    has_sections = case in SECTIONED_CASES
+    for module in (hopper_forward, hopper_backward):
+        module.count_near = count_two if has_sections else lambda *_: None
+    launches = plain_launches_by(case.removesuffix(SECTIONED))
+    return [one for one in launches if (one.arguments["near"] is not None) == has_sections]
+
+
+def plain_launches_by(case):
     if case in CASES:
         return launches_of(*CASES[case])
     if case in SUMMED_CASES:

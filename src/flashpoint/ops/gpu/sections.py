@@ -81,21 +81,21 @@ def _whole(numbers: list[int]) -> torch.Tensor:
 
 
 @functools.lru_cache(maxsize=4096)
-def count_near(launch: Launch, processors: int, cache_bytes: int) -> int:
-    """Heads of a section; all of them where sections would not gain.
+def count_near(launch: Launch, processors: int, cache_bytes: int) -> int | None:
+    """Heads of a section; None where sections would not gain: then all heads come at once.
 
     Example:
         >>> many = Launch(128, 1, 16, 128, 2048, 0, 2048 * 192 * 4, 2)
         >>> count_near(many, 132, 60 * 2**20), count_near(many._replace(heads=32), 132, 60 * 2**20)
-        (22, 32)
+        (22, None)
     """
     whole = launch.heads // launch.group * launch.head_bytes
     most = int(SHARE * cache_bytes) // launch.head_bytes * launch.group
     held_up = FLOPS_PER_BYTE / launch.flops_per_byte
     if held_up <= 1.0 or whole <= CACHED * cache_bytes or not 0 < most < launch.heads:
-        return launch.heads
+        return None
     least = max(launch.group, most // 3 // launch.group * launch.group)
     step = -(-(most - least) // launch.group // MOST_CHOICES) * launch.group or launch.group
     found = {n: launch.imbalance(n, processors) for n in range(most, least - 1, -step)}
     near = min(found, key=found.__getitem__)
-    return near if found[near] < held_up else launch.heads
+    return near if found[near] < held_up else None

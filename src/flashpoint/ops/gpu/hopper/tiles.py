@@ -128,21 +128,23 @@ def count_turns(tiles, CAUSAL: gl.constexpr):
 def locate_tile(turn, heads, near, row_tiles, CAUSAL: gl.constexpr, LAST_FIRST: gl.constexpr):
     """Head (of all samples') and row tile of this program's turn-th tile.
 
-    Causal: in sections of ``near`` heads, the longest ones first (``gpu/sections.py``). Else a
-    head's tiles are neighbours in a round; where rounds are whole heads, a program would meet the
-    same row tile in all of them, and the last one has fewer rows, so that they move on by one a
-    round.
+    Causal: the longest ones first, in sections of ``near`` heads where it is not None
+    (``gpu/sections.py``). Else a head's tiles are neighbours in a round; where rounds are whole
+    heads, a program would meet the same row tile in all of them, and the last one has fewer rows,
+    so that they move on by one a round.
     """
     programs = gl.num_programs(0)
     tile = turn * programs + deal(turn, programs, CAUSAL)
     if CAUSAL:
-        first = tile // (near * row_tiles) * near
-        tile -= first * row_tiles
-        near = gl.minimum(near, heads - first)
-        row_tile = tile // near
-        head = first + tile % near
+        first = 0
+        if near is not None:
+            first = tile // (near * row_tiles) * near
+            tile -= first * row_tiles
+            heads = gl.minimum(near, heads - first)
+        row_tile = tile // heads
         if LAST_FIRST:
             row_tile = row_tiles - 1 - row_tile
+        head = first + tile % heads
     else:
         row_tile = (tile + gl.where(programs % row_tiles == 0, turn, 0)) % row_tiles
         head = tile // row_tiles

@@ -9,7 +9,7 @@ from flashpoint.ops.gpu.hopper.tiles import aggregate
 class Sizes:
     """How much there is of everything; heads are the rows', those of a launch.
 
-    near: those of a section, None where the call is not causal.
+    near: those of a section, None where all come at once.
     """
 
     first_head: base_value

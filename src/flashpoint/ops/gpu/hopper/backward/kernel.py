@@ -111,7 +111,7 @@ def hopper_backward_kernel(
     dq, dk, dv, q_raw, k_raw,                      # rows again; those of other sides None
     words, offsets,                                # pointers to signs and to e_i, or None
     q_gain, k_gain, dq_gain, dk_gain, q_statistics, k_statistics,  # pointers or None
-    first_head, num_heads, near,                   # heads are the rows'; near: None if not CAUSAL
+    first_head, num_heads, near,                   # heads are the rows'; near: or None
     H, group, row_tiles, num_rows, num_columns,
     scale, bias_number, alpha, lift_w, lift_ds, tail_w, tail_ds,
     WEIGH: gl.constexpr, GRADIENT: gl.constexpr, FINISHES: gl.constexpr, IS_RELU: gl.constexpr,

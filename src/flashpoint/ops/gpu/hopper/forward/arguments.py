@@ -9,7 +9,7 @@ from flashpoint.ops.gpu.hopper.tiles import aggregate
 class Sizes:
     """How much there is of everything; H of queries, group of them share a head of keys.
 
-    near: heads of a section, None where the call is not causal.
+    near: heads of a section, None where all come at once.
     """
 
     B: base_value

@@ -97,7 +97,7 @@ def hopper_forward_kernel(
     q, k, v, o,                       # descriptors, blocks [1, 1, rows, columns of a piece of D]
     sums, totals, q_gain, k_gain,                  # pointers or None
     total_batch, total_head, total_row,            # strides of totals
-    B, Hq, group, near, row_tiles, Lq, Lk,         # near: None if not CAUSAL
+    B, Hq, group, near, row_tiles, Lq, Lk,         # near: or None
     q_eps, k_eps, gain, alpha, scale, bias_number, shrink, moved,
     WEIGH: gl.constexpr, HAS_SCALE: gl.constexpr, HAS_BIAS_NUMBER: gl.constexpr,
     SHRINKS: gl.constexpr, FORM: gl.constexpr, CAUSAL: gl.constexpr, POWER: gl.constexpr,
