@@ -30,6 +30,7 @@ from flashpoint.lab.training.loop import train
 WARMUP, PARTS, PART = 40, 6, 10
 RECIPE = ("batch_size", "precision", "compile")
 """Names of a config that the file repeats."""
+CAPTURED = ("graphs", "graphs_only")
 SETTINGS = settings_of("small")
 ARMS: Mapping[str, Mapping[str, Any]] = {
     "softmax": {"model.attention": "softmax", "penalty": 0.0},
@@ -50,10 +51,14 @@ def main(
     ] = "graphs",
 ) -> None:
     """Run every arm at every length and write one row for each."""
+    arms = {arm: {**changes, "compile": compile_} for arm, changes in ARMS.items() if only in arm}
+    if not arms:
+        raise typer.BadParameter(f"--only {only!r} is in no arm's name: {', '.join(ARMS)}")
+    if compile_ not in CAPTURED:
+        raise typer.BadParameter(f"--compile {compile_!r} must be {' or '.join(CAPTURED)}")
     if not torch.cuda.is_available():
         raise typer.BadParameter("training is timed on a GPU, and there is none here")
     rows = []
-    arms = {arm: {**changes, "compile": compile_} for arm, changes in ARMS.items() if only in arm}
     for length in map(int, lengths.split(",")):
         for arm, changes in arms.items():
             rows.append({"attention": arm, "length": length, **_measure(changes, length)})

@@ -58,7 +58,7 @@ def _trade(stored: Stored) -> str:
             f"none: `relu` with its penalty trains at {_tokens(stored, PENALIZED)} of softmax's "
             "speed",
             f"documents: `relu` with its penalty {bleu[0]} BLEU, `relu4/sum` with qk-norm "
-            f"{bleu[1]}, softmax {bleu[2]}; sentences: "
+            f"{bleu[1]}, softmax {bleu[2]}; sentences from German: "
             f"{', '.join(sentence_bleu(stored, 'De-En'))}, without qk-norm",
             "stay with softmax",
         ],

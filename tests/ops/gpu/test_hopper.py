@@ -115,18 +115,18 @@ def draw_sectioned(seed):
 
 @pytest.mark.parametrize("seed", range(24))
 def test_heads_in_sections_match_reference(seed, monkeypatch):
-    shape, options, near = draw_sectioned(seed)
+    shape, options, section = draw_sectioned(seed)
     sizes = []
 
     def count_few(launch, processors, cache_bytes):
-        sizes.append(min(near * launch.group, launch.heads))
+        sizes.append(min(section * launch.group, launch.heads))
         return sizes[-1]
 
     from flashpoint.ops.gpu.hopper.backward import kernel as backward
     from flashpoint.ops.gpu.hopper.forward import kernel as forward
 
     for module in (forward, backward):
-        monkeypatch.setattr(module, "count_near", count_few)
+        monkeypatch.setattr(module, "size_section", count_few)
     monkeypatch.setattr(replay, "_recordings", {})
     activation, has_sums = options.get("activation", "relu"), "normalize" in options
     assert_served(shape, torch.bfloat16, activation, True, has_sums=has_sums)
@@ -140,10 +140,10 @@ def test_sections_are_counted_for_calls_that_the_cache_does_not_hold(monkeypatch
     found = []
 
     def count_and_note(*arguments):
-        found.append(sections.count_near(*arguments))
+        found.append(sections.size_section(*arguments))
         return found[-1]
 
-    monkeypatch.setattr(forward, "count_near", count_and_note)
+    monkeypatch.setattr(forward, "size_section", count_and_note)
     monkeypatch.setattr(replay, "_recordings", {})
     x = torch.randn(8, 16, 2048, 192, dtype=torch.bfloat16, device="cuda")
     o = flashpoint.attention(x, x, x, causal=True, impl="triton")

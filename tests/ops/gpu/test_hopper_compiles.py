@@ -255,9 +255,9 @@ def launches_by(case):
 
     has_sections = case in SECTIONED_CASES
     for module in (hopper_forward, hopper_backward):
-        module.count_near = count_two if has_sections else lambda *_: None
+        module.size_section = count_two if has_sections else lambda *_: None
     launches = plain_launches_by(case.removesuffix(SECTIONED))
-    return [one for one in launches if (one.arguments["near"] is not None) == has_sections]
+    return [one for one in launches if (one.arguments["section"] is not None) == has_sections]
 
 
 def plain_launches_by(case):

@@ -13,21 +13,23 @@ if not HAS_TRITON:
     pytest.skip("triton is not installed", allow_module_level=True)
 
 from flashpoint.ops.gpu.call import Call
-from flashpoint.ops.gpu.sections import CACHED, SHARE, Launch, count_near
+from flashpoint.ops.gpu.sections import CACHED, SHARE, CausalWork, size_section
 from flashpoint.ops.gpu.versions import has_supported_gluon
 from flashpoint.ops.spec import Terms
 
+# locate_tile and launches are asked for in modules that only a Gluon we know can import
+needs_gluon = pytest.mark.skipif(not has_supported_gluon(), reason="Triton has another Gluon")
 CACHE = 60 * 2**20
 PROCESSORS = 132
 
 
 def make_launch(heads, length, dim, rows=128, group=1, products=2):
     tiles = -(-length // rows)
-    return Launch(heads, group, tiles, rows, length, 0, length * dim * 4, products)
+    return CausalWork(heads, group, tiles, rows, length, 0, length * dim * 4, products)
 
 
 launches = st.builds(
-    lambda heads, group, tiles, rows, slack, kilobytes, products: Launch(
+    lambda heads, group, tiles, rows, slack, kilobytes, products: CausalWork(
         heads * group, group, tiles, rows, tiles * rows, slack, kilobytes * 1024, products
     ),
     *(st.integers(1, 300), st.sampled_from([1, 2, 4, 8]), st.integers(1, 40)),
@@ -39,11 +41,11 @@ launches = st.builds(
 @given(launches, st.integers(1, 200), st.integers(10, 100))
 def test_sections_share_no_columns_and_fit_the_cache(launch, processors, megabytes):
     cache = megabytes * 2**20
-    near = count_near(launch, processors, cache)
-    if near is not None:
-        assert 1 <= near < launch.heads
-        assert near % launch.group == 0
-        assert near // launch.group * launch.head_bytes <= SHARE * cache
+    section = size_section(launch, processors, cache)
+    if section is not None:
+        assert 1 <= section < launch.heads
+        assert section % launch.group == 0
+        assert section // launch.group * launch.head_bytes <= SHARE * cache
         assert launch.heads // launch.group * launch.head_bytes > CACHED * cache
 
 
@@ -69,14 +71,14 @@ WHOLE = {
 
 @pytest.mark.parametrize(("launch", "lost"), CUT.values(), ids=CUT)
 def test_heads_that_do_not_fit_come_in_even_sections(launch, lost):
-    near = count_near(launch, PROCESSORS, CACHE)
-    assert near is not None
-    assert launch.imbalance(near, PROCESSORS) < 1 + lost
+    section = size_section(launch, PROCESSORS, CACHE)
+    assert section is not None
+    assert launch.imbalance(section, PROCESSORS) < 1 + lost
 
 
 @pytest.mark.parametrize("launch", WHOLE.values(), ids=WHOLE)
 def test_heads_stay_together_where_sections_gain_nothing(launch):
-    assert count_near(launch, PROCESSORS, CACHE) is None
+    assert size_section(launch, PROCESSORS, CACHE) is None
 
 
 def on_programs(function, program, programs):
@@ -98,45 +100,45 @@ def on_programs(function, program, programs):
 def draw_order(seed):
     draw = random.Random(seed)
     heads, row_tiles = draw.randint(1, 60), draw.randint(1, 20)
-    near = draw.choice([None, 1, heads, draw.randint(1, heads)])
-    return heads, near, row_tiles, min(draw.randint(1, 150), heads * row_tiles)
+    section = draw.choice([None, 1, heads, draw.randint(1, heads)])
+    return heads, section, row_tiles, min(draw.randint(1, 150), heads * row_tiles)
 
 
-@pytest.mark.skipif(not has_supported_gluon(), reason="Triton has another Gluon")
+@needs_gluon
 @pytest.mark.parametrize("last_first", [False, True])
 @pytest.mark.parametrize("seed", range(60))
 def test_kernels_take_every_tile_once_and_the_longest_of_a_section_first(seed, last_first):
     from flashpoint.ops.gpu.hopper.tiles import count_turns, locate_tile
 
-    heads, near, row_tiles, programs = draw_order(seed)
+    heads, section, row_tiles, programs = draw_order(seed)
     rounds: list[dict[int, tuple[int, int]]] = [{} for _ in range(heads * row_tiles)]
     for program in range(programs):
         locate = on_programs(locate_tile, program, programs)
         for turn in range(on_programs(count_turns, program, programs)(heads * row_tiles, True)):
             place = programs - 1 - program if turn % 2 else program
-            rounds[turn][place] = locate(turn, heads, near, row_tiles, True, last_first)
+            rounds[turn][place] = locate(turn, heads, section, row_tiles, True, last_first)
     taken = [one[place] for one in rounds for place in sorted(one)]
     tiles = range(row_tiles)[:: -1 if last_first else 1]
-    size = near or heads
+    size = section or heads
     sections = [range(heads)[first : first + size] for first in range(0, heads, size)]
     assert taken == [(head, tile) for section in sections for tile in tiles for head in section]
 
 
-@pytest.mark.skipif(not has_supported_gluon(), reason="Triton has another Gluon")
+@needs_gluon
 @pytest.mark.parametrize("seed", range(20))
 def test_work_is_counted_as_kernels_divide_it(seed):
     from flashpoint.ops.gpu.hopper.tiles import count_turns, locate_tile
 
-    heads, near, row_tiles, programs = draw_order(seed)
+    heads, section, row_tiles, programs = draw_order(seed)
     launch = make_launch(heads, row_tiles * 128, 128)
     loads = []
     for program in range(programs):
         locate = on_programs(locate_tile, program, programs)
         turns = on_programs(count_turns, program, programs)(heads * row_tiles, True)
-        found = (locate(turn, heads, near, row_tiles, True, False) for turn in range(turns))
+        found = (locate(turn, heads, section, row_tiles, True, False) for turn in range(turns))
         loads.append(sum(launch.seen(tile) + 128 for _, tile in found))
     most = max(loads) * len(loads) / sum(loads)
-    assert launch.imbalance(near or heads, programs) == pytest.approx(most)
+    assert launch.imbalance(section or heads, programs) == pytest.approx(most)
 
 
 def describe_launch(side, call, heads=None):
@@ -162,7 +164,7 @@ def make_call(B, group, Hkv, Lq, Lk, D=64, Dv=64):
 PRODUCTS = {"forward": 2, "keys": 4, "queries": 3, "signed queries": 2}
 
 
-@pytest.mark.skipif(not has_supported_gluon(), reason="Triton has another Gluon")
+@needs_gluon
 @pytest.mark.parametrize("side", PRODUCTS)
 def test_launches_say_what_they_stream(side):
     """Bytes of the columns of one head, and who shares them."""
@@ -179,13 +181,13 @@ def test_launches_say_what_they_stream(side):
         assert some == found._replace(heads=2 * found.heads // (B * Hkv))
 
 
-@pytest.mark.skipif(not has_supported_gluon(), reason="Triton has another Gluon")
+@needs_gluon
 @pytest.mark.parametrize("side", ["values", "keys", "signed queries"])
 def test_launches_of_large_head_dims_have_two_products(side):
     assert describe_launch(side, make_call(1, 1, 2, 300, 300, 192, 192)).products == 2
 
 
-@pytest.mark.skipif(not has_supported_gluon(), reason="Triton has another Gluon")
+@needs_gluon
 @pytest.mark.parametrize(("queries", "keys"), [(300, 300), (300, 500), (500, 300)])
 @pytest.mark.parametrize("side", ["forward", "queries", "keys"])
 def test_columns_of_a_tile_are_those_that_its_rows_see(side, queries, keys):

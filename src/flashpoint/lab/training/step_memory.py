@@ -10,6 +10,7 @@ memory of its own (``sum_scratch``).
 import math
 import weakref
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -122,7 +123,9 @@ def _build(task: Task) -> nn.Module:
 def _trace(task: Task, ranks: Ranks, make: Callable[[], Batch]) -> tuple[int, int]:
     """The peak of forward and backward on a batch, without it, and the bytes of the batch."""
     model, alone = _build(task), Ranks(device=ranks.device)
-    with FakeTensorMode(allow_non_fake_inputs=True), _Storages() as storages:
+    eager = torch.compiler.set_stance("force_eager") if task.config.is_compiled else nullcontext()
+    # or the compiler would leave alone in training what it meets here
+    with eager, FakeTensorMode(allow_non_fake_inputs=True), _Storages() as storages:
         fake = _Alone(model.to_empty(device=ranks.device), alone)
         before = storages.live
         batch = make()

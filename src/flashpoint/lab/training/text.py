@@ -150,6 +150,8 @@ class TextTask:
         self.remark = remark_on_test(config.data.validation, validation.name)
         self._ranks = ranks
         self._sum_losses = sum_losses
+        if config.is_compiled:  # or every logit is read and written five times
+            self._sum_losses = compiled_for_shapes(sum_losses)
         self._train = TextBatches(
             train,
             self.pieces,
@@ -202,9 +204,6 @@ class TextTask:
         Where processes share tokens, lengths are of all, and where a token stands comes last.
         What dropout drops in a step is settled here, by the step's number.
         """
-        if self.config.is_compiled:  # or every logit is read and written five times
-            # not before: what the check of memory calls, the compiler leaves alone from then on
-            self._sum_losses = compiled_for_shapes(sum_losses)
         ranks = self._ranks
         parts = ranks.replica_size * self.config.accumulate
         for step, batch in enumerate(self._train.iterate(start), start=start):

@@ -39,9 +39,7 @@ class TokenSums:
     def add(self, logits: Float[Tensor, "B L V"], targets: Int[Tensor, "B L"]) -> None:
         """Count a batch; does not wait for the device."""
         exists = targets != PAD
-        losses = F.cross_entropy(
-            logits.float().flatten(0, 1), targets.flatten(), ignore_index=PAD, reduction="sum"
-        )
+        losses = sum_losses(logits, targets, smoothing=0.0)
         right = (logits.argmax(-1) == targets) & exists
         self._sums += torch.stack([x.double() for x in (losses, right.sum(), exists.sum())])
 

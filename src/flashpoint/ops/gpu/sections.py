@@ -22,7 +22,7 @@ MOST_CHOICES = 12
 START = 128  # columns that could be streamed while a tile starts and ends
 
 
-class Launch(NamedTuple):
+class CausalWork(NamedTuple):
     """What a causal launch has to do.
 
     Attributes:
@@ -53,8 +53,8 @@ class Launch(NamedTuple):
         """Of a tile whose columns, two tensors of 16 bits, all come from memory."""
         return self.products * self.rows / 2
 
-    def imbalance(self, near: int, processors: int) -> float:
-        """Work of the program that has most over that of the mean, with ``near`` heads a section.
+    def imbalance(self, section: int, processors: int) -> float:
+        """Work of the program that has most over that of the mean, with sections of so many heads.
 
         Rounds alternate, as ``hopper.tiles.deal`` has it, so that a program has two places in
         every two rounds. Tiles of one length follow each other: a run of them is a range of
@@ -63,8 +63,8 @@ class Launch(NamedTuple):
         programs = min(processors, self.heads * self.row_tiles)
         cycle = 2 * programs
         work = _whole([self.seen(place) + START for place in range(self.row_tiles)])
-        first = _whole(list(range(0, self.heads, near)))[:, None]
-        here = (self.heads - first).clamp(max=near)
+        first = _whole(list(range(0, self.heads, section)))[:, None]
+        here = (self.heads - first).clamp(max=section)
         begin = (first * self.row_tiles + here * _whole(list(range(self.row_tiles)))) % cycle
         end = begin + here % cycle
         work = work.expand_as(begin)
@@ -81,21 +81,22 @@ def _whole(numbers: list[int]) -> torch.Tensor:
 
 
 @functools.lru_cache(maxsize=4096)
-def count_near(launch: Launch, processors: int, cache_bytes: int) -> int | None:
+def size_section(work: CausalWork, processors: int, cache_bytes: int) -> int | None:
     """Heads of a section; None where sections would not gain: then all heads come at once.
 
     Example:
-        >>> many = Launch(128, 1, 16, 128, 2048, 0, 2048 * 192 * 4, 2)
-        >>> count_near(many, 132, 60 * 2**20), count_near(many._replace(heads=32), 132, 60 * 2**20)
+        >>> many = CausalWork(128, 1, 16, 128, 2048, 0, 2048 * 192 * 4, 2)
+        >>> few, cache = many._replace(heads=32), 60 * 2**20
+        >>> size_section(many, 132, cache), size_section(few, 132, cache)
         (22, None)
     """
-    whole = launch.heads // launch.group * launch.head_bytes
-    most = int(SHARE * cache_bytes) // launch.head_bytes * launch.group
-    held_up = FLOPS_PER_BYTE / launch.flops_per_byte
-    if held_up <= 1.0 or whole <= CACHED * cache_bytes or not 0 < most < launch.heads:
+    whole = work.heads // work.group * work.head_bytes
+    most = int(SHARE * cache_bytes) // work.head_bytes * work.group
+    held_up = FLOPS_PER_BYTE / work.flops_per_byte
+    if held_up <= 1.0 or whole <= CACHED * cache_bytes or not 0 < most < work.heads:
         return None
-    least = max(launch.group, most // 3 // launch.group * launch.group)
-    step = -(-(most - least) // launch.group // MOST_CHOICES) * launch.group or launch.group
-    found = {n: launch.imbalance(n, processors) for n in range(most, least - 1, -step)}
-    near = min(found, key=found.__getitem__)
-    return near if found[near] < held_up else None
+    least = max(work.group, most // 3 // work.group * work.group)
+    step = -(-(most - least) // work.group // MOST_CHOICES) * work.group or work.group
+    found = {n: work.imbalance(n, processors) for n in range(most, least - 1, -step)}
+    section = min(found, key=found.__getitem__)
+    return section if found[section] < held_up else None

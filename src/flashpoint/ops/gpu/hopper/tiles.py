@@ -125,10 +125,10 @@ def count_turns(tiles, CAUSAL: gl.constexpr):
 
 
 @gluon.jit
-def locate_tile(turn, heads, near, row_tiles, CAUSAL: gl.constexpr, LAST_FIRST: gl.constexpr):
+def locate_tile(turn, heads, section, row_tiles, CAUSAL: gl.constexpr, LAST_FIRST: gl.constexpr):
     """Head (of all samples') and row tile of this program's turn-th tile.
 
-    Causal: the longest ones first, in sections of ``near`` heads where it is not None
+    Causal: the longest ones first, in sections of ``section`` heads where it is not None
     (``gpu/sections.py``). Else a head's tiles are neighbours in a round; where rounds are whole
     heads, a program would meet the same row tile in all of them, and the last one has fewer rows,
     so that they move on by one a round.
@@ -137,10 +137,10 @@ def locate_tile(turn, heads, near, row_tiles, CAUSAL: gl.constexpr, LAST_FIRST: 
     tile = turn * programs + deal(turn, programs, CAUSAL)
     if CAUSAL:
         first = 0
-        if near is not None:
-            first = tile // (near * row_tiles) * near
+        if section is not None:
+            first = tile // (section * row_tiles) * section
             tile -= first * row_tiles
-            heads = gl.minimum(near, heads - first)
+            heads = gl.minimum(section, heads - first)
         row_tile = tile // heads
         if LAST_FIRST:
             row_tile = row_tiles - 1 - row_tile

@@ -9,12 +9,12 @@ from flashpoint.ops.gpu.hopper.tiles import aggregate
 class Sizes:
     """How much there is of everything; heads are the rows', those of a launch.
 
-    near: those of a section, None where all come at once.
+    section: those of a section, None where all come at once.
     """
 
     first_head: base_value
     num_heads: base_value
-    near: base_value
+    section: base_value
     H: base_value
     group: base_value
     row_tiles: base_value

@@ -89,7 +89,7 @@ from flashpoint.ops.gpu.hopper.tiles import (
 from flashpoint.ops.gpu.portable.blocks import Layout
 from flashpoint.ops.gpu.reading import room_of, split_dim
 from flashpoint.ops.gpu.replay import Recorder, Role, only
-from flashpoint.ops.gpu.sections import Launch, count_near
+from flashpoint.ops.gpu.sections import CausalWork, size_section
 from flashpoint.ops.gpu.sign_budget import Work, count_heads, count_words
 
 
@@ -104,14 +104,14 @@ def work(program, WARPGROUP: gl.constexpr):
 
 
 @gluon.jit(do_not_specialize=[
-    "first_head", "num_heads", "near", "H", "group", "row_tiles", "num_rows", "num_columns",
+    "first_head", "num_heads", "section", "H", "group", "row_tiles", "num_rows", "num_columns",
 ])
 def hopper_backward_kernel(
     q, k, v, do, q_rows, k_rows, v_rows, do_rows,  # descriptors of columns and of rows, and of
     dq, dk, dv, q_raw, k_raw,                      # rows again; those of other sides None
     words, offsets,                                # pointers to signs and to e_i, or None
     q_gain, k_gain, dq_gain, dk_gain, q_statistics, k_statistics,  # pointers or None
-    first_head, num_heads, near,                   # heads are the rows'; near: or None
+    first_head, num_heads, section,                   # heads are the rows'; section: or None
     H, group, row_tiles, num_rows, num_columns,
     scale, bias_number, alpha, lift_w, lift_ds, tail_w, tail_ds,
     WEIGH: gl.constexpr, GRADIENT: gl.constexpr, FINISHES: gl.constexpr, IS_RELU: gl.constexpr,
@@ -183,7 +183,7 @@ def hopper_backward_kernel(
         ),
         words=words, offsets=offsets,
         sizes=Sizes(
-            first_head=first_head, num_heads=num_heads, near=near, H=H, group=group,
+            first_head=first_head, num_heads=num_heads, section=section, H=H, group=group,
             row_tiles=row_tiles, num_rows=num_rows, num_columns=num_columns,
         ),
         numbers=Numbers(
@@ -315,10 +315,10 @@ def _launch_side(
     piece, last_piece = (0, 0) if is_whole else pieces_of(columns.shape[2], block)
     row_tiles = -(-rows.shape[2] // (ROWS * consumers))
     programs = min(row_tiles * len(heads) * members, gpu.multi_processor_count)
-    near = None
+    section = None
     if causal:
         work = _describe_work(side, signed, call, len(heads), row_tiles, ROWS * consumers)
-        near = count_near(work, gpu.multi_processor_count, gpu.L2_cache_size)
+        section = size_section(work, gpu.multi_processor_count, gpu.L2_cache_size)
     tensors = _describe_side(side, signed, call, do, grads, arguments, block)
     shares: dict[Role, Tensor] = {}
     for name in NORMED[side]:
@@ -330,7 +330,7 @@ def _launch_side(
         hopper_backward_kernel, programs,
         only(hopper_backward_kernel, arguments) | nothing | tensors | shares | {
             "words": words, "first_head": heads.start * members, "num_heads": len(heads) * members,
-            "near": near, "H": rows.shape[1], "group": call.group, "row_tiles": row_tiles,
+            "section": section, "H": rows.shape[1], "group": call.group, "row_tiles": row_tiles,
             "num_rows": rows.shape[2], "num_columns": columns.shape[2],
             "FINISHES": arguments["HAS_SCALE"] or arguments["HAS_BIAS_NUMBER"],
             "IS_RELU": is_relu, "SLOPED": call.terms.activation in BOTH,
@@ -347,17 +347,17 @@ def _launch_side(
 
 def _describe_work(
     side: str, signed: bool, call: Call, heads: int, row_tiles: int, rows: int
-) -> Launch:
+) -> CausalWork:
     """What a causal launch of one side has to do for some key heads."""
     row_bytes = (call.q.shape[3] + call.v.shape[3]) * call.q.itemsize
     products = 2 if is_split(call) else 4
     keys, queries = call.num_keys, call.num_queries
     if side != "queries":
         slack, head_bytes = keys - queries, call.group * queries * row_bytes
-        return Launch(heads, 1, row_tiles, rows, queries, slack, head_bytes, products)
+        return CausalWork(heads, 1, row_tiles, rows, queries, slack, head_bytes, products)
     products = 2 if signed else 3
     heads *= call.group
-    return Launch(heads, call.group, row_tiles, rows, keys, 0, keys * row_bytes, products)
+    return CausalWork(heads, call.group, row_tiles, rows, keys, 0, keys * row_bytes, products)
 
 
 def _describe_side(

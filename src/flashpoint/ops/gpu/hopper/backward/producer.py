@@ -16,9 +16,9 @@ def find_tile(turn, sizes, CAUSAL: gl.constexpr, SIDE: gl.constexpr, LAUNCH: gl.
     A launch starts where the one before has ended, the pass of the norms with the last heads: what
     that read and wrote last is still in the cache. Causal ones start with the longest tiles.
     """
-    num_heads, first_head, near = sizes.num_heads, sizes.first_head, sizes.near
+    num_heads, first_head, section = sizes.num_heads, sizes.first_head, sizes.section
     LAST_FIRST: gl.constexpr = SIDE == "queries"
-    place, row_tile = locate_tile(turn, num_heads, near, sizes.row_tiles, CAUSAL, LAST_FIRST)
+    place, row_tile = locate_tile(turn, num_heads, section, sizes.row_tiles, CAUSAL, LAST_FIRST)
     if not CAUSAL and LAUNCH != "queries":
         place = num_heads - 1 - place
     return place, (first_head + place) // sizes.H, (first_head + place) % sizes.H, row_tile

@@ -9,13 +9,13 @@ from flashpoint.ops.gpu.hopper.tiles import aggregate
 class Sizes:
     """How much there is of everything; H of queries, group of them share a head of keys.
 
-    near: heads of a section, None where all come at once.
+    section: heads of a section, None where all come at once.
     """
 
     B: base_value
     H: base_value
     group: base_value
-    near: base_value
+    section: base_value
     row_tiles: base_value
     Lq: base_value
     Lk: base_value

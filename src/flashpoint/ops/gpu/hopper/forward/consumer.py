@@ -168,7 +168,7 @@ def consume(program, CONSUMER: gl.constexpr):
     o_blocks = find_pieces(program.o_buffers, CONSUMER, PIECES)
     block = 0
     for turn in range(count_turns(B * H * row_tiles, CAUSAL)):
-        batch_head, row_tile = locate_tile(turn, B * H, sizes.near, row_tiles, CAUSAL, True)
+        batch_head, row_tile = locate_tile(turn, B * H, sizes.section, row_tiles, CAUSAL, True)
         batch, head = batch_head // H, batch_head % H
         tile_row = row_tile * BLOCK_ROWS
         first_row = tile_row + CONSUMER * ROWS

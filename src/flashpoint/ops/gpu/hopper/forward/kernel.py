@@ -57,7 +57,7 @@ from flashpoint.ops.gpu.hopper.tiles import (
 from flashpoint.ops.gpu.portable.blocks import Layout
 from flashpoint.ops.gpu.reading import room_of, split_dim
 from flashpoint.ops.gpu.replay import Recorder, only
-from flashpoint.ops.gpu.sections import Launch, count_near
+from flashpoint.ops.gpu.sections import CausalWork, size_section
 
 
 @gluon.jit
@@ -92,12 +92,12 @@ def for_consumers(program):
     )
 
 
-@gluon.jit(do_not_specialize=["B", "Hq", "group", "near", "row_tiles", "Lq", "Lk"])
+@gluon.jit(do_not_specialize=["B", "Hq", "group", "section", "row_tiles", "Lq", "Lk"])
 def hopper_forward_kernel(
     q, k, v, o,                       # descriptors, blocks [1, 1, rows, columns of a piece of D]
     sums, totals, q_gain, k_gain,                  # pointers or None
     total_batch, total_head, total_row,            # strides of totals
-    B, Hq, group, near, row_tiles, Lq, Lk,         # near: or None
+    B, Hq, group, section, row_tiles, Lq, Lk,         # section: or None
     q_eps, k_eps, gain, alpha, scale, bias_number, shrink, moved,
     WEIGH: gl.constexpr, HAS_SCALE: gl.constexpr, HAS_BIAS_NUMBER: gl.constexpr,
     SHRINKS: gl.constexpr, FORM: gl.constexpr, CAUSAL: gl.constexpr, POWER: gl.constexpr,
@@ -136,7 +136,7 @@ def hopper_forward_kernel(
         keys=Ring(buffers=k_buffers, full=k_full, empty=k_empty),
         values=Ring(buffers=v_buffers, full=v_full, empty=v_empty),
         o_buffers=o_buffers, k_ready=k_ready, turns=turns,
-        sizes=Sizes(B=B, H=Hq, group=group, near=near, row_tiles=row_tiles, Lq=Lq, Lk=Lk),
+        sizes=Sizes(B=B, H=Hq, group=group, section=section, row_tiles=row_tiles, Lq=Lq, Lk=Lk),
         norms=Norms(q_gain=q_gain, k_gain=k_gain, q_eps=q_eps, k_eps=k_eps),
         numbers=Numbers(
             gain=gain, alpha=alpha, scale=scale, bias_number=bias_number, shrink=shrink,
@@ -258,8 +258,10 @@ def launch(
     row_tiles = -(-call.num_queries // (config.rows * config.consumers))
     tiles = row_tiles * call.q_heads * call.num_samples
     gpu = torch.cuda.get_device_properties(call.q.device)
-    work = _describe_work(call, row_tiles, config.rows * config.consumers)
-    near = count_near(work, gpu.multi_processor_count, gpu.L2_cache_size) if causal else None
+    section = None
+    if causal:
+        work = _describe_work(call, row_tiles, config.rows * config.consumers)
+        section = size_section(work, gpu.multi_processor_count, gpu.L2_cache_size)
     arguments = only(hopper_forward_kernel, call.arguments())
     arguments |= form_of(activation, arguments) | _totals_of(call)
     roots_last = (
@@ -273,7 +275,7 @@ def launch(
         "k": describe(call.k, config.block_keys),
         "v": describe(call.v, config.block_keys),
         "o": None if o is None else describe(o, config.rows), "sums": sums,
-        "B": call.num_samples, "group": call.group, "near": near, "row_tiles": row_tiles,
+        "B": call.num_samples, "group": call.group, "section": section, "row_tiles": row_tiles,
         "CAUSAL": causal, "PIECE": 0 if causal else piece_of(call.num_keys, config.block_keys),
         "ROOTS_LAST": roots_last, "DEGREE": DEGREES.get(activation, 0),
         "NUM_CONSUMERS": config.consumers, "STAGES": config.stages,
@@ -283,11 +285,11 @@ def launch(
     }, call.roles)
 
 
-def _describe_work(call: Call, row_tiles: int, rows: int) -> Launch:
+def _describe_work(call: Call, row_tiles: int, rows: int) -> CausalWork:
     """What a causal launch has to do."""
     heads, keys = call.q_heads * call.num_samples, call.num_keys
     row_bytes = (call.k.shape[3] + call.v.shape[3]) * call.k.itemsize
-    return Launch(heads, call.group, row_tiles, rows, keys, 0, keys * row_bytes, products=2)
+    return CausalWork(heads, call.group, row_tiles, rows, keys, 0, keys * row_bytes, products=2)
 
 
 def _totals_of(call: Call) -> dict[str, Any]:

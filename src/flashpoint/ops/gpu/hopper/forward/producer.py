@@ -33,7 +33,7 @@ def produce(program):
     BLOCK_ROWS: gl.constexpr = ROWS * NUM_CONSUMERS
     block = 0
     for turn in range(count_turns(B * H * row_tiles, CAUSAL)):
-        batch_head, row_tile = locate_tile(turn, B * H, sizes.near, row_tiles, CAUSAL, True)
+        batch_head, row_tile = locate_tile(turn, B * H, sizes.section, row_tiles, CAUSAL, True)
         batch, head = batch_head // H, batch_head % H
         first_row = row_tile * BLOCK_ROWS
         for consumer in gl.static_range(NUM_CONSUMERS):
@@ -74,7 +74,7 @@ def normalize_keys(program):
     BLOCK_ROWS: gl.constexpr = program.q.block_shape[2] * program.queries.full.shape[0]
     block = 0
     for turn in range(count_turns(B * H * row_tiles, CAUSAL)):
-        batch_head, row_tile = locate_tile(turn, B * H, sizes.near, row_tiles, CAUSAL, True)
+        batch_head, row_tile = locate_tile(turn, B * H, sizes.section, row_tiles, CAUSAL, True)
         last_row = gl.minimum((row_tile + 1) * BLOCK_ROWS, sizes.Lq) - 1
         num_blocks = count_blocks(last_row, sizes, BLOCK_KEYS, CAUSAL)
         for step in range(num_blocks):
