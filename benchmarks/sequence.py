@@ -134,7 +134,7 @@ class Chunks:
 
     def attend(self) -> Tensor:
         """The result."""
-        found = Partial(self.call, self.inputs.q, self.queries)
+        found = Partial(self.call, self.inputs.q, self.queries, more=len(self.chunks) > 1)
         for k, v, keys in self.chunks:
             found.add(k, v, keys)
         return divide(self.call, self.queries, found.numerators, found.sums, DTYPE)
@@ -143,7 +143,8 @@ class Chunks:
         """dq, dk and dv."""
         q, do = self.inputs.q, self.inputs.do
         grads = undivide(self.call, self.queries, do, None, None, None, q.dtype)
-        found = PartialGradients(self.call, q, self.queries, grads)
+        more = len(self.chunks) > 1
+        found = PartialGradients(self.call, q, self.queries, grads, more=more)
         parts = [[x.to(DTYPE) for x in found.add(k, v, keys)] for k, v, keys in self.chunks]
         dk, dv = (torch.cat([part[i] for part in parts], dim=2) for i in (0, 1))
         return [found.dq.to(DTYPE), dk, dv]

@@ -30,17 +30,17 @@ def attend_block(
 
 
 def add_block(
-    call: ShardedCall, block: Block, terms: Terms, q: Tensor, k: Tensor, v: Tensor, totals: Tensor
+    call: ShardedCall, block: Block, terms: Terms, q: Tensor, k: Tensor, v: Tensor, place: "Place"
 ) -> Tensor | None:
-    """Add the operator's result for a block to ``totals``, fp32 at least; gives the sums."""
+    """Take the operator's result for a block to its place; gives the sums."""
     if call.impl == "triton" and block.ends is None:
         from flashpoint.ops.gpu.attend import launch_forward  # there may be no Triton
 
         inputs = _inputs(call, block, terms, q, k, v)
-        sums = launch_forward(call.has_sums, *inputs, totals=totals)
+        sums = launch_forward(call.has_sums, *inputs, totals=place.totals, overwrites=place.is_new)
         return sums[0] if call.has_sums else None
     o, of_rows = attend_block(call, block, terms, q, k, v)
-    totals.add_(o)
+    place.take(o)
     return of_rows
 
 
@@ -65,6 +65,50 @@ def differentiate_block(
         of_sums = (grads.sums, *grads.kept) if call.has_sums else ()
         found = operator.run_backward(grads.o, *of_sums, *inputs, *call.needs)
     return found if block.ends is None else [_as_batch(x) for x in found]
+
+
+def add_gradients(
+    call: ShardedCall,
+    block: Block,
+    terms: Terms,
+    grads: "RowGradients",
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    place: "Place",
+) -> list[Tensor]:
+    """Take dq of a block to its place; gives dk and dv, then dbias and dmask if needed."""
+    if call.impl == "triton" and block.ends is None:
+        from flashpoint.ops.gpu.attend import launch_backward  # there may be no Triton
+
+        inputs, grads = _inputs(call, block, terms, q, k, v), grads.rows(block.rows)
+        of_sums = (grads.sums, *grads.kept) if call.has_sums else ()
+        totals = place.totals.zero_() if place.is_new else place.totals
+        dbias, dmask = call.needs
+        needs = {"need_dbias": dbias, "need_dmask": dmask}
+        return launch_backward(of_sums, grads.o, *inputs, **needs, totals=totals)
+    dq, *rest = differentiate_block(call, block, terms, grads, q, k, v)
+    place.take(dq)
+    return rest
+
+
+class Place(NamedTuple):
+    """Where a block's result goes.
+
+    Attributes:
+        totals: sums of what is there, fp32 at least.
+        is_new: whether nothing is there yet, not even zeros.
+    """
+
+    totals: Tensor
+    is_new: bool = False
+
+    def take(self, part: Tensor) -> None:
+        """Add a part."""
+        if self.is_new:
+            self.totals.copy_(part)
+        else:
+            self.totals.add_(part)
 
 
 class RowGradients(NamedTuple):

@@ -32,8 +32,8 @@ class Ring(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor | None]:
         """o and sums of this rank's queries; the call has bias and mask."""
         queries = call.queries.ranges[call.rank]
-        partial = Partial(call, q, queries)
         blocks = Travel(call, k, v)
+        partial = Partial(call, q, queries, more=blocks.count_seen_by(call.rank) > 1)
         for step in range(call.transport.size):
             pending = blocks.pass_on(step)
             if blocks.is_seen_by(call.rank, blocks.origin):
@@ -51,8 +51,9 @@ class Ring(torch.autograd.Function):
         call, (q, k, v, o, sums) = load(ctx)
         queries = call.queries.ranges[call.rank]
         grads = undivide(call, queries, do, dsums, o, sums, block_dtype(call, q.dtype))
-        partial = PartialGradients(call, q, queries, grads)
         blocks, home = Travel(call, k, v), _Home(call, k, v, partial_dtype(k.dtype))
+        more = blocks.count_seen_by(call.rank) > 1
+        partial = PartialGradients(call, q, queries, grads, more=more)
         for step in range(call.transport.size):
             pending = blocks.pass_on(step)
             found = None
@@ -81,6 +82,10 @@ class Travel:
     def is_seen_by(self, rank: int, origin: int) -> bool:
         """Whether a rank's queries see any of the keys of ``origin``."""
         return self._seen[rank][origin]
+
+    def count_seen_by(self, rank: int) -> int:
+        """How many ranks' keys a rank's queries see any of."""
+        return sum(self._seen[rank])
 
     def goes_on(self, origin: int, step: int) -> bool:
         """Whether somebody still waits for a block behind this step."""

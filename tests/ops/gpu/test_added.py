@@ -1,5 +1,6 @@
 """Results that are added to sums: by Hopper's kernel itself, elsewhere by one more launch."""
 
+import math
 import random
 
 import pytest
@@ -45,11 +46,15 @@ def make_totals(chance, shape):
     """Numbers [B, H, Lq, Dv] amid others, in one of the layouts that sums come in."""
     B, Hq, _, Lq, _, _, Dv = shape
     before, behind = chance.choice([(0, 0), (3, 5), (8, 0)])
-    size = (B, Hq, before + Lq + behind, Dv)
-    if chance.random() < 0.3:  # heads last: any strides will do but those of columns
-        size = (B, before + Lq + behind, Hq, Dv)
-    whole = torch.randn(size, generator=torch.Generator().manual_seed(0)).to(DEVICE)
-    held = whole if size[1] == Hq and size[2] != Hq else whole.transpose(1, 2)
+    rows = before + Lq + behind
+    size = (B, Hq, rows, Dv)
+    heads_last = chance.random() < 0.3  # any strides will do but those of columns
+    if heads_last:
+        size = (B, rows, Hq, Dv)
+    first = chance.choice([0, 0, 1])  # the copy engine cannot reach numbers off 16 bytes
+    numbers = torch.randn(first + math.prod(size), generator=torch.Generator().manual_seed(0))
+    whole = numbers.to(DEVICE)[first:].view(size)
+    held = whole.transpose(1, 2) if heads_last else whole
     return whole, held[:, :, before : before + Lq]
 
 
@@ -66,8 +71,9 @@ def make_scores(kind, shape, dtype):
 
 
 def assert_added(chance, shape, dtype, terms, has_sums, scores):
-    """Twice, on other numbers: the second call is a replay."""
+    """Twice, on other numbers: the second call is a replay. Or written over what was there."""
     whole, totals = make_totals(chance, shape)
+    overwrites = chance.random() < 0.3
     bias, mask, lengths = make_scores(scores, shape, dtype)
     untouched = whole.clone()
     for seed in (0, 1):
@@ -83,9 +89,11 @@ def assert_added(chance, shape, dtype, terms, has_sums, scores):
             )
             for precision in (torch.float64, dtype)
         )
-        before = totals.clone()
+        if overwrites:
+            totals.fill_(math.nan)
+        before = torch.zeros_like(totals) if overwrites else totals.clone()
         given = (*(x.to(dtype) for x in inputs), bias, mask, lengths, terms)
-        sums = attend.launch_forward(has_sums, *given, totals=totals)
+        sums = attend.launch_forward(has_sums, *given, totals=totals, overwrites=overwrites)
         added = (totals.double() - before.double()).to(dtype)
         found = ({"o": x} for x in (added, exact, plain, before))
         share = share_of("o", [Sample(*found)], Sums(terms=shape[4], dtype=torch.float32))
@@ -108,6 +116,34 @@ def test_results_are_added_where_they_belong(seed, monkeypatch):
     dtype, has_sums = chance.choice([*HALF, torch.float32]), chance.random() < 0.5
     assert_added(chance, shape, dtype, terms, has_sums, chance.choice(SCORES))
     assert HAS_GPU or Addressed.replays == 2  # of what is added, and of what it is held against
+
+
+@pytest.mark.parametrize("seed", range(NUM_DRAWS))
+def test_dq_is_added_where_it_belongs(seed, monkeypatch):
+    """Twice, as a replay too: rounded as it is without totals. dk and dv are what they were."""
+    if not HAS_GPU:
+        without_a_gpu(monkeypatch)
+        monkeypatch.setattr(replay, "Recorder", Addressed)
+    chance, shape, terms = draw(seed, (1, 90), SMALL_DIMS)
+    dtype, has_sums = chance.choice([*HALF, torch.float32]), chance.random() < 0.5
+    whole, totals = make_totals(chance, (*shape[:6], shape[5]))
+    bias, mask, lengths = make_scores(chance.choice(SCORES), shape, dtype)
+    untouched = whole.clone()
+    for draw_seed in (0, 1):
+        inputs = make_inputs(shape, draw_seed)
+        q, k, v, do = (inputs[name].to(DEVICE, dtype) for name in ("q", "k", "v", "do"))
+        dsums = torch.randn(q.shape[:3], generator=torch.Generator().manual_seed(draw_seed))
+        of_sums = (dsums.to(DEVICE), None, None) if has_sums else ()
+        needs = (bias is not None, False)
+        given = (of_sums, do, q, k, v, bias, mask, lengths, terms, *needs)
+        before = totals.clone()
+        dq, *expected = attend.launch_backward(*given)
+        found = attend.launch_backward(*given, totals=totals)
+        assert torch.equal(totals, before + dq.float())
+        assert all(map(torch.equal, found, expected))
+    totals.zero_()
+    outside = whole != 0
+    assert torch.equal(whole[outside], untouched[outside])
 
 
 @pytest.mark.skipif(HAS_GPU, reason="on a GPU the real launcher replays")
@@ -173,3 +209,7 @@ def test_nothing_is_added_where_there_is_nothing(sizes):
     assert torch.equal(totals, torch.ones_like(totals))
     assert sums.shape == (1, 2, sizes[0])
     assert not sums.any()
+    attend.launch_forward(
+        False, q, k, k, None, None, None, Terms(), totals=totals, overwrites=True
+    )
+    assert not totals.any()

@@ -17,6 +17,7 @@ if find_spec("triton") is None:
 
 import triton
 from ahead_of_time import (
+    GPUS,
     compile_in_processes,
     compiling_for,
     machine_code,
@@ -71,15 +72,21 @@ SUMMED_CASES = {
     "128-sum-relu4-causal": (128, 0, "relu4", 1100),
     "64-sum-relu-short": (64, None, "relu", 300),
 }
-# head dim, right end of the window, activation, whether with sums: added to totals
+# head dim, right end of the window, activation, whether with sums, where totals begin and whether
+# they are overwritten: added to totals, off 16 bytes from registers
 ADDED_CASES = {
-    "64-added": (64, None, "relu", False),
-    "64-added-causal-silu": (64, 0, "silu", False),
-    "128-added": (128, None, "relu", False),
-    "128-added-causal": (128, 0, "relu", False),
-    "128-added-relu4": (128, None, "relu4", True),
-    "192-added": (192, None, "relu", False),
-    "256-added": (256, None, "relu", False),
+    "64-added": (64, None, "relu", False, 0, False),
+    "64-added-causal-silu": (64, 0, "silu", False, 0, False),
+    "64-added-off": (64, None, "relu", False, 1, False),
+    "128-added": (128, None, "relu", False, 0, False),
+    "128-added-causal": (128, 0, "relu", False, 0, False),
+    "128-added-relu4": (128, None, "relu4", True, 0, False),
+    "128-added-relu4-causal": (128, 0, "relu4", True, 0, False),
+    "128-added-off": (128, 0, "relu", False, 1, False),
+    "128-overwritten": (128, None, "relu", False, 0, True),
+    "192-added": (192, None, "relu", False, 0, False),
+    "256-added": (256, None, "relu", False, 0, False),
+    "256-overwritten": (256, None, "relu", False, 0, True),
 }
 # the kernels of other cases, by name, that take heads in sections: how many these are
 SECTIONED = "-sectioned"
@@ -91,28 +98,42 @@ SECTIONED_CASES = {
     f"64-sum-relu4-causal{SECTIONED}": 1,
     f"128-sum-relu4-causal{SECTIONED}": 1,
 }
+# the kernel of other cases, by name, whose backward is one pass: how many these are
+ONCE = "-once"
+ONCE_CASES = dict.fromkeys(
+    [
+        *(f"64-long{ONCE}", f"64-causal{ONCE}", f"64-gelu{ONCE}"),
+        *(f"64-sum-relu4{ONCE}", f"64-sum-relu4-causal{ONCE}"),
+    ],
+    1,
+)
 # every kernel, those with numbers in local memory among them
 SHORT = (
     *("64", "64-long", "128-causal-signed", "128-causal-silu", "192", "256-causal"),
     *("64-layer", "64-rms-q-only", "64-sum-relu4", "128-sum-relu4-causal", "128-added"),
     *(f"128-causal{SECTIONED}", f"256-causal{SECTIONED}"),
+    *(f"64-gelu{ONCE}", f"64-sum-relu4-causal{ONCE}"),
 )
-SHORTEST = ("64-long", "64-layer")
+SHORTEST = ("64-long", "64-layer", f"64-long{ONCE}")
 NUM_KERNELS = {"all": 3, "both": 2, "signed": 2, "split": 4, "forward": 1}
 LOCAL_MEMORY = re.compile(r"(\d+) bytes stack frame")
 SPILLING = (3, 8)  # Triton from which on ptxas keeps more of a tile's numbers in local memory
-MAY_SPILL = (("keys", 128), ("values", 256), ("keys", 256))  # side and head dim
+# side and head dim
+MAY_SPILL = (("keys", 128), ("values", 256), ("keys", 256), ("once", 64))
 MOST_LOCAL_MEMORY = 96  # bytes, then and for these; else none
 # the same of cases that keep more
-MOST_LOCAL_MEMORY_OF = {"128-sum-relu4-causal": 128}
-# accesses to it in the loop over a tile's blocks, then; else none. docs/log.md says which of
-# these were timed
+MOST_LOCAL_MEMORY_OF = {"128-sum-relu4-causal": 128, f"64-causal{ONCE}": 136}
+# accesses to it in the loop over a tile's blocks, always and then; else none. docs/log.md says
+# which of these were timed
+ALWAYS_IN_LOOP = {f"64-gelu{ONCE}": 2}
 MOST_IN_LOOP = {
     "64-rms-q-only": 6,
     "128-sum-relu4": 4,
     "128-causal-signed": 1,
     "128-causal-root-signed": 1,
     "128-sum-relu4-causal": 6,
+    f"64-gelu{ONCE}": 7,
+    f"64-sum-relu4-causal{ONCE}": 3,
 }
 
 
@@ -123,7 +144,7 @@ def test_kernels_compile_without_a_gpu(request):
     counts = {case: NUM_KERNELS[which] for case, (*_, which) in CASES.items()}
     counts |= {case: len(sides) for case, (*_, sides) in NORMED_CASES.items()}
     counts |= {case: 2 if tokens == 300 else 3 for case, (*_, tokens) in SUMMED_CASES.items()}
-    counts |= dict.fromkeys(ADDED_CASES, 1) | SECTIONED_CASES
+    counts |= dict.fromkeys(ADDED_CASES, 1) | SECTIONED_CASES | ONCE_CASES
     if not request.config.getoption("--every-case"):
         chosen = SHORT if request.config.getoption("--each-gpu") else SHORTEST
         counts = {case: counts[case] for case in chosen}
@@ -159,6 +180,18 @@ def test_last_keys_of_forward_are_cut(keys, block, piece):
     from flashpoint.ops.gpu.hopper.forward.kernel import piece_of
 
     assert piece_of(keys, block) == piece
+
+
+def test_sums_in_fp32_fit_shared_memory():
+    """Where results are added: Q, K, V, O in fp32, and barriers."""
+    from flashpoint.ops.gpu.hopper.forward import kernel
+
+    tables = (kernel.CONFIGS, kernel.SHORT, kernel.TURNS, kernel.SUMMED, kernel.POWERS)
+    for table in tables:
+        for (room, _), config in table.items():
+            rows = config.rows * config.consumers
+            column_bytes = rows * (2 + 4) + 2 * config.stages * config.block_keys * 2
+            assert room > 128 or column_bytes * room + 1024 <= GPUS[90].shared_bytes, config
 
 
 def launches_of(head_dim, right, alpha, activation, which):
@@ -228,17 +261,23 @@ def summed_launches_of(head_dim, right, activation, tokens):
     return [kernel for kernel in kernels if kernel.name.startswith("hopper")]
 
 
-def added_launches_of(head_dim, right, activation, has_sums):
+def added_launches_of(head_dim, right, activation, has_sums, first, overwrites):
     """Forward of a call that is added to what some rows have, as those of a ring are."""
     from flashpoint.ops.gpu import attend, dispatch
     from flashpoint.ops.spec import Terms
 
     dispatch.serves = lambda _: True
     q, k, v = (torch.empty(2, 4, 512, head_dim, dtype=torch.bfloat16) for _ in range(3))
-    totals = torch.empty(2, 4, 1024, head_dim)[:, :, 512:]
+    totals = torch.empty(first + 8 * 1024 * head_dim)[first:].view(2, 4, 1024, -1)[:, :, 512:]
+    goal = {"totals": totals, "overwrites": overwrites}
     with compiling_for(90) as kernels:
         terms = Terms(activation, 0.0, right=right)
-        attend.launch_forward(has_sums, q, k, v, None, None, None, terms, totals=totals)
+        attend.launch_forward(has_sums, q, k, v, None, None, None, terms, **goal)
+    (kernel,) = kernels
+    by_engine = head_dim <= dispatch.NARROW and first == 0
+    assert (kernel.arguments["o"] is not None) == by_engine
+    assert ("cp.reduce.async.bulk" in kernel.compiled.asm["ptx"]) == (by_engine and not overwrites)
+    assert kernel.shared_bytes <= GPUS[90].shared_bytes
     return kernels
 
 
@@ -251,12 +290,17 @@ def count_two(launch, *_):
 
 def launches_by(case):
     from flashpoint.ops.gpu.hopper.backward import kernel as hopper_backward
+    from flashpoint.ops.gpu.hopper.backward import one_pass
     from flashpoint.ops.gpu.hopper.forward import kernel as hopper_forward
 
-    has_sections = case in SECTIONED_CASES
+    has_sections, is_once = case in SECTIONED_CASES, case in ONCE_CASES
     for module in (hopper_forward, hopper_backward):
         module.size_section = count_two if has_sections else lambda *_: None
-    launches = plain_launches_by(case.removesuffix(SECTIONED))
+    one_pass.LEAST_ROWS = 192 if is_once else sys.maxsize
+    hopper_forward.hopper_forward_kernel.device_caches.clear()  # another case may have the same
+    launches = plain_launches_by(case.removesuffix(SECTIONED).removesuffix(ONCE))
+    if is_once:
+        return [one for one in launches if one.name == "hopper_one_pass"]
     return [one for one in launches if (one.arguments["section"] is not None) == has_sections]
 
 
@@ -271,7 +315,7 @@ def plain_launches_by(case):
 
 
 def side_of(arguments):
-    return arguments.get("SIDE", "forward")
+    return arguments.get("SIDE", "once" if "dq_sums" in arguments else "forward")
 
 
 def head_dim_of(case):
@@ -303,6 +347,7 @@ def main():
             loops = spills_in_product_loops(code)
             assert loops, said
             most = MOST_IN_LOOP.get(case, 0) if versions.installed() >= SPILLING else 0
+            most = max(most, ALWAYS_IN_LOOP.get(case, 0))
             assert max(loops) <= most, f"{said}{loops} spills in the loops over blocks"
             print(f"{case}: {side} compiled")  # noqa: T201 - the parent process reads it
 

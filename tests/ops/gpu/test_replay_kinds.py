@@ -304,6 +304,7 @@ HOPPER = {
     "signs": OnHopper((2, 4, 2, 256, 384, 128, 128)),
     "192": OnHopper((2, 4, 2, 256, 384, 192, 192)),
     "added": OnHopper((2, 4, 2, 300, 400, 64, 64), adds=True),
+    "added from registers": OnHopper((2, 4, 2, 300, 400, 192, 192), adds=True),
     "256, causal": OnHopper((2, 4, 2, 256, 384, 256, 256), Terms(right=0)),
 }
 for L, D, name in itertools.product((200, 300, 1100), (64, 128), NORMS):

@@ -32,7 +32,7 @@ _KNOWN = frozenset(
         "cache_position",
         "encoder_hidden_states",  # BERT's decoder tells its self-attention too
         "return_dict",
-        "deterministic",  # we always are
+        "deterministic",  # kernels ask PyTorch: torch.are_deterministic_algorithms_enabled
     }
 )
 _REASONS = {

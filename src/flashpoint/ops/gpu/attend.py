@@ -35,22 +35,25 @@ def launch_forward(
     key_lengths: Tensor | None,
     terms: Terms,
     totals: Tensor | None = None,
+    overwrites: bool = False,
 ) -> list[Tensor]:
     """[B, Hq, Lq, Dv] from q [B, Hq, Lq, D], k [B, Hkv, Lk, D], v [B, Hkv, Lk, Dv].
 
     With sums those of each row's weights, [B, Hq, Lq], behind it; with logs [2, B, Hq, Lq]. With
-    ``totals``, fp32 with dense rows, the result is added to these instead, and the sums are all.
+    ``totals``, fp32 with dense rows, the result is added to these instead, or overwrites them, and
+    the sums are all.
     """
     inputs = prepare(q=q, k=k, v=v, bias=bias, mask=mask, lengths=key_lengths)
 
     def first_call(recorder: Recorder) -> list[Tensor]:
-        call = Call.dense(*inputs.values(), terms)._replace(has_sums=has_sums, totals=totals)
+        call = Call.dense(*inputs.values(), terms)._replace(has_sums=has_sums)
+        call = call._replace(totals=totals, overwrites=overwrites)
         return attend(call, recorder, Layout.HEADS_FIRST)
 
     given, outputs = inputs, results_of(has_sums)
     if totals is not None:
         given, outputs = inputs | {Role.TOTALS: totals}, outputs[1:]
-    return run_recorded("forward", given, (has_sums, *terms), outputs, first_call)
+    return run_recorded("forward", given, (has_sums, overwrites, *terms), outputs, first_call)
 
 
 def launch_forward_varlen(
@@ -88,13 +91,16 @@ def attend(call: Call, recorder: Recorder, layout: Layout) -> list[Tensor]:
     """The result, and the rows' sums of weights, heads first, where the call has them.
 
     By the kernels that serve the call, which must take its norms if it has any. With totals the
-    result is added to these instead, by a launch of its own where the kernels do not add.
+    result goes to these instead, by a launch of its own where the kernels do not add.
     """
     sums = [_empty_sums(call, recorder)] if call.has_sums else []
     if call.is_empty:
         recorder.is_repeatable = False
-        o = [_empty_result(call, recorder, layout)] if call.totals is None else []
-        return [x.zero_() for x in (*o, *sums)]
+        if call.totals is None:
+            sums = [_empty_result(call, recorder, layout), *sums]
+        elif call.overwrites:
+            call.totals.zero_()
+        return [x.zero_() for x in sums]
     kernels = dispatch.choose(call)
     call = read_mask(call, recorder, kernels)
     if call.totals is not None and kernels.adds:
@@ -104,7 +110,7 @@ def attend(call: Call, recorder: Recorder, layout: Layout) -> list[Tensor]:
     kernels.forward().launch(call, recorder, o, layout, *sums)
     if call.totals is None:
         return [o, *sums]
-    launch_addition(recorder, o, call.totals)
+    launch_addition(recorder, o, call.totals, Role.O, overwrites=call.overwrites)
     return sums
 
 
@@ -134,10 +140,12 @@ def launch_backward(
     terms: Terms,
     need_dbias: bool,
     need_dmask: bool,
+    totals: Tensor | None = None,
 ) -> list[Tensor]:
     """dq, dk, dv, then dbias and dmask if needed, each in its input's shape and dtype.
 
-    ``of_sums``: the gradient of the sums, and o and the sums where these divide; or nothing.
+    ``of_sums``: the gradient of the sums, and o and the sums where these divide; or nothing. With
+    ``totals``, fp32 with dense rows, dq is added to these instead, and not among the results.
     """
     inputs = prepare(q=q, k=k, v=v, bias=bias, mask=mask, lengths=key_lengths, do=do)
     inputs |= prepare_sums(of_sums)
@@ -145,12 +153,16 @@ def launch_backward(
     def first_call(recorder: Recorder) -> list[Tensor]:
         *tensors, do = [*inputs.values()][:7]
         grads = _grads(recorder, q, k, v)
-        given = sums_given(inputs, Layout.HEADS_FIRST)
-        rest = (do, grads, Layout.HEADS_FIRST, need_dbias, need_dmask, given)
-        return [*grads, *differentiate(Call.dense(*tensors, terms), recorder, *rest)]
+        sums = sums_given(inputs, Layout.HEADS_FIRST)
+        rest = (do, grads, Layout.HEADS_FIRST, need_dbias, need_dmask, sums)
+        call = Call.dense(*tensors, terms)._replace(totals=totals)
+        return [*grads, *differentiate(call, recorder, *rest)][totals is not None :]
 
+    given, outputs = inputs, GRADIENTS
+    if totals is not None:
+        given, outputs = inputs | {Role.TOTALS: totals}, GRADIENTS[1:]
     options = (len(of_sums), *terms, need_dbias, need_dmask)
-    return run_recorded("backward", inputs, options, GRADIENTS, first_call)
+    return run_recorded("backward", given, options, outputs, first_call)
 
 
 def launch_backward_varlen(
@@ -217,7 +229,8 @@ def differentiate(
 ) -> list[Tensor]:
     """Write dq, dk and dv to grads; gives dbias and dmask if needed.
 
-    ``given`` is what there is besides where the call has sums.
+    ``given`` is what there is besides where the call has sums. With totals dq is added to these,
+    by the last launch, and what grads have of it is nothing to rely on.
     """
     call = call._replace(has_sums=given is not None, bias_has_gradient=need_dbias)
     needs = ((call.bias, need_dbias), (call.mask, need_dmask))
@@ -232,8 +245,11 @@ def differentiate(
     if given is not None:
         scales_do = kernels is dispatch.HOPPER
         do, arguments = launch_rows(call, recorder, do, given, arguments, scales_do=scales_do)
-    made = kernels.backward().launch_backward(call, recorder, do, grads, arguments, layout)
-    return finish_scored(call, recorder, do, arguments, made or {}, need_dbias, need_dmask)
+    made = kernels.backward().launch_backward(call, recorder, do, grads, arguments, layout) or {}
+    scored = finish_scored(call, recorder, do, arguments, made, need_dbias, need_dmask)
+    if call.totals is not None and Role.TOTALS not in made:
+        launch_addition(recorder, grads[0], call.totals, Role.DQ)
+    return scored
 
 
 def finish_scored(

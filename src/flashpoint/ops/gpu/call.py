@@ -75,7 +75,9 @@ class Call(NamedTuple):
         q_role, k_role: what q and k are to the recorded call: themselves, or q-hat and k-hat.
         has_sums: whether rows' sums of weights are wanted or divide the result.
         bias_has_gradient: whether backward is asked for the bias's.
-        totals: fp32 sums [B, H, Lq, Dv] that the result is added to, rows dense, or None.
+        totals: fp32 sums that the result is added to, [B, H, Lq, Dv], in backward dq; rows dense,
+            or None.
+        overwrites: whether they become the result instead.
         mask_words, normalizers: what ``portable/masks.py`` has read from a mask of booleans.
     """
 
@@ -99,6 +101,7 @@ class Call(NamedTuple):
     has_sums: bool = False
     bias_has_gradient: bool = False
     totals: Tensor | None = None
+    overwrites: bool = False
     mask_words: Tensor | None = None
     normalizers: Tensor | None = None
 

@@ -46,6 +46,7 @@ class Role(StrEnum):
     DK = "dk"
     DV = "dv"
     DQKV = "dqkv"
+    DQ_SUMS = "dq_sums"
     DQ_GAIN = "dq_gain"
     DK_GAIN = "dk_gain"
     DBIAS = "dbias"
@@ -196,7 +197,7 @@ def run_recorded(
         with torch.cuda.device(like.device):
             return run_recorded(name, inputs, options, outputs, first_call)
     signature, addresses = _identify(inputs)
-    key = (name, options, *signature)
+    key = (name, options, torch.are_deterministic_algorithms_enabled(), *signature)
     recorder = _recordings.get(key)
     if recorder is not None:
         made = recorder.replay(inputs, addresses, like)

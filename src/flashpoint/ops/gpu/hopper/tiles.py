@@ -18,8 +18,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from triton._C.libtriton import ir
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language._core import builtin
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from triton.language.core import _aggregate, base_value
@@ -37,6 +39,18 @@ if hasattr(tma, "async_load"):
     load_async, store_async = tma.async_load, tma.async_store
 else:
     load_async, store_async = tma.async_copy_global_to_shared, tma.async_copy_shared_to_global
+
+
+@builtin
+def _add_async(tensor_desc: Any, coord: Any, src: Any, _semantic: Any = None) -> None:
+    """As Triton has it from 3.7 on."""
+    coord = _semantic._convert_to_ir_values(coord, require_i64=False)
+    kind = ir.DESCRIPTOR_REDUCE_KIND.ADD
+    _semantic.builder.create_async_tma_reduce(kind, tensor_desc.handle, coord, src.handle)
+
+
+# as a store by the copy engine, which adds to what is there
+add_async = getattr(tma, "async_atomic_add", _add_async)
 
 
 def aggregate(fields: type) -> Any:
@@ -155,4 +169,11 @@ def describe(x: Tensor, rows: int) -> TensorDescriptor:
     """[B, H, L, D] for blocks of [1, 1, rows, columns of a piece of D]."""
     block = [1, 1, rows, split_dim(x.shape[3])[0]]
     layout = gl.NVMMASharedLayout.get_default_for(block, DTYPES[x.dtype])
+    return TensorDescriptor(x, list(x.shape), tma_strides(x), block, layout)
+
+
+def describe_sums(x: Tensor, rows: int = 64, columns: int = 64) -> TensorDescriptor:
+    """fp32 sums [B, H, L, D] for blocks of [1, 1, rows, columns]."""
+    block = [1, 1, rows, columns]
+    layout = gl.NVMMASharedLayout.get_default_for(block, gl.float32)
     return TensorDescriptor(x, list(x.shape), tma_strides(x), block, layout)

@@ -1,11 +1,11 @@
-"""totals += o, both [B, H, L, D]: what is left to do where a kernel does not add by itself."""
+"""totals += o, or totals = o, both [B, H, L, D]: where a kernel does not add by itself."""
 
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from flashpoint.ops.gpu.reading import block_of
-from flashpoint.ops.gpu.replay import Recorder
+from flashpoint.ops.gpu.replay import Recorder, Role
 
 _NUMBERS = 4096  # of a program
 
@@ -13,7 +13,7 @@ _NUMBERS = 4096  # of a program
 @triton.jit
 def addition_kernel(
     o, totals, total_batch, total_head, total_row,  # rows of both are dense, and all of o
-    H, L, D: tl.constexpr, BLOCK_L: tl.constexpr, BLOCK_D: tl.constexpr,
+    H, L, D: tl.constexpr, BLOCK_L: tl.constexpr, BLOCK_D: tl.constexpr, ADDS: tl.constexpr,
 ):
     """Of one head's rows, in fp32."""
     num_blocks = tl.cdiv(L, BLOCK_L)
@@ -25,11 +25,15 @@ def addition_kernel(
     at = (head // H).to(tl.int64) * total_batch + (head % H).to(tl.int64) * total_head
     places = totals + at + rows.to(tl.int64) * total_row + columns
     part = tl.load(own, mask=exists).to(tl.float32)
-    tl.store(places, tl.load(places, mask=exists) + part, mask=exists)
+    if ADDS:
+        part += tl.load(places, mask=exists)
+    tl.store(places, part, mask=exists)
 
 
-def launch_addition(recorder: Recorder, o: Tensor, totals: Tensor) -> None:
-    """Add o, which is dense, to totals of its shape.
+def launch_addition(
+    recorder: Recorder, o: Tensor, totals: Tensor, role: Role, *, overwrites: bool = False
+) -> None:
+    """Add o, which is dense and has some role, to totals of its shape, or overwrite them with it.
 
     It must be a call's last launch: where one fails in a replay, which has done nothing then, all
     are repeated, and what was added before it would be added twice.
@@ -41,5 +45,7 @@ def launch_addition(recorder: Recorder, o: Tensor, totals: Tensor) -> None:
     arguments = {
         "o": o, "totals": totals, "total_batch": batch, "total_head": head, "total_row": row,
         "H": H, "L": L, "D": D, "BLOCK_L": block_l, "BLOCK_D": block_d,
+        "ADDS": not overwrites,
     }
-    recorder.launch(addition_kernel, B * H * triton.cdiv(L, block_l), arguments)
+    programs = B * H * triton.cdiv(L, block_l)
+    recorder.launch(addition_kernel, programs, arguments, {"o": role})

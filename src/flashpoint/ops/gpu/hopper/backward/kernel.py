@@ -77,6 +77,11 @@ from flashpoint.ops.gpu.hopper.backward.configs import (
     pieces_of,
 )
 from flashpoint.ops.gpu.hopper.backward.consumer import consume
+from flashpoint.ops.gpu.hopper.backward.one_pass import (
+    adds_in_place,
+    launch_one_pass,
+    passes_once,
+)
 from flashpoint.ops.gpu.hopper.backward.producer import produce
 from flashpoint.ops.gpu.hopper.qk_norm import make_shares
 from flashpoint.ops.gpu.hopper.sigmoids import BOTH, SLOPES, take_log2
@@ -218,7 +223,9 @@ def launch_backward(
     call: Call, recorder: Recorder, do: Tensor, grads: list[Tensor],
     arguments: dict[str, Any], layout: Layout,
 ) -> dict[Role, Tensor]:
-    """Write dq, dk and dv to grads; gives shares of the gains' gradients, if any.
+    """Write dq, dk and dv to grads; gives shares of the gains' gradients, if any, by role.
+
+    Totals of the call are among what it gives where dq was added to these instead.
 
     With norms the call is that of q-hat and k-hat, and the arguments hold the norms, their
     statistics, and q and k before them as "q_raw" and "k_raw".
@@ -241,6 +248,9 @@ def launch_backward(
         moved = 2.0 ** call.moved_exponent()[0]  # still to come, with the gain
         of_keys = with_lifts(*(moved * lift for lift in call.row_shrinks()))
     gpu = torch.cuda.get_device_properties(do.device)
+    if passes_once(call, arguments) and not joins_sides(call):
+        launch_one_pass(call, recorder, do, grads, of_keys)
+        return {Role.TOTALS: call.totals} if adds_in_place(call) else {}
     heads = call.num_samples * call.k.shape[1]
     per_launch = count_signed_heads(call, gpu.multi_processor_count)
     words = None

@@ -23,7 +23,7 @@ class Sizes:
 
 @aggregate
 class Totals:
-    """Where results are added to what is there: a pointer to fp32 or None, and its strides."""
+    """Where results go from registers: a pointer to fp32 and its strides; or None, by ``o``."""
 
     pointer: base_value
     batch: base_value
@@ -59,7 +59,7 @@ class Options:
 
     DEGREE: of relu or a power of it, 0 of other activations. PIECES: those of the head dim,
     Q_IN_REGISTERS of them. O_BY_Q: whether outputs leave by the slots of Q. ADDS: whether they
-    are added to totals instead.
+    are added to what is there.
     """
 
     WEIGH: base_value

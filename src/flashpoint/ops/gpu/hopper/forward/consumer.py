@@ -35,6 +35,7 @@ from flashpoint.ops.gpu.hopper.qk_norm import (
     times_gain,
 )
 from flashpoint.ops.gpu.hopper.tiles import (
+    add_async,
     count_turns,
     locate_tile,
     pass_turn,
@@ -107,8 +108,11 @@ def finish_sums(sums, moved, place, first_row, program, LAYOUT: gl.constexpr):
 
 
 @gluon.jit
-def add_to_totals(acc, program, batch, head, first_row):
-    """totals += O, [ROWS, columns of a piece] each, of rows and columns that exist."""
+def leave_registers(acc, program, batch, head, first_row):
+    """totals += O, [ROWS, columns of a piece] each, of rows and columns that exist.
+
+    If not ADDS, totals = O.
+    """
     totals, options, Lq = program.totals, program.options, program.sizes.Lq
     ROWS: gl.constexpr = acc[0].shape[0]
     COLUMNS: gl.constexpr = acc[0].shape[1]
@@ -124,18 +128,30 @@ def add_to_totals(acc, program, batch, head, first_row):
         if (piece + 1) * COLUMNS > options.DV:
             mask = exists & (piece * COLUMNS + columns < options.DV)[None, :]
         places = starts + (piece * COLUMNS + columns)[None, :]
-        gl.store(places, gl.load(places, mask=mask) + acc[piece], mask=mask)
+        total = acc[piece]
+        if options.ADDS:
+            total += gl.load(places, mask=mask)
+        gl.store(places, total, mask=mask)
 
 
 @gluon.jit
 def leave(acc, o_blocks, q_empty, program, batch, head, first_row):
-    """Add O to totals, or start its store; if by the slot of Q, give it back once it is read."""
-    if program.options.ADDS:
-        add_to_totals(acc, program, batch, head, first_row)
+    """Start the store of O or, if ADDS, its addition, both by the copy engine.
+
+    If by the slot of Q, give it back once it is read. Where o is None, registers go to totals.
+    """
+    if program.o is None:
+        leave_registers(acc, program, batch, head, first_row)
     else:
         if not program.options.O_BY_Q:
             tma.store_wait(0)  # the last tile's store has read its blocks
-        store_pieces(acc, o_blocks, program.o, batch, head, first_row)
+        if program.options.ADDS:
+            gl.static_assert(len(acc) == 1)  # shared memory has no room for more in fp32
+            o_blocks[0].reshape(acc[0].shape).store(acc[0])
+            fence_async_shared()
+            add_async(program.o, [batch, head, first_row, 0], o_blocks[0])
+        else:
+            store_pieces(acc, o_blocks, program.o, batch, head, first_row)
         if program.options.O_BY_Q:
             tma.store_wait(0)
             mbarrier.arrive(q_empty, count=1)

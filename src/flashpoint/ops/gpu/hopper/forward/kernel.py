@@ -18,6 +18,11 @@ and only then gives it back. It waits for nothing else before, and Q of the next
 all K and V of this one in the producer's order: no circle of waits either. The next Q is not there
 ahead of its tile; the other warpgroup's products fill the gap.
 
+Totals are fp32 sums that O is added to (ADDS). O leaves as fp32 by shared memory of its own, and
+the copy engine adds it while the next tile is computed. A launch adds to each number once, so that
+bits are the same every time. Where D is over 128, which leaves no room for that, or where the copy
+engine cannot reach totals, o is None: registers load them, add and store.
+
 relu(r s) = r relu(s): r of a query's norm then multiplies its row of O instead (ROOTS_LAST), and
 is computed while the first product runs; likewise r ** p of relu ** p. The gain of q goes with
 K's, where K has a norm.
@@ -51,12 +56,13 @@ from flashpoint.ops.gpu.hopper.tiles import (
     REGISTERS_NORMED,
     Ring,
     describe,
+    describe_sums,
     make_barriers,
     make_buffers,
 )
 from flashpoint.ops.gpu.portable.blocks import Layout
-from flashpoint.ops.gpu.reading import room_of, split_dim
-from flashpoint.ops.gpu.replay import Recorder, only
+from flashpoint.ops.gpu.reading import is_regular, room_of, split_dim
+from flashpoint.ops.gpu.replay import Recorder, Role, only
 from flashpoint.ops.gpu.sections import CausalWork, size_section
 
 
@@ -106,11 +112,12 @@ def hopper_forward_kernel(
     Q_NORM: gl.constexpr, K_NORM: gl.constexpr, ROOTS_LAST: gl.constexpr, D: gl.constexpr,
     DV: gl.constexpr,
     PIECE: gl.constexpr, BY_SUM: gl.constexpr, DEGREE: gl.constexpr, PIECES: gl.constexpr,
-    O_BY_Q: gl.constexpr,
+    O_BY_Q: gl.constexpr, ADDS: gl.constexpr,
 ):
     """o_i = gain * n_i ** -alpha * sum_j h(scale * q_i . k_j + b) v_j, and sums; for any grid.
 
-    BY_SUM: divided as the portable kernel does it. With totals, o is None and added to them.
+    BY_SUM: divided as the portable kernel does it. ADDS: added to what is there. With totals, o is
+    None, and these are it.
     """
     q_buffers = make_buffers(q, NUM_CONSUMERS * PIECES)
     o_buffers = q_buffers
@@ -147,7 +154,7 @@ def hopper_forward_kernel(
             FORM=FORM, CAUSAL=CAUSAL, POWER=POWER, Q_NORM=Q_NORM, K_NORM=K_NORM,
             ROOTS_LAST=ROOTS_LAST, DEGREE=DEGREE, D=D, DV=DV, PIECES=PIECES, PIECE=PIECE,
             SCHEDULE=SCHEDULE, Q_IN_REGISTERS=Q_IN_REGISTERS, O_BY_Q=O_BY_Q,
-            HAS_SUMS=sums is not None, BY_SUM=BY_SUM, ADDS=totals is not None,
+            HAS_SUMS=sums is not None, BY_SUM=BY_SUM, ADDS=ADDS,
         ),
     )
     NORMALIZERS: gl.constexpr = 1 if K_NORM != "none" else 0
@@ -244,7 +251,7 @@ def _choose_configs(call: Call) -> dict[tuple[int, bool], Config]:
 def launch(
     call: Call, recorder: Recorder, o: Tensor | None, layout: Layout, sums: Tensor | None = None
 ) -> None:
-    """Write the result to o, or add it to the call's totals, and write the rows' sums."""
+    """Write the result to o, or take it to the call's totals, and write the rows' sums."""
     if o is not None and layout is not Layout.HEADS_FIRST:
         o = o.transpose(1, 2)
     causal = call.terms.right is not None
@@ -263,7 +270,7 @@ def launch(
         work = _describe_work(call, row_tiles, config.rows * config.consumers)
         section = size_section(work, gpu.multi_processor_count, gpu.L2_cache_size)
     arguments = only(hopper_forward_kernel, call.arguments())
-    arguments |= form_of(activation, arguments) | _totals_of(call)
+    arguments |= form_of(activation, arguments) | _goal_of(call, o, config)
     roots_last = (
         norms["q"] != "none" and config.q_in_registers > 0 and activation in DEGREES
         and not causal and call.terms.bias == 0.0 and call.q.dtype in ROOTS_LAST
@@ -274,15 +281,15 @@ def launch(
         "q": describe(call.q, config.rows),
         "k": describe(call.k, config.block_keys),
         "v": describe(call.v, config.block_keys),
-        "o": None if o is None else describe(o, config.rows), "sums": sums,
-        "B": call.num_samples, "group": call.group, "section": section, "row_tiles": row_tiles,
+        "sums": sums, "B": call.num_samples, "group": call.group, "section": section,
+        "row_tiles": row_tiles,
         "CAUSAL": causal, "PIECE": 0 if causal else piece_of(call.num_keys, config.block_keys),
         "ROOTS_LAST": roots_last, "DEGREE": DEGREES.get(activation, 0),
         "NUM_CONSUMERS": config.consumers, "STAGES": config.stages,
         "SCHEDULE": config.schedule, "Q_IN_REGISTERS": config.q_in_registers,
         "PIECES": split_dim(call.q.shape[3])[1], "O_BY_Q": config.o_by_q and o is not None,
         "CONSUMER_REGISTERS": registers, "num_warps": 4,
-    }, call.roles)
+    }, call.roles | ({"o": Role.TOTALS} if o is None else {}))
 
 
 def _describe_work(call: Call, row_tiles: int, rows: int) -> CausalWork:
@@ -292,8 +299,19 @@ def _describe_work(call: Call, row_tiles: int, rows: int) -> CausalWork:
     return CausalWork(heads, call.group, row_tiles, rows, keys, 0, keys * row_bytes, products=2)
 
 
-def _totals_of(call: Call) -> dict[str, Any]:
-    """Sums that the result is added to, and their strides but that of columns, which is 1."""
-    strides = (None, None, None) if call.totals is None else call.totals.stride()[:3]
-    names = ("total_batch", "total_head", "total_row")
-    return {"totals": call.totals, **dict(zip(names, strides, strict=True))}
+def _goal_of(call: Call, o: Tensor | None, config: Config) -> dict[str, Any]:
+    """Where the result goes: o or the call's totals, by the copy engine where that can be.
+
+    Of totals that registers add to also the strides but that of columns, which is 1.
+    """
+    names = ("totals", "total_batch", "total_head", "total_row")
+    goal: dict[str, Any] = {"o": None, **dict.fromkeys(names)}
+    if o is not None:
+        return goal | {"o": describe(o, config.rows), "ADDS": False}
+    totals = call.totals
+    assert totals is not None
+    goal["ADDS"] = not call.overwrites
+    columns, pieces = split_dim(totals.shape[3])
+    if pieces == 1 and is_regular(totals):
+        return goal | {"o": describe_sums(totals, config.rows, columns)}
+    return goal | dict(zip(names, (totals, *totals.stride()[:3]), strict=True))

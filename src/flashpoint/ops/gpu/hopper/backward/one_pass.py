@@ -1,0 +1,497 @@
+"""Backward for Hopper in one pass: every score is made once, and five products follow from it.
+
+A program keeps keys and streams queries past them, as SIDE keys of ``kernel.py`` does, whose names
+these are. What it adds to dq of a block of queries leaves at once, for sums in memory:
+
+    S = k q^T, dW = v do^T  ->  W, dS  ->  dv += W do, dk += dS q  (W and dS in registers)
+                                       ->  dq_sums += dS^T k       (dS in shared memory)
+
+All of a tile's keys meet in dq. So each warpgroup writes its dS [ROWS, BLOCK] where all can read
+it, and makes dq of 64 of the block's queries over all keys. The copy engine adds it to fp32 sums
+in memory on its way out. dq of a block is made beside the products of the next one, so that
+warpgroups may be a block apart.
+
+    ds full[n % 2]   an arrival of each warpgroup that has written dS of block number n
+    ds empty[n % 2]  one of each that has read it
+
+Slots of rows hold k until all have made dq of the tile's last block: whoever is done waits for its
+"empty" before dk leaves by that slot. No circle of waits: dS of block n is written once all have
+made dq of block n - 2, which waits for dS of block n - 2 alone.
+
+k and v are in registers, too. Products of 64 x 64 from shared memory ask for more of it than it
+gives: 384 KB for 128 keys and 128 queries, 3,072 cycles where products take 2,560. With k and v in
+registers it is 320 KB.
+
+Programs add in any order, so that dq differs in its last bits from call to call. Where PyTorch is
+asked for deterministic algorithms, ``kernel.py`` serves the call.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+from triton.language.core import base_value
+
+from flashpoint.ops.gpu.call import Call
+from flashpoint.ops.gpu.hopper.backward.arguments import (
+    Columns,
+    Norm,
+    Numbers,
+    Options,
+    Program,
+    Rows,
+    Side,
+    Sizes,
+)
+from flashpoint.ops.gpu.hopper.backward.configs import ROWS
+from flashpoint.ops.gpu.hopper.backward.consumer import count_places, find_offsets
+from flashpoint.ops.gpu.hopper.backward.dq_sums import launch_clear, launch_round
+from flashpoint.ops.gpu.hopper.backward.producer import find_tile, produce
+from flashpoint.ops.gpu.hopper.backward.weights import (
+    differentiate,
+    find_blocks,
+    spread,
+    weigh,
+)
+from flashpoint.ops.gpu.hopper.pieces import (
+    cut_pieces,
+    find_pieces,
+    make_zeros,
+    read_pieces,
+    start_products,
+    start_transposed,
+    store_pieces,
+    view_pieces,
+    wait_for,
+)
+from flashpoint.ops.gpu.hopper.sigmoids import BOTH
+from flashpoint.ops.gpu.hopper.tiles import (
+    REGISTERS,
+    add_async,
+    aggregate,
+    count_turns,
+    describe,
+    describe_sums,
+    make_barriers,
+    make_buffers,
+)
+from flashpoint.ops.gpu.reading import is_regular, room_of
+from flashpoint.ops.gpu.replay import Recorder, Role, only
+
+PART = gl.constexpr(64)  # queries whose scores are in registers at a time
+
+
+@aggregate
+class Shared:
+    """dS of two blocks for all warpgroups, its barriers, and what dq leaves by and for.
+
+    PLACE: the part of a block beside which dq of the block before is made.
+    """
+
+    buffers: base_value
+    full: base_value
+    empty: base_value
+    leaving: base_value
+    sums: base_value
+    PLACE: base_value
+
+
+@gluon.jit
+def start_dq(number, keys, shared, CONSUMER: gl.constexpr):
+    """Start dq of this warpgroup's 64 queries of block ``number``, over all keys of the tile.
+
+    keys: [ROWS, D] of each warpgroup.
+    """
+    NUM_CONSUMERS: gl.constexpr = len(keys)
+    QUERIES: gl.constexpr = shared.leaving.shape[3]
+    COLUMNS: gl.constexpr = shared.leaving.shape[4]
+    LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLUMNS, 16])
+    turn = number % 2
+    mbarrier.wait(shared.full.index(turn), number // 2 & 1)
+    dq = gl.full([QUERIES, COLUMNS], 0.0, gl.float32, LAYOUT)
+    for other in gl.static_range(NUM_CONSUMERS):
+        ds = shared.buffers.index(turn * NUM_CONSUMERS + other)
+        ds = ds.slice(CONSUMER * QUERIES, QUERIES, dim=1).permute([1, 0])
+        dq = warpgroup_mma(ds, keys[other], dq, use_acc=other > 0, is_async=True)
+    return dq
+
+
+@gluon.jit
+def leave_dq(dq, number, at, tail, shared, CONSUMER: gl.constexpr):
+    """Give dS of a block back, and add tail dq to the sums; at: sample, head, first row."""
+    batch, head, row = at
+    mbarrier.arrive(shared.empty.index(number % 2), count=1)
+    leaving = shared.leaving.index(CONSUMER)
+    tma.store_wait(0)  # what left before it has been read
+    leaving.reshape(dq.shape).store(dq * tail)
+    fence_async_shared()
+    add_async(shared.sums, [batch, head, row + CONSUMER * dq.shape[0], 0], leaving)
+
+
+@gluon.jit
+def fetch_offsets(offsets, first, program, LAYOUT: gl.constexpr):
+    """e_i of a part's queries, [1, PART] to add to dW; 0 where there are none."""
+    if program.offsets is None:
+        return 0.0
+    else:
+        tile = gl.full([program.rows.a_buffers.shape[3], PART], 0, gl.int32, LAYOUT)
+        near, far = spread(first, tile)
+        return gl.load(offsets + (near + far))[None, :]
+
+
+@gluon.jit
+def find_part(number, place, program):
+    """PART queries of block ``number`` in shared memory, and their do."""
+    columns = program.columns
+    stage = number % columns.empty.shape[0]
+    q = view_pieces(columns.c_buffers, stage, 1)
+    do = view_pieces(columns.d_buffers, stage, 1)
+    return cut_pieces(q, place * PART, PART), cut_pieces(do, place * PART, PART)
+
+
+@gluon.jit
+def take_part(
+    block, number, at, rows, keys, da, db, offsets, limits, program, shared,
+    MASKED: gl.constexpr, FIRST: gl.constexpr, PLACE: gl.constexpr, CONSUMER: gl.constexpr,
+    W_LAYOUT: gl.constexpr,
+):
+    """Part PLACE of a block: S, dW | W, dS | dk, dv, and perhaps dq of the block before."""
+    columns = program.columns
+    a, b = rows
+    NUM_CONSUMERS: gl.constexpr = len(keys)
+    STAGES: gl.constexpr = columns.empty.shape[0]
+    BLOCK: gl.constexpr = columns.c_buffers.shape[3]
+    DTYPE: gl.constexpr = columns.c_buffers.dtype
+    LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, PART, 16])
+    IS_LAST: gl.constexpr = PLACE == BLOCK // PART - 1
+    HAS_DQ: gl.constexpr = PLACE == shared.PLACE and not FIRST
+    stage = number % STAGES
+    parity = number // STAGES & 1
+    turn = number % 2
+    first = block * BLOCK + PLACE * PART
+    c, d = find_part(number, PLACE, program)
+    offset = fetch_offsets(offsets, first, program, LAYOUT)
+    if PLACE == 0:
+        mbarrier.wait(columns.c_full.index(stage), parity)
+    scores = start_transposed(a, c, LAYOUT)
+    if PLACE == 0:
+        mbarrier.wait(columns.d_full.index(stage), parity)
+    dweights = start_transposed(b, d, LAYOUT)
+    scores = warpgroup_mma_wait(1, deps=[scores])
+    weights, signs = weigh(scores, limits, first, program, "keys", MASKED, DTYPE)
+    dweights = warpgroup_mma_wait(0, deps=[dweights])
+    if program.offsets is not None:
+        dweights += offset
+    dscores = differentiate(dweights, signs, limits, first, program, "keys", MASKED, DTYPE)
+    if PLACE == 0:
+        mbarrier.wait(shared.empty.index(turn), (number // 2 & 1) ^ 1)
+    own = shared.buffers.index(turn * NUM_CONSUMERS + CONSUMER)
+    own.slice(PLACE * PART, PART, dim=1).store(dscores)
+    if IS_LAST:
+        fence_async_shared()
+        mbarrier.arrive(shared.full.index(turn), count=1)
+    dscores = gl.convert_layout(dscores, W_LAYOUT, assert_trivial=True)
+    weights = gl.convert_layout(weights, W_LAYOUT, assert_trivial=True)
+    if HAS_DQ:
+        dq = start_dq(number - 1, keys, shared, CONSUMER)
+    da = start_products(dscores, c, da)
+    db = start_products(weights, d, db)
+    if HAS_DQ:
+        dq = warpgroup_mma_wait(2, deps=[dq])
+        leave_dq(dq, number - 1, at, program.numbers.tail_ds, shared, CONSUMER)
+    da, db = wait_for(da, db, 0)
+    if IS_LAST:
+        mbarrier.arrive(columns.empty.index(stage), count=1)
+    return da, db
+
+
+@gluon.jit
+def take_block(
+    block, number, at, rows, keys, da, db, offsets, limits, program, shared,
+    MASKED: gl.constexpr, FIRST: gl.constexpr, CONSUMER: gl.constexpr, W_LAYOUT: gl.constexpr,
+):
+    """One block of queries, and dq of the one before unless this is the FIRST of a tile.
+
+    at: sample, head and first row of that one.
+    """
+    for place in gl.static_range(program.columns.c_buffers.shape[3] // PART):
+        da, db = take_part(
+            block, number, at, rows, keys, da, db, offsets, limits, program, shared,
+            MASKED, FIRST, place, CONSUMER, W_LAYOUT,
+        )
+    return da, db
+
+
+@gluon.jit
+def take_head(
+    blocks, number, batch, head, rows, keys, da, db, offsets, limits, program, shared,
+    CONSUMER: gl.constexpr, W_LAYOUT: gl.constexpr,
+):
+    """All blocks of one head's queries; number: that of the first."""
+    first, last, masked = blocks
+    BLOCK: gl.constexpr = program.columns.c_buffers.shape[3]
+    CAUSAL: gl.constexpr = program.options.CAUSAL
+    da, db = take_block(
+        first, number, (batch, head, 0), rows, keys, da, db, offsets, limits, program, shared,
+        CAUSAL, True, CONSUMER, W_LAYOUT,
+    )
+    start = 1
+    if CAUSAL:
+        for step in range(1, masked):
+            da, db = take_block(
+                first + step, number + step, (batch, head, (first + step - 1) * BLOCK),
+                rows, keys, da, db, offsets, limits, program, shared,
+                True, False, CONSUMER, W_LAYOUT,
+            )
+        start = gl.maximum(masked, 1)
+    for step in range(start, last - first):
+        da, db = take_block(
+            first + step, number + step, (batch, head, (first + step - 1) * BLOCK),
+            rows, keys, da, db, offsets, limits, program, shared,
+            False, False, CONSUMER, W_LAYOUT,
+        )
+    end = number + last - first - 1
+    dq = warpgroup_mma_wait(0, deps=[start_dq(end, keys, shared, CONSUMER)])
+    at = (batch, head, (last - 1) * BLOCK)
+    leave_dq(dq, end, at, program.numbers.tail_ds, shared, CONSUMER)
+    return da, db
+
+
+@gluon.jit
+def take_tile(turn, number, program, shared, CONSUMER: gl.constexpr):
+    """This warpgroup's keys of one tile; gives the next block's number."""
+    sizes, numbers, options, side = program.sizes, program.numbers, program.options, program.keys
+    rows = program.rows
+    SLOTS: gl.constexpr = options.SLOTS
+    BLOCK: gl.constexpr = side.c.block_shape[2]
+    COLUMNS: gl.constexpr = side.c.block_shape[3]
+    ROWS: gl.constexpr = side.a.block_shape[2]
+    NUM_CONSUMERS: gl.constexpr = rows.full.shape[0] // SLOTS
+    BLOCK_ROWS: gl.constexpr = ROWS * NUM_CONSUMERS
+    S_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, PART, 16])
+    D_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLUMNS, 16])
+    W_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, D_LAYOUT, 2)
+    place, batch, head, row_tile = find_tile(turn, sizes, options.CAUSAL, "keys", "keys")
+    tile_row = row_tile * BLOCK_ROWS
+    first_row = tile_row + CONSUMER * ROWS
+    last_row = tile_row + BLOCK_ROWS - 1
+    blocks = find_blocks(tile_row, last_row, sizes, BLOCK, "keys", options.CAUSAL)
+    limits = first_row + gl.arange(0, ROWS, gl.SliceLayout(1, S_LAYOUT))
+    limits += sizes.num_columns - sizes.num_rows
+
+    slot = turn % SLOTS * NUM_CONSUMERS
+    for other in gl.static_range(NUM_CONSUMERS):
+        mbarrier.wait(rows.full.index(slot + other), turn // SLOTS & 1)
+    if SLOTS > 1:
+        tma.store_wait(0)
+        if turn > 0:
+            before = (1 - turn % SLOTS) * NUM_CONSUMERS + CONSUMER
+            mbarrier.arrive(rows.empty.index(before), count=1)
+    keys = [
+        view_pieces(rows.a_buffers, slot + other, 1)[0]
+        for other in (0, 1, 2, 3)[:NUM_CONSUMERS]
+    ]
+    held = ([keys[CONSUMER]], view_pieces(rows.b_buffers, slot + CONSUMER, 1))
+    A_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, S_LAYOUT, 2)
+    held = (read_pieces(held[0], 1, A_LAYOUT), read_pieces(held[1], 1, A_LAYOUT))
+    da = make_zeros(ROWS, 1, D_LAYOUT)
+    db = make_zeros(ROWS, 1, D_LAYOUT)
+    offsets = find_offsets(batch, head, first_row, program, "keys", ROWS, S_LAYOUT)
+    for member in range(sizes.group):
+        da, db = take_head(
+            blocks, number, batch, head * sizes.group + member, held, keys, da, db, offsets,
+            limits, program, shared, CONSUMER, W_LAYOUT,
+        )
+        if program.offsets is not None:
+            offsets += count_places(sizes.num_columns)
+        number += blocks[1] - blocks[0]
+    end = number - 1  # all have read keys for the last time
+    mbarrier.wait(shared.empty.index(end % 2), end // 2 & 1)
+    da = [piece * numbers.tail_ds for piece in da]
+    db = [piece * numbers.tail_w for piece in db]
+    a_blocks = find_pieces(rows.a_buffers, slot + CONSUMER, 1)
+    b_blocks = find_pieces(rows.b_buffers, slot + CONSUMER, 1)
+    store_pieces(db, b_blocks, side.db, batch, head, first_row)
+    store_pieces(da, a_blocks, side.da, batch, head, first_row)
+    if SLOTS == 1:
+        tma.store_wait(0)
+        mbarrier.arrive(rows.empty.index(slot + CONSUMER), count=1)
+    return number
+
+
+@gluon.jit
+def consume(program, shared, CONSUMER: gl.constexpr):
+    """Warpgroup CONSUMER: rows [CONSUMER * ROWS, (CONSUMER + 1) * ROWS) of every tile."""
+    sizes = program.sizes
+    number = 0
+    for turn in range(count_turns(sizes.num_heads * sizes.row_tiles, program.options.CAUSAL)):
+        number = take_tile(turn, number, program, shared, CONSUMER)
+    tma.store_wait(0)
+
+
+@gluon.jit
+def work(program, shared, WARPGROUP: gl.constexpr):
+    """Consumers are warpgroups 0 to NUM_CONSUMERS - 1, the producer is the one after them."""
+    NUM_CONSUMERS: gl.constexpr = program.rows.full.shape[0] // program.options.SLOTS
+    if WARPGROUP < NUM_CONSUMERS:
+        consume(program, shared, WARPGROUP)
+    else:
+        produce(program)
+
+
+@gluon.jit(do_not_specialize=[
+    "num_heads", "H", "group", "row_tiles", "num_rows", "num_columns",
+])
+def hopper_one_pass_kernel(
+    q, do, k_rows, v_rows, dk, dv, dq_sums,           # descriptors
+    offsets,                                          # pointer to e_i, or None
+    num_heads, H, group, row_tiles, num_rows, num_columns,
+    scale, bias_number, alpha, lift_w, lift_ds, tail_w, tail_ds,
+    WEIGH: gl.constexpr, GRADIENT: gl.constexpr, FINISHES: gl.constexpr, IS_RELU: gl.constexpr,
+    SLOPED: gl.constexpr, LIFTS: gl.constexpr, POWER: gl.constexpr, CAUSAL: gl.constexpr,
+    D: gl.constexpr, NUM_CONSUMERS: gl.constexpr, STAGES: gl.constexpr,
+    CONSUMER_REGISTERS: gl.constexpr, DEGREE: gl.constexpr, SLOTS: gl.constexpr,
+    PLACE: gl.constexpr,
+):
+    """dk and dv, and dq added to dq_sums; for any grid."""
+    NUM_SLOTS: gl.constexpr = SLOTS * NUM_CONSUMERS
+    BLOCK: gl.constexpr = q.block_shape[2]
+    ROWS: gl.constexpr = k_rows.block_shape[2]
+    DS_LAYOUT: gl.constexpr = gl.NVMMASharedLayout.get_default_for([ROWS, BLOCK], q.dtype)
+    a_buffers, b_buffers = make_buffers(k_rows, NUM_SLOTS), make_buffers(v_rows, NUM_SLOTS)
+    c_buffers, d_buffers = make_buffers(q, STAGES), make_buffers(do, STAGES)
+    ds_buffers = gl.allocate_shared_memory(q.dtype, [2 * NUM_CONSUMERS, ROWS, BLOCK], DS_LAYOUT)
+    leaving = make_buffers(dq_sums, NUM_CONSUMERS)
+    rows_full, rows_empty = make_barriers(NUM_SLOTS, 1), make_barriers(NUM_SLOTS, 1)
+    c_full, d_full = make_barriers(STAGES, 1), make_barriers(STAGES, 1)
+    empty = make_barriers(STAGES, NUM_CONSUMERS)
+    ds_full, ds_empty = make_barriers(2, NUM_CONSUMERS), make_barriers(2, NUM_CONSUMERS)
+    fence_async_shared()
+
+    shared = Shared(
+        buffers=ds_buffers, full=ds_full, empty=ds_empty, leaving=leaving, sums=dq_sums,
+        PLACE=PLACE,
+    )
+    norm = Norm(
+        KIND="none", x=None, buffers=a_buffers, gain=None, dgain=None, shares=a_buffers,
+        statistics=None,
+    )
+    keys = Side(
+        SIDE="keys", FROM="both", a=k_rows, b=v_rows, c=q, d=do, da=dk, db=dv, norm=norm
+    )
+    program = Program(
+        keys=keys, queries=keys,
+        rows=Rows(a_buffers=a_buffers, b_buffers=b_buffers, full=rows_full, empty=rows_empty),
+        columns=Columns(
+            c_buffers=c_buffers, d_buffers=d_buffers, c_full=c_full, d_full=d_full, empty=empty
+        ),
+        words=None, offsets=offsets,
+        sizes=Sizes(
+            first_head=0, num_heads=num_heads, section=None, H=H, group=group,
+            row_tiles=row_tiles, num_rows=num_rows, num_columns=num_columns,
+        ),
+        numbers=Numbers(
+            scale=scale, bias_number=bias_number, alpha=alpha, lift_w=lift_w, lift_ds=lift_ds,
+            tail_w=tail_w, tail_ds=tail_ds,
+        ),
+        options=Options(
+            WEIGH=WEIGH, GRADIENT=GRADIENT, FINISHES=FINISHES, IS_RELU=IS_RELU, SLOPED=SLOPED,
+            LIFTS=LIFTS, POWER=POWER, CAUSAL=CAUSAL, LAUNCH="keys", SIGNED=False, DEGREE=DEGREE,
+            LAGS=False, D=D, PIECES=1, SLOTS=SLOTS, IN_REGISTERS=0, PIECE=0, LAST_PIECE=0,
+        ),
+    )
+    gl.warp_specialize(
+        [
+            (work, (program, shared, warpgroup))
+            for warpgroup in (0, 1, 2, 3, 4)[:NUM_CONSUMERS + 1]
+        ],
+        [4] * (NUM_CONSUMERS - 1) + [1],
+        [CONSUMER_REGISTERS] * (NUM_CONSUMERS - 1) + [24],
+    )
+
+
+class Config(NamedTuple):
+    """How the kernel divides its work.
+
+    Attributes:
+        block: queries per step, 64 for each warpgroup's dq.
+        stages: length of their rings.
+        place: the part of a block beside which dq of the block before is made.
+    """
+
+    block: int
+    stages: int
+    place: int
+
+
+# by causality, measured on an H200: docs/log.md
+CONFIGS = {False: Config(128, 2, 1), True: Config(128, 2, 0)}
+ROOM = 64  # of the head dims that registers hold
+CONSUMERS = 2
+SLOTS = 2  # tiles whose rows are in shared memory
+LEAST_ROWS = 512  # queries and keys from which on it pays to clear and round sums
+
+
+def passes_once(call: Call, arguments: dict[str, Any]) -> bool:
+    """True where one pass serves a call."""
+    has_norm = arguments["Q_NORM"] != "none" or arguments["K_NORM"] != "none"
+    fits = room_of(call.q.shape[3]) == ROOM and min(call.num_queries, call.num_keys) >= LEAST_ROWS
+    return fits and not has_norm and not keeps_order()
+
+
+def adds_in_place(call: Call) -> bool:
+    """True where dq is added to the call's totals as it is made."""
+    return call.totals is not None and is_regular(call.totals)
+
+
+def keeps_order() -> bool:
+    """True where sums must be added in the same order in every call."""
+    return torch.are_deterministic_algorithms_enabled()
+
+
+def launch_one_pass(
+    call: Call, recorder: Recorder, do: Tensor, grads: list[Tensor], arguments: dict[str, Any]
+) -> None:
+    """Write dk and dv by one kernel, and dq, between one that clears its sums and one that rounds.
+
+    With totals that the copy engine can describe, dq is added to these, and one kernel is all. No
+    sections of heads: for a byte of columns it has more products than they are for.
+    """
+    dq, dk, dv = grads
+    causal, activation = call.terms.right is not None, call.terms.activation
+    config = CONFIGS[causal]
+    heads = call.num_samples * call.k.shape[1]
+    row_tiles = -(-call.num_keys // (ROWS * CONSUMERS))
+    roles = call.backward_roles(Role.G if call.has_sums else Role.DO)
+    if adds_in_place(call):
+        dq_sums, roles = call.totals, roles | {"dq_sums": Role.TOTALS}
+        assert dq_sums is not None
+    else:
+        dq_sums = recorder.empty(Role.DQ_SUMS, call.q.shape, torch.float32)
+        launch_clear(recorder, dq_sums)
+    gpu = torch.cuda.get_device_properties(do.device)
+    programs = min(row_tiles * heads, gpu.multi_processor_count)
+    arguments_of = only(hopper_one_pass_kernel, arguments)
+    recorder.launch(hopper_one_pass_kernel, programs, arguments_of | {
+        "q": describe(call.q, config.block), "do": describe(do, config.block),
+        "k_rows": describe(call.k, ROWS), "v_rows": describe(call.v, ROWS),
+        "dk": describe(dk, ROWS), "dv": describe(dv, ROWS), "dq_sums": describe_sums(dq_sums),
+        "num_heads": heads, "H": call.k.shape[1], "group": call.group, "row_tiles": row_tiles,
+        "num_rows": call.num_keys, "num_columns": call.num_queries,
+        "FINISHES": arguments["HAS_SCALE"] or arguments["HAS_BIAS_NUMBER"],
+        "IS_RELU": activation == "relu", "SLOPED": activation in BOTH,
+        "LIFTS": arguments["SHRINKS"], "CAUSAL": causal,
+        "NUM_CONSUMERS": CONSUMERS, "STAGES": config.stages, "SLOTS": SLOTS,
+        "PLACE": config.place, "CONSUMER_REGISTERS": REGISTERS[CONSUMERS], "num_warps": 4,
+    }, roles)
+    if not adds_in_place(call):
+        launch_round(recorder, dq_sums, dq)

@@ -1,0 +1,159 @@
+"""Backward in one pass, on a Hopper GPU: drawn calls, replays, graphs, and who asks for order.
+
+Other tests of kernels run in PyTorch's deterministic mode, so that fresh memory is NaN; one pass
+serves no call there. Here it does, and memory is NaN all the same.
+"""
+
+import random
+
+import pytest
+import torch
+from implementations import HAS_TRITON, needs_gpu, needs_hopper
+from numerics import assert_exact, make_inputs, make_qkv, run
+
+import flashpoint
+
+if not HAS_TRITON:
+    pytest.skip("triton is not installed", allow_module_level=True)
+
+from flashpoint.ops.gpu import attend, replay
+from flashpoint.ops.spec import Terms
+
+pytestmark = [pytest.mark.gpu, needs_gpu, needs_hopper]
+LENGTH = ("relu", "relu2", "relu6", "sigmoid", "silu", "gelu", "softplus", "identity")
+SUM = ("relu", "relu3", "relu4", "exp")
+NUMBERS = ({}, {}, {"scale": 0.3, "bias": -0.5}, {"scale": -0.2, "bias": 0.5})
+
+
+@pytest.fixture
+def launched(monkeypatch):
+    """Calls that one pass served: from 192 rows on, where kernels for Hopper begin."""
+    from flashpoint.ops.gpu.hopper.backward import kernel, one_pass
+
+    calls = []
+
+    def launch(call, *rest):
+        calls.append(call)
+        return one_pass.launch_one_pass(call, *rest)
+
+    monkeypatch.setattr(kernel, "launch_one_pass", launch)
+    monkeypatch.setattr(kernel, "joins_sides", lambda call: False)
+    monkeypatch.setattr(one_pass, "keeps_order", lambda: False)
+    monkeypatch.setattr(one_pass, "LEAST_ROWS", 192)
+    monkeypatch.setattr(replay, "_recordings", {})
+    return calls
+
+
+def draw(seed):
+    """Shape, dtype and options: lengths that cut the last block, tiles without rows, groups."""
+    pick = random.Random(seed)
+    group, heads, samples = pick.choice([1, 1, 2, 3]), pick.randint(1, 4), pick.randint(1, 3)
+    Lq, Lk = (pick.choice([192, 256, *(pick.randint(192, 900) for _ in "123")]) for _ in "qk")
+    Lk = pick.choice([Lq, Lk, Lk])
+    D, Dv = (pick.choice([64, 64, 40, 56]) for _ in "kv")
+    dtype = pick.choice([torch.bfloat16, torch.bfloat16, torch.float16])
+    options = {"causal": pick.random() < 0.5}
+    if dtype == torch.bfloat16 and pick.random() < 0.5:
+        options |= {"activation": pick.choice(SUM), "normalize": "sum", "floor": 1e-3}
+        if options["activation"] == "exp" and not options["causal"]:
+            Lk = -(-Lk // 128) * 128  # what lies behind the last key would count in sums
+    else:
+        options |= {"activation": pick.choice(LENGTH), **pick.choice(NUMBERS)}
+        options |= pick.choice([{}, {"alpha": 0.5}, {"alpha": 0.0}, {"length": "keys"}])
+    return (samples, heads * group, heads, Lq, Lk, D, Dv), dtype, options
+
+
+@pytest.mark.parametrize("seed", range(80))
+def test_drawn_calls_match_reference(seed, launched):
+    shape, dtype, options = draw(seed)
+    assert_exact("triton", dtype, make_inputs(shape), **options)
+    assert len(launched) == 1
+
+
+def test_many_tiles_of_each_program_match_reference(launched):
+    """More tiles than processors, the last of each head cut, several heads a group."""
+    shape = (3, 12, 6, 520, 1100, 64, 64)
+    for options in ({"activation": "relu4", "normalize": "sum"}, {"causal": True}):
+        assert_exact("triton", torch.bfloat16, make_inputs(shape), **options)
+    assert len(launched) == 2
+
+
+def test_replays_start_from_zero(launched):
+    """Sums are cleared by every call: a second one is as near to the first as rounding allows."""
+    inputs = make_inputs((2, 4, 2, 700, 300, 64, 64))
+    first, again = (run("triton", torch.bfloat16, inputs) for _ in range(2))
+    assert len(launched) == 1
+    for name in ("o", "dk", "dv"):
+        assert torch.equal(first[name], again[name])
+    torch.testing.assert_close(first["dq"], again["dq"], rtol=2.0**-7, atol=1e-6)
+
+
+@pytest.mark.parametrize("first", [0, 1], ids=["by-the-kernel", "off-16-bytes"])
+@pytest.mark.parametrize("causal", [False, True], ids=["all", "causal"])
+def test_dq_is_added_to_totals(first, causal, launched):
+    """As a ring's blocks are: unrounded where the copy engine reaches them."""
+    inputs = make_inputs((2, 4, 2, 700, 300, 56, 64))
+    q, k, v, do = (inputs[name].to("cuda", torch.bfloat16) for name in ("q", "k", "v", "do"))
+    terms = Terms("relu4", right=0 if causal else None)
+    given = ((), do, q, k, v, None, None, None, terms, False, False)
+    dq, *expected = attend.launch_backward(*given)
+    totals = torch.randn(first + q.numel(), device="cuda")[first:].view(q.shape)
+    for _ in range(2):
+        before = totals.clone()
+        found = attend.launch_backward(*given, totals=totals)
+        assert all(map(torch.equal, found, expected))
+        atol = 4e-7 * float(before.abs().max())
+        torch.testing.assert_close(totals - before, dq.float(), rtol=2.0**-7, atol=atol)
+    assert len(launched) == 2
+    *_, recorder = replay._recordings.values()
+    assert len(recorder.launches) == (1 if first == 0 else 4)
+
+
+def test_a_cuda_graph_follows_new_inputs(launched):
+    shape = (1, 2, 2, 600, 600, 64, 64)
+    tensors = {name: x.requires_grad_() for name, x in make_qkv(shape, torch.bfloat16).items()}
+    do = torch.randn_like(tensors["q"])
+
+    def gradients(tensors):
+        o = flashpoint.attention(**tensors, causal=True, impl="triton")
+        return torch.autograd.grad(o, list(tensors.values()), do)
+
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        gradients(tensors)
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = gradients(tensors)
+    fresh = {name: x.requires_grad_() for name, x in make_qkv(shape, torch.bfloat16, 1).items()}
+    with torch.no_grad():
+        for name, x in tensors.items():
+            x.copy_(fresh[name])
+    graph.replay()
+    graph.replay()
+    for got, expected in zip(captured, gradients(fresh), strict=True):
+        torch.testing.assert_close(got, expected, rtol=2.0**-7, atol=1e-6)
+    assert len(launched) == 1
+
+
+def test_whoever_asks_pytorch_for_order_gets_the_same_bits(monkeypatch):
+    from flashpoint.ops.gpu.hopper.backward import kernel, one_pass
+
+    calls = []
+
+    def launch(call, *rest):
+        calls.append(call)
+        return one_pass.launch_one_pass(call, *rest)
+
+    monkeypatch.setattr(kernel, "launch_one_pass", launch)
+    monkeypatch.setattr(replay, "_recordings", {})
+    inputs = make_inputs((2, 16, 16, 1200, 1200, 64, 64))
+    assert torch.are_deterministic_algorithms_enabled()
+    results = [run("triton", torch.bfloat16, inputs, activation="silu") for _ in range(4)]
+    assert calls == []
+    for result in results[1:]:
+        assert all(torch.equal(result[name], x) for name, x in results[0].items())
+    torch.use_deterministic_algorithms(mode=False)
+    run("triton", torch.bfloat16, inputs, activation="silu")
+    assert len(calls) == 1
