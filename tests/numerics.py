@@ -2,6 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -80,15 +81,23 @@ def run(
 
 
 def assert_within_budget(
-    name: str, got: Tensor, exact: Tensor, plain: Tensor, sums: Sums | None = None
+    name: str,
+    got: Tensor,
+    exact: Tensor,
+    plain: Tensor,
+    sums: Sums | None = None,
+    part: Tensor | None = None,
 ) -> None:
     """``exact`` is the reference in fp64, ``plain`` the reference at got's dtype.
 
-    Grouped heads and sums that end in a few numbers get more, as ``sums`` says.
+    Grouped heads and sums that end in a few numbers get more, as ``sums`` says, and so does what
+    is left of two large numbers, of which ``part`` is one.
     """
     assert torch.isfinite(got).all(), f"{name}: non-finite values"
     assert got.shape == exact.shape
-    share = share_of(name, [Sample({name: got}, {name: exact}, {name: plain})], sums or Sums())
+    parts = {} if part is None else {name: part}
+    sample = Sample({name: got}, {name: exact}, {name: plain}, parts)
+    share = share_of(name, [sample], sums or Sums())
     assert share.ratio <= 1.0, str(share)
 
 
@@ -122,10 +131,14 @@ def _value_of(x: Any) -> Any:
     return x.dtype, x.shape, x.stride(), x.device, hash(x.detach().cpu().numpy().tobytes())
 
 
-def assert_exact(impl: str, dtype: torch.dtype, inputs: dict[str, Tensor], **options) -> None:
+def assert_exact(
+    impl: str, dtype: torch.dtype, inputs: dict[str, Tensor], *, cancels: bool = False, **options
+) -> None:
     """Output and every gradient of ``impl`` stay within twice plain PyTorch's error.
 
-    In fp64 nothing more exact is at hand, so the root of a sum's length is the whole budget.
+    In fp64 nothing more exact is at hand, so the root of a sum's length is the whole budget. Where
+    a division by sums ``cancels``, what it takes off the gradients counts too: drawn calls have
+    queries that see one key (``selfcheck/evaluate.py``).
     """
     got = run(impl, dtype, inputs, **options)
     exact, plain = (
@@ -134,13 +147,31 @@ def assert_exact(impl: str, dtype: torch.dtype, inputs: dict[str, Tensor], **opt
     )
     group = inputs["q"].shape[1] / max(inputs["k"].shape[1], 1)
     longest = max(int(group) * inputs["q"].shape[2], inputs["k"].shape[2])
-    assert_judged(got, exact, plain, Sums(group, longest))
+    parts = taken_off(inputs, exact["o"], **options) if cancels else {}
+    assert_judged(got, exact, plain, Sums(group, longest), parts)
+
+
+def taken_off(inputs: dict[str, Tensor], o: Tensor, **options) -> dict[str, Tensor]:
+    """What a division by sums takes off dq and dk, in fp64: that of -o_i in v_j - o_i."""
+    values = {name: x.to(o.device) for name, x in inputs.items()}
+    leaves = {name: values[name].requires_grad_() for name in "qkv"}
+    attend = partial(flashpoint.attention, **options, return_sums=True, impl="reference")
+    ones, sums = attend(**leaves | {"v": torch.ones_like(leaves["v"])})
+    over = (ones[..., 0] / sums.masked_fill(sums == 0, 1)).detach()
+    given = (values["do"] * o).sum(-1) * over
+    dq, dk = torch.autograd.grad(sums, [leaves["q"], leaves["k"]], given)
+    return {"dq": dq, "dk": dk}
 
 
 def assert_judged(
-    got: dict[str, Tensor], exact: dict[str, Tensor], plain: dict[str, Tensor], sums: Sums
+    got: dict[str, Tensor],
+    exact: dict[str, Tensor],
+    plain: dict[str, Tensor],
+    sums: Sums,
+    parts: dict[str, Tensor] | None = None,
 ) -> None:
     """Every result stays within its budget; in fp64 the reference is exact by itself."""
     for name, value in got.items():
         near = exact if value.dtype == torch.float64 else plain
-        assert_within_budget(name, value, exact[name], near[name], sums)
+        part = (parts or {}).get(name)
+        assert_within_budget(name, value, exact[name], near[name], sums, part)

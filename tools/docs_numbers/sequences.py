@@ -7,12 +7,14 @@ from docs_numbers.stored import Stored
 from docs_numbers.tables import numbers, table
 
 FILE = "benchmarks/results/sequence/h200.json"
+CHUNKS_FILE = "benchmarks/results/sequence/h200_chunks.json"
+"""One part of the same script, with later kernels."""
 FROM = {"cpu": "the host, pinned", "cuda": "the same GPU"}
 
 
 @numbers("sequence-chunks")
 def _chunks(stored: Stored) -> str:
-    rows = stored.read_json(FILE)["chunks"]
+    rows = stored.read_json(CHUNKS_FILE)["chunks"]
     dims = sorted({row["dim"] for row in rows})
     ratios = {(row["mode"], row["dim"]): f"{row['ratio']:.2f}" for row in rows}
     head = ["time over one call", *(f"head dim {dim}" for dim in dims)]

@@ -18,10 +18,13 @@ GPU_FILES = {
     "sums": "h200_sums",
 }
 """By suite."""
-LATER_SUMS = ("sums/h200_64", "sums/h200_128")
-"""Parts of the suite sums with later kernels, which stand for the same cases of its file."""
 CORNERS_FILE = "h200_corners"
 """Of that suite; its tables are in ``corners``."""
+LATER = {
+    GPU_FILES["sums"]: ("sums/h200_64", "sums/h200_128", "one_pass/h200_sums"),
+    CORNERS_FILE: ("one_pass/h200_corners",),
+}
+"""Parts of a suite with later kernels, the latest last; they stand for its file's cases."""
 NEWEST = "triton_3_9"
 """Folder of the same suites with the newest Triton."""
 CPU_FILE = "cpu_amd_epyc_zen4_2_threads"
@@ -96,11 +99,17 @@ def _vit(stored: Stored) -> str:
     return table(["tokens", *VIT_LENGTHS], rows)
 
 
+def newest(stored: Stored, name: str) -> Result:
+    """A stored file, each case by the latest file that has it."""
+    files = [later for later in LATER[name] if stored.has_bench(later)]
+    found = {row.case: row for file in files for row in stored.bench(file).rows}
+    whole = stored.bench(name)
+    return replace(whole, rows=tuple(found.get(row.case, row) for row in whole.rows))
+
+
 def newest_sums(stored: Stored) -> Result:
     """The suite sums, each case by its latest file."""
-    later = {row.case: row for name in LATER_SUMS for row in stored.bench(name).rows}
-    whole = stored.bench(GPU_FILES["sums"])
-    return replace(whole, rows=tuple(later.get(row.case, row) for row in whole.rows))
+    return newest(stored, GPU_FILES["sums"])
 
 
 @numbers("speed-sums")
@@ -279,8 +288,9 @@ def _memory(stored: Stored) -> str:
 @numbers("speed-gpu-files")
 def _gpu_files(stored: Stored) -> str:
     rows = []
-    files = [*GPU_FILES.items(), *(("sums", name) for name in LATER_SUMS)]
-    for suite, name in [*files, ("corners", CORNERS_FILE)]:
+    files = [*GPU_FILES.items(), ("corners", CORNERS_FILE)]
+    files = [(suite, later) for suite, name in files for later in (name, *LATER.get(name, ()))]
+    for suite, name in files:
         if not stored.has_bench(name):
             continue
         at = stored.bench(name).environment

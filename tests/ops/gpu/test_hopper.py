@@ -130,7 +130,8 @@ def test_heads_in_sections_match_reference(seed, monkeypatch):
     monkeypatch.setattr(replay, "_recordings", {})
     activation, has_sums = options.get("activation", "relu"), "normalize" in options
     assert_served(shape, torch.bfloat16, activation, True, has_sums=has_sums)
-    assert_exact("triton", torch.bfloat16, make_inputs(shape), causal=True, **options)
+    inputs = make_inputs(shape)
+    assert_exact("triton", torch.bfloat16, inputs, cancels=has_sums, causal=True, **options)
     assert len(sizes) >= 3  # forward and two launches of backward
 
 
