@@ -1,9 +1,19 @@
-"""Sums of parts: when they are widened, and where a first part goes."""
+"""Sums of parts: when they are widened, where a first part goes, and who adds chunks of keys."""
+
+import sys
+from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
+from implementations import needs_gpu
 
-from flashpoint.distributed.partial import Total
+import flashpoint
+from flashpoint.distributed.call import ShardedCall, Sizes
+from flashpoint.distributed.division import divide, undivide
+from flashpoint.distributed.layout import Shards
+from flashpoint.distributed.partial import Partial, PartialGradients, Total
+from flashpoint.ops import reference
+from flashpoint.ops.spec import Terms
 
 SHAPE, HALF = (1, 2, 6, 4), torch.bfloat16
 
@@ -61,3 +71,79 @@ def test_a_first_part_of_some_rows_is_added_to_zeros():
     assert place is not None
     assert not place.is_new
     assert not total.finish().any()
+
+
+def make_call(length, chunks, causal, impl):
+    """Of one rank's queries over chunks of keys that others hold."""
+    keys = Shards.split(length, chunks, "contiguous")
+    terms = Terms("relu2", 1.0, right=0 if causal else None, length="seen")
+    queries, sizes = Shards.split(length, 1, "contiguous"), Sizes(1, 2, 2, 64, 64)
+    transport = SimpleNamespace(rank=0)
+    return ShardedCall(queries, keys, 0, sizes, terms, None, impl, False, False, transport)
+
+
+def add_chunks(call, q, k, v, do, order):
+    """o, dq, dk and dv, from chunks that come in some order."""
+    (queries,) = call.queries.ranges
+    partial = Partial(call, q, queries, more=True)
+    held = [(call.keys.take(k, i), call.keys.take(v, i), call.keys.ranges[i]) for i in order]
+    for chunk in held:
+        partial.add(*chunk)
+    o = divide(call, queries, partial.numerators, None, q.dtype)
+    grads = undivide(call, queries, do, None, None, None, q.dtype)
+    gradients = PartialGradients(call, q, queries, grads, more=True)
+    found = {i: gradients.add(*chunk) for i, chunk in zip(order, held, strict=True)}
+    dk, dv = (torch.cat([found[i][x] for i in sorted(found)], 2) for x in (0, 1))
+    return o, gradients.dq.to(q.dtype), dk, dv
+
+
+def assert_chunks_add_up(call, device, order):
+    """Against fp64: each number within two percent of the largest."""
+    generator = torch.Generator().manual_seed(0)
+    length = call.keys.total
+    q, k, v, do = (torch.randn(1, 2, length, 64, generator=generator).bfloat16() for _ in "qkvo")
+    got = add_chunks(call, *(x.to(device) for x in (q, k, v, do)), order)
+    leaves = [x.double().requires_grad_() for x in (q, k, v)]
+    options = {"activation": "relu2", "causal": call.terms.right == 0, "impl": "reference"}
+    o = flashpoint.attention(*leaves, **options)
+    exact = (o.detach(), *torch.autograd.grad(o, leaves, do.double()))
+    for name, x, y in zip(("o", "dq", "dk", "dv"), got, exact, strict=True):
+        assert (x.cpu().double() - y).abs().max() <= 0.02 * y.abs().max(), name
+
+
+def launch_forward(has_sums, *inputs, totals, overwrites):
+    """What the GPU's own does, by the definition."""
+    o, sums = reference.attention(*inputs)
+    totals.copy_(o) if overwrites else totals.add_(o)
+    return [sums] if has_sums else []
+
+
+def launch_backward(of_sums, do, *inputs, need_dbias, need_dmask, totals):
+    with torch.enable_grad():
+        leaves = [x.detach().requires_grad_() for x in inputs[:3]]
+        o, _ = reference.attention(*leaves, *inputs[3:])
+        dq, *rest = torch.autograd.grad(o, leaves, do)
+    totals.add_(dq)
+    return rest
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1)], ids=str)
+@pytest.mark.parametrize("causal", [False, True], ids=["all", "causal"])
+def test_chunks_go_to_the_kernels_with_their_sums(causal, order, monkeypatch):
+    """The first one in fresh memory, which holds anything, unless some rows see none of it."""
+    stand_in = ModuleType("attend")
+    stand_in.launch_forward, stand_in.launch_backward = launch_forward, launch_backward
+    monkeypatch.setitem(sys.modules, "flashpoint.ops.gpu.attend", stand_in)
+    usual = torch.Tensor.new_empty
+    monkeypatch.setattr(
+        torch.Tensor, "new_empty", lambda *x, **named: usual(*x, **named).fill_(torch.nan)
+    )
+    assert_chunks_add_up(make_call(96, 3, causal, "triton"), "cpu", order)
+
+
+@needs_gpu
+@pytest.mark.gpu
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1)], ids=str)
+@pytest.mark.parametrize("causal", [False, True], ids=["all", "causal"])
+def test_chunks_add_up_on_a_gpu(causal, order):
+    assert_chunks_add_up(make_call(1920, 3, causal, "triton"), "cuda", order)

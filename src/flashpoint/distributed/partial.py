@@ -23,9 +23,9 @@ from flashpoint.distributed.transport import widened
 class Total:
     """A sum of parts that cover some of its places each, in fp32 (fp64 for fp64).
 
-    A first part that covers all of them is the sum so far, as it is: nothing is set to zero, and
-    nothing is widened before there is something to add. If more is to come, it is written in fp32
-    at once: a pass to widen it would read 2 and write 4 bytes a number behind a kernel's 2.
+    A first part that covers all of them is the sum so far, as it is: nothing is widened before
+    there is something to add. If more is to come, its place is fp32 from the start: a pass that
+    widens it would read 2 and write 4 bytes a number behind a kernel's 2.
 
     Args:
         shape: of the sum.
@@ -43,7 +43,8 @@ class Total:
     def place(self, at: slice) -> Place | None:
         """Where a part is to go; None where it can be the sum so far, as it is.
 
-        The sum is widened for it, and begins with zeros if there is none.
+        The sum is widened for it. If there is none yet, it begins with zeros, or is fresh memory,
+        which the place says.
         """
         dtype = widened(self.like.dtype)
         if self._sum is not None:

@@ -263,3 +263,18 @@ def test_bf16_errs_as_sdpa_does(transformers):
         assert got.dtype == torch.bfloat16
         errors.append((got.float() - exact).square().mean().sqrt().item())
     assert errors[0] <= 1.5 * errors[1]
+
+
+def test_order_is_asked_of_pytorch(transformers):
+    """A model that asks for it is not served in silence by kernels that add in any order."""
+    attend = transformers.AttentionInterface()[register("relu")]
+    q = torch.randn(1, 2, 3, 8)
+    expected, _ = attend(torch.nn.Module(), q, q, q, None, deterministic=False)
+    with pytest.raises(UnsupportedError, match=r"use_deterministic_algorithms\(True\)"):
+        attend(torch.nn.Module(), q, q, q, None, deterministic=True)
+    torch.use_deterministic_algorithms(mode=True)
+    try:
+        found, _ = attend(torch.nn.Module(), q, q, q, None, deterministic=True)
+    finally:
+        torch.use_deterministic_algorithms(mode=False)
+    assert torch.equal(found, expected)

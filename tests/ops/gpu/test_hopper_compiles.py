@@ -52,6 +52,8 @@ CASES = {
     "128-silu": (128, None, 1.0, "silu", "forward"),
     "128-causal-silu": (128, 0, 1.0, "silu", "forward"),
     "64-gelu": (64, None, 1.0, "gelu", "all"),
+    "64-causal-gelu": (64, 0, 1.0, "gelu", "all"),
+    "64-causal-power": (64, 0, 0.7, "silu", "all"),
     "128-softplus": (128, None, 1.0, "softplus", "all"),
 }
 # tokens and norms of q and k in a packed call, whether these have gains, kernels with one inside
@@ -103,6 +105,7 @@ ONCE = "-once"
 ONCE_CASES = dict.fromkeys(
     [
         *(f"64-long{ONCE}", f"64-causal{ONCE}", f"64-gelu{ONCE}"),
+        *(f"64-causal-gelu{ONCE}", f"64-causal-power{ONCE}"),
         *(f"64-sum-relu4{ONCE}", f"64-sum-relu4-causal{ONCE}"),
     ],
     1,
@@ -123,9 +126,10 @@ MAY_SPILL = (("keys", 128), ("values", 256), ("keys", 256), ("once", 64))
 MOST_LOCAL_MEMORY = 96  # bytes, then and for these; else none
 # the same of cases that keep more
 MOST_LOCAL_MEMORY_OF = {"128-sum-relu4-causal": 128, f"64-causal{ONCE}": 136}
+MOST_LOCAL_MEMORY_OF |= {f"64-causal-gelu{ONCE}": 152}
 # accesses to it in the loop over a tile's blocks, always and then; else none. docs/log.md says
 # which of these were timed
-ALWAYS_IN_LOOP = {f"64-gelu{ONCE}": 2}
+ALWAYS_IN_LOOP = {f"64-gelu{ONCE}": 2, f"64-causal-gelu{ONCE}": 2}
 MOST_IN_LOOP = {
     "64-rms-q-only": 6,
     "128-sum-relu4": 4,
@@ -133,7 +137,10 @@ MOST_IN_LOOP = {
     "128-causal-root-signed": 1,
     "128-sum-relu4-causal": 6,
     f"64-gelu{ONCE}": 7,
-    f"64-sum-relu4-causal{ONCE}": 3,
+    f"64-causal-gelu{ONCE}": 23,
+    f"64-sum-relu4-causal{ONCE}": 5,
+    f"64-causal-power{ONCE}": 3,
+    f"64-causal{ONCE}": 1,
 }
 
 
@@ -290,13 +297,13 @@ def count_two(launch, *_):
 
 def launches_by(case):
     from flashpoint.ops.gpu.hopper.backward import kernel as hopper_backward
-    from flashpoint.ops.gpu.hopper.backward import one_pass
+    from flashpoint.ops.gpu.hopper.backward import once
     from flashpoint.ops.gpu.hopper.forward import kernel as hopper_forward
 
     has_sections, is_once = case in SECTIONED_CASES, case in ONCE_CASES
     for module in (hopper_forward, hopper_backward):
         module.size_section = count_two if has_sections else lambda *_: None
-    one_pass.LEAST_ROWS = 192 if is_once else sys.maxsize
+    once.LEAST_ROWS = 192 if is_once else sys.maxsize
     hopper_forward.hopper_forward_kernel.device_caches.clear()  # another case may have the same
     launches = plain_launches_by(case.removesuffix(SECTIONED).removesuffix(ONCE))
     if is_once:

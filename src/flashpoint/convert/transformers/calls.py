@@ -7,6 +7,7 @@ that is left out gives another model.
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from flashpoint.convert.sites import CHILD
@@ -32,7 +33,7 @@ _KNOWN = frozenset(
         "cache_position",
         "encoder_hidden_states",  # BERT's decoder tells its self-attention too
         "return_dict",
-        "deterministic",  # kernels ask PyTorch: torch.are_deterministic_algorithms_enabled
+        "deterministic",  # is PyTorch's to say
     }
 )
 _REASONS = {
@@ -148,6 +149,11 @@ def _check_options(module: nn.Module, options: dict[str, Any]) -> None:
         raise UnsupportedError(
             f"{type(module).__name__} {does}: {name}=... Keep its own attention: leave it out of "
             "layers=, or use attn_implementation='eager'."
+        )
+    if options.get("deterministic") and not torch.are_deterministic_algorithms_enabled():
+        raise UnsupportedError(
+            f"{type(module).__name__} passes deterministic=True, but PyTorch is not in that mode, "
+            "which the kernels go by. Call torch.use_deterministic_algorithms(True)."
         )
     if options.get("output_attentions"):
         _say_no_weights()

@@ -247,7 +247,9 @@ def differentiate(
         do, arguments = launch_rows(call, recorder, do, given, arguments, scales_do=scales_do)
     made = kernels.backward().launch_backward(call, recorder, do, grads, arguments, layout) or {}
     scored = finish_scored(call, recorder, do, arguments, made, need_dbias, need_dmask)
-    if call.totals is not None and Role.TOTALS not in made:
+    if Role.TOTALS in made:
+        assert not scored  # what is added must be the last launch
+    elif call.totals is not None:
         launch_addition(recorder, grads[0], call.totals, Role.DQ)
     return scored
 

@@ -77,11 +77,7 @@ from flashpoint.ops.gpu.hopper.backward.configs import (
     pieces_of,
 )
 from flashpoint.ops.gpu.hopper.backward.consumer import consume
-from flashpoint.ops.gpu.hopper.backward.one_pass import (
-    adds_in_place,
-    launch_one_pass,
-    passes_once,
-)
+from flashpoint.ops.gpu.hopper.backward.once import adds_in_place, launch_one_pass, passes_once
 from flashpoint.ops.gpu.hopper.backward.producer import produce
 from flashpoint.ops.gpu.hopper.qk_norm import make_shares
 from flashpoint.ops.gpu.hopper.sigmoids import BOTH, SLOPES, take_log2
