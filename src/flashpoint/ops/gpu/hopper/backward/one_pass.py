@@ -264,6 +264,7 @@ def take_tile(turn, number, program, shared, CONSUMER: gl.constexpr):
     sizes, numbers, options, side = program.sizes, program.numbers, program.options, program.keys
     rows = program.rows
     SLOTS: gl.constexpr = options.SLOTS
+    gl.static_assert(SLOTS == 2)
     BLOCK: gl.constexpr = side.c.block_shape[2]
     COLUMNS: gl.constexpr = side.c.block_shape[3]
     ROWS: gl.constexpr = side.a.block_shape[2]
@@ -283,18 +284,17 @@ def take_tile(turn, number, program, shared, CONSUMER: gl.constexpr):
     slot = turn % SLOTS * NUM_CONSUMERS
     for other in gl.static_range(NUM_CONSUMERS):
         mbarrier.wait(rows.full.index(slot + other), turn // SLOTS & 1)
-    if SLOTS > 1:
-        tma.store_wait(0)
-        if turn > 0:
-            before = (1 - turn % SLOTS) * NUM_CONSUMERS + CONSUMER
-            mbarrier.arrive(rows.empty.index(before), count=1)
+    tma.store_wait(0)  # the last tile's stores have read their slots
+    if turn > 0:
+        before = (1 - turn % SLOTS) * NUM_CONSUMERS + CONSUMER
+        mbarrier.arrive(rows.empty.index(before), count=1)
     keys = [
         view_pieces(rows.a_buffers, slot + other, 1)[0]
         for other in (0, 1, 2, 3)[:NUM_CONSUMERS]
     ]
-    held = ([keys[CONSUMER]], view_pieces(rows.b_buffers, slot + CONSUMER, 1))
+    values = view_pieces(rows.b_buffers, slot + CONSUMER, 1)
     A_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, S_LAYOUT, 2)
-    held = (read_pieces(held[0], 1, A_LAYOUT), read_pieces(held[1], 1, A_LAYOUT))
+    held = (read_pieces([keys[CONSUMER]], 1, A_LAYOUT), read_pieces(values, 1, A_LAYOUT))
     da = make_zeros(ROWS, 1, D_LAYOUT)
     db = make_zeros(ROWS, 1, D_LAYOUT)
     offsets = find_offsets(batch, head, first_row, program, "keys", ROWS, S_LAYOUT)
@@ -314,9 +314,6 @@ def take_tile(turn, number, program, shared, CONSUMER: gl.constexpr):
     b_blocks = find_pieces(rows.b_buffers, slot + CONSUMER, 1)
     store_pieces(db, b_blocks, side.db, batch, head, first_row)
     store_pieces(da, a_blocks, side.da, batch, head, first_row)
-    if SLOTS == 1:
-        tma.store_wait(0)
-        mbarrier.arrive(rows.empty.index(slot + CONSUMER), count=1)
     return number
 
 
