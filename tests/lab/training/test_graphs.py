@@ -83,10 +83,10 @@ def test_numbers_are_fixed_while_shapes_are_compiled_and_only_then(monkeypatch):
         return lambda x: seen.append((dynamic, config.specialize_float)) or function(x)
 
     monkeypatch.setattr(torch, "compile", compile_nothing)
-    monkeypatch.setattr(config, "specialize_float", False)
-    assert compiled_for_shapes(abs)(-3) == 3
-    assert seen == [(True, True)]
-    assert not config.specialize_float
+    with config.patch(specialize_float=False):  # monkeypatch would leave it hidden behind it
+        assert compiled_for_shapes(abs)(-3) == 3
+        assert seen == [(True, True)]
+        assert not config.specialize_float
 
 
 def make_step(config, task_class=VisionTask):
