@@ -146,6 +146,20 @@ def test_dq_is_added_where_it_belongs(seed, monkeypatch):
     assert torch.equal(whole[outside], untouched[outside])
 
 
+def test_sums_are_rounded_to_what_they_are_written_to():
+    """As those of dq are, behind a backward in one pass: rows of a packed gradient too."""
+    from flashpoint.ops.gpu.hopper.backward.dq_sums import launch_clear, launch_round
+
+    sums = torch.randn(2, 3, 70, 40, generator=torch.Generator().manual_seed(0)).to(DEVICE)
+    packed = torch.full((2, 70, 3, 3, 40), math.nan, dtype=HALF[0], device=DEVICE)
+    recorder = replay.Recorder(sums)
+    launch_round(recorder, sums, packed[:, :, 0].transpose(1, 2))
+    assert torch.equal(packed[:, :, 0].transpose(1, 2), sums.to(HALF[0]))
+    assert packed[:, :, 1:].isnan().all()
+    launch_clear(recorder, sums)
+    assert not sums.any()
+
+
 @pytest.mark.skipif(HAS_GPU, reason="on a GPU the real launcher replays")
 def test_an_addition_that_is_refused_is_made_once(monkeypatch):
     """Where the C launcher does not take its last launch, a replay is repeated by Triton's way."""

@@ -27,8 +27,8 @@ NUMBERS = ({}, {}, {"scale": 0.3, "bias": -0.5}, {"scale": -0.2, "bias": 0.5})
 
 
 @pytest.fixture
-def launched(monkeypatch):
-    """Calls that one pass served: from 192 rows on, where kernels for Hopper begin."""
+def noted(monkeypatch):
+    """Calls that one pass served."""
     from flashpoint.ops.gpu.hopper.backward import kernel, once
 
     calls = []
@@ -38,11 +38,19 @@ def launched(monkeypatch):
         return once.launch_one_pass(call, *rest)
 
     monkeypatch.setattr(kernel, "launch_one_pass", launch)
+    monkeypatch.setattr(replay, "_recordings", {})
+    return calls
+
+
+@pytest.fixture
+def launched(noted, monkeypatch):
+    """The same from 192 rows on, where kernels for Hopper begin, in deterministic mode too."""
+    from flashpoint.ops.gpu.hopper.backward import kernel, once
+
     monkeypatch.setattr(kernel, "joins_sides", lambda call: False)
     monkeypatch.setattr(once, "keeps_order", lambda: False)
     monkeypatch.setattr(once, "LEAST_ROWS", 192)
-    monkeypatch.setattr(replay, "_recordings", {})
-    return calls
+    return noted
 
 
 def draw(seed):
@@ -172,23 +180,13 @@ def test_packed_calls_match_reference(launched):
     assert_judged(**results, sums=Sums(1.0, 700))
 
 
-def test_whoever_asks_pytorch_for_order_gets_the_same_bits(monkeypatch):
-    from flashpoint.ops.gpu.hopper.backward import kernel, once
-
-    calls = []
-
-    def launch(call, *rest):
-        calls.append(call)
-        return once.launch_one_pass(call, *rest)
-
-    monkeypatch.setattr(kernel, "launch_one_pass", launch)
-    monkeypatch.setattr(replay, "_recordings", {})
+def test_whoever_asks_pytorch_for_order_gets_the_same_bits(noted):
     inputs = make_inputs((2, 16, 16, 1200, 1200, 64, 64))
     assert torch.are_deterministic_algorithms_enabled()
     results = [run("triton", torch.bfloat16, inputs, activation="silu") for _ in range(4)]
-    assert calls == []
+    assert noted == []
     for result in results[1:]:
         assert all(torch.equal(result[name], x) for name, x in results[0].items())
     torch.use_deterministic_algorithms(mode=False)
     run("triton", torch.bfloat16, inputs, activation="silu")
-    assert len(calls) == 1
+    assert len(noted) == 1

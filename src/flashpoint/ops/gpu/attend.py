@@ -110,7 +110,7 @@ def attend(call: Call, recorder: Recorder, layout: Layout) -> list[Tensor]:
     kernels.forward().launch(call, recorder, o, layout, *sums)
     if call.totals is None:
         return [o, *sums]
-    launch_addition(recorder, o, call.totals, Role.O, overwrites=call.overwrites)
+    launch_addition(recorder, o, call.totals, {"o": Role.O}, overwrites=call.overwrites)
     return sums
 
 
@@ -250,7 +250,7 @@ def differentiate(
     if Role.TOTALS in made:
         assert not scored  # what is added must be the last launch
     elif call.totals is not None:
-        launch_addition(recorder, grads[0], call.totals, Role.DQ)
+        launch_addition(recorder, grads[0], call.totals, {"o": Role.DQ})
     return scored
 
 

@@ -1,4 +1,6 @@
-"""totals += o, or totals = o, both [B, H, L, D]: where a kernel does not add by itself."""
+"""totals += o, or totals = o, both [B, H, L, D]: what a kernel does not add or round by itself."""
+
+from collections.abc import Mapping
 
 import triton
 import triton.language as tl
@@ -15,7 +17,7 @@ def addition_kernel(
     o, totals, total_batch, total_head, total_row,  # rows of both are dense, and all of o
     H, L, D: tl.constexpr, BLOCK_L: tl.constexpr, BLOCK_D: tl.constexpr, ADDS: tl.constexpr,
 ):
-    """Of one head's rows, in fp32."""
+    """Of one head's rows, in fp32, rounded to what totals are."""
     num_blocks = tl.cdiv(L, BLOCK_L)
     head, block = tl.program_id(0) // num_blocks, tl.program_id(0) % num_blocks
     rows = block * BLOCK_L + tl.arange(0, BLOCK_L)[:, None]
@@ -31,12 +33,17 @@ def addition_kernel(
 
 
 def launch_addition(
-    recorder: Recorder, o: Tensor, totals: Tensor, role: Role, *, overwrites: bool = False
+    recorder: Recorder,
+    o: Tensor,
+    totals: Tensor,
+    roles: Mapping[str, Role],
+    *,
+    overwrites: bool = False,
 ) -> None:
-    """Add o, which is dense and has some role, to totals of its shape, or overwrite them with it.
+    """Add o, which is dense, to totals of its shape, or overwrite them with it; roles: of both.
 
-    It must be a call's last launch: where one fails in a replay, which has done nothing then, all
-    are repeated, and what was added before it would be added twice.
+    What adds must be a call's last launch: where one fails in a replay, which has done nothing
+    then, all are repeated, and what was added before it would be added twice.
     """
     B, H, L, D = o.shape
     block_d = block_of(D)
@@ -48,4 +55,4 @@ def launch_addition(
         "ADDS": not overwrites,
     }
     programs = B * H * triton.cdiv(L, block_l)
-    recorder.launch(addition_kernel, programs, arguments, {"o": role})
+    recorder.launch(addition_kernel, programs, arguments, roles)
