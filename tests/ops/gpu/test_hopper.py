@@ -4,6 +4,7 @@ import random
 
 import pytest
 import torch
+from captured import gradients_by_graph
 from implementations import HAS_TRITON, needs_gpu, needs_hopper
 from numerics import assert_exact, make_inputs, make_qkv, run
 
@@ -314,24 +315,4 @@ def test_signs_too_many_for_their_memory_are_not_stored(count_signed):
 def test_signs_in_a_cuda_graph_follow_new_inputs(count_signed):
     shape = SIGNED_SHAPES["blind-rows"]
     assert count_signed(make_call(shape, torch.bfloat16, causal=True), 2 * 6 * 3 * 512) == 1
-    tensors = {name: x.requires_grad_() for name, x in make_qkv(shape, torch.bfloat16).items()}
-    do = torch.randn_like(tensors["q"])
-
-    def gradients(tensors):
-        o = flashpoint.attention(**tensors, causal=True, impl="triton")
-        return torch.autograd.grad(o, list(tensors.values()), do)
-
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        gradients(tensors)
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        captured = gradients(tensors)
-    fresh = {name: x.requires_grad_() for name, x in make_qkv(shape, torch.bfloat16, 1).items()}
-    with torch.no_grad():
-        for name, x in tensors.items():
-            x.copy_(fresh[name])
-    graph.replay()
-    assert all(map(torch.equal, captured, gradients(fresh)))
+    assert all(map(torch.equal, *gradients_by_graph(shape)))

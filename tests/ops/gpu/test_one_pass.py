@@ -8,8 +8,9 @@ import random
 
 import pytest
 import torch
+from captured import gradients_by_graph
 from implementations import HAS_TRITON, needs_gpu, needs_hopper
-from numerics import assert_exact, assert_judged, make_inputs, make_qkv, run
+from numerics import assert_exact, assert_judged, make_inputs, run
 
 import flashpoint
 from flashpoint.lab.selfcheck.judge import Sums
@@ -127,29 +128,7 @@ def test_dq_is_added_to_totals(first, causal, launched):
 
 
 def test_a_cuda_graph_follows_new_inputs(launched):
-    shape = (1, 2, 2, 600, 600, 64, 64)
-    tensors = {name: x.requires_grad_() for name, x in make_qkv(shape, torch.bfloat16).items()}
-    do = torch.randn_like(tensors["q"])
-
-    def gradients(tensors):
-        o = flashpoint.attention(**tensors, causal=True, impl="triton")
-        return torch.autograd.grad(o, list(tensors.values()), do)
-
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        gradients(tensors)
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        captured = gradients(tensors)
-    fresh = {name: x.requires_grad_() for name, x in make_qkv(shape, torch.bfloat16, 1).items()}
-    with torch.no_grad():
-        for name, x in tensors.items():
-            x.copy_(fresh[name])
-    graph.replay()
-    graph.replay()
-    for got, expected in zip(captured, gradients(fresh), strict=True):
+    for got, expected in zip(*gradients_by_graph((1, 2, 2, 600, 600, 64, 64), 2), strict=True):
         torch.testing.assert_close(got, expected, rtol=2.0**-7, atol=1e-6)
     assert len(launched) == 1
 
