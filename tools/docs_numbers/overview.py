@@ -59,7 +59,7 @@ GLANCE: dict[str, tuple[str, Callable[[list[float], Stored], str]]] = {
         "sentences-in-both-directions",
         lambda v, _: (
             f"relu4/sum is {-v[4]:.1f} BLEU behind softmax in the worse direction, ReLUFormer "
-            f"{-v[3]:.1f}; the penalty gains {v[2]:.0f} there"
+            f"{-v[3]:.1f}; where both have a norm of q and k, relu4/sum {-v[6]:.1f}"
         ),
     ),
     "variance": (
@@ -222,7 +222,9 @@ def _quality(stored: Stored) -> str:
             *(f"{bleu:.1f}" for bleu in short),
         ],
         ["German to English sentences, 20 epochs: BLEU", *sentence_bleu(stored, "De-En")],
+        ["the same with qk-norm", "", *sentence_bleu(stored, "De-En", normed=True)],
         ["English to German sentences, 20 epochs: BLEU", *sentence_bleu(stored, "En-De")],
+        ["the same with qk-norm", "", *sentence_bleu(stored, "En-De", normed=True)],
         [
             "a softmax ViT converted, a fifth of its training again: top-1",
             *(f"{top1:.1f}%" for top1 in kept),

@@ -4,13 +4,14 @@ import numpy as np
 
 from docs_numbers.stored import Stored
 from docs_numbers.tables import by_seed, difference, numbers, spread, table
-from flashpoint.lab.study.settings import RELU4_SUM, name_of
+from flashpoint.lab.study.settings import NORMED, RELU4_SUM, name_of
 from flashpoint.lab.study.studies.sentences import DIRECTIONS, KINDS, PAPER_BLEU, VANILLA, WHOLE
 
 
-def sentence_bleu(stored: Stored, direction: str) -> list[str]:
-    """Of ReLUFormer, relu4/sum and softmax."""
-    kinds = (WHOLE, RELU4_SUM, VANILLA)
+def sentence_bleu(stored: Stored, direction: str, *, normed: bool = False) -> list[str]:
+    """Of ReLUFormer, relu4/sum and softmax; of the last two if q and k are normed."""
+    normed_kinds = (NORMED[RELU4_SUM], NORMED[VANILLA])
+    kinds = normed_kinds if normed else (WHOLE, RELU4_SUM, VANILLA)
     found = (_values(stored, direction, kind, "translation.bleu") for kind in kinds)
     return [f"{values.mean():.1f}" for values in found]
 

@@ -59,7 +59,8 @@ def _trade(stored: Stored) -> str:
             "speed",
             f"documents: `relu` with its penalty {bleu[0]} BLEU, `relu4/sum` with qk-norm "
             f"{bleu[1]}, softmax {bleu[2]}; sentences from German: "
-            f"{', '.join(sentence_bleu(stored, 'De-En'))}, without qk-norm",
+            f"{', '.join(sentence_bleu(stored, 'De-En'))}, the last two with qk-norm "
+            f"{' and '.join(sentence_bleu(stored, 'De-En', normed=True))}",
             "stay with softmax",
         ],
         [

@@ -203,6 +203,16 @@ def test_long_categories_are_broken_into_lines_with_room_for_them():
     assert draw(chart).height == draw(few).height + 2 * 15
 
 
+def test_words_too_long_for_a_category_break_behind_a_slash():
+    names = ("relu4/sum", "relu4/sum, qk-norm", "a", "b", "c", "d", "e")
+    many, few = (
+        draw(make_chart(line("a", some, range(len(some)), has_line=False))).layout["xaxis"]
+        for some in (names, names[:3])
+    )
+    assert many["ticktext"][:2] == ["relu4/<br>sum", "relu4/<br>sum,<br>qk-norm"]
+    assert few["ticktext"][:2] == ["relu4/sum", "relu4/sum,<br>qk-norm"]
+
+
 def test_category_of_one_series_is_not_moved_and_needs_no_legend():
     chart = make_chart(*(line(n, (n,), (1.0,), has_line=False) for n in ("a", "b")))
     assert [positions_of(series, chart) for series in chart.series] == [[0.0], [1.0]]

@@ -4,6 +4,7 @@ A series keeps its color and its mark in all charts of a study, the activations 
 softmax is blue everywhere.
 """
 
+import functools
 import math
 import re
 import textwrap
@@ -151,7 +152,14 @@ def category_lines(chart: Chart) -> list[list[str]]:
     """Each category's name in lines, so that names fit side by side unless a word does not."""
     categories = categories_of(chart)
     letters = max(AXIS_LETTERS // max(len(categories), 1), 8)
-    return [textwrap.wrap(name, letters, break_long_words=False) or [""] for name in categories]
+    names = (" ".join(_halved(word, letters) for word in name.split()) for name in categories)
+    wrap = functools.partial(textwrap.wrap, break_long_words=False, break_on_hyphens=False)
+    return [wrap(name, letters) or [""] for name in names]
+
+
+def _halved(word: str, letters: int) -> str:
+    """The word; one that is too long may break behind a slash, as relu4/ sum."""
+    return word if len(word) <= letters else word.replace("/", "/ ")
 
 
 def positions_of(series: Series, chart: Chart) -> list[float]:
