@@ -42,7 +42,7 @@ def made(transform, images):
     """Levels by the kernels, and those that a worker would make."""
     cuts = pack([Cutter(transform).cut(image, i) for i, image in enumerate(images)], SIZE)
     augmentation = transform.config if isinstance(transform, Augmenter) else None
-    got, _ = ImageMaker(SIZE, augmentation, DEVICE).levels(cuts)
+    got, _ = ImageMaker(SIZE, augmentation, DEVICE).levels([cuts])
     want = np.stack([transform(image, i) for i, image in enumerate(images)])
     return got.cpu().numpy().astype(int), want.astype(int), cuts
 
@@ -153,6 +153,7 @@ def kernels_everywhere(monkeypatch):
     """Without a GPU the path of a GPU runs in Triton's interpreter."""
     monkeypatch.setattr(stream, "are_made_on", lambda device, config: True)
     monkeypatch.setattr(device_images, "PART", 3)
+    monkeypatch.setattr(device_images, "TOGETHER", 2)  # of the three parts of 8 images
 
 
 AUGMENTED = {"crop": "inception", "flip": True, "randaug_ops": 1, "randaug_magnitude": 10.0}
@@ -204,13 +205,14 @@ def test_validation_leaves_broken_images_out(tmp_path):
 class HostDecoder:
     """As the GPU's, by Pillow; refuses all files at once if one of them is odd."""
 
-    device = torch.device("cpu")
+    device = torch.device(DEVICE)
 
     def __call__(self, files):
         if any(file[-3] == 77 for file in files):
             raise RuntimeError("one of them is odd")
         contents = (io.BytesIO(file.numpy().tobytes()) for file in files)
-        return [torch.from_numpy(to_pixels(Image.open(content), 3)) for content in contents]
+        pixels = (to_pixels(Image.open(content), 3) for content in contents)
+        return [torch.from_numpy(each).to(DEVICE) for each in pixels]
 
     def keep(self, images):
         pass

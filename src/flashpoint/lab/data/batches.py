@@ -12,7 +12,7 @@ from torch import Tensor
 from flashpoint.errors import InputError
 from flashpoint.lab.data.broken import BrokenLog, Gather
 from flashpoint.lab.data.config import DataConfig
-from flashpoint.lab.data.device_images import bytes_per_part, num_parts
+from flashpoint.lab.data.device_images import bytes_at_once, num_parts
 from flashpoint.lab.data.image_source import Integers, Source
 from flashpoint.lab.data.order import EpochOrder, Purpose, check_rank, generator, rank_positions
 from flashpoint.lab.data.resident import ResidentAugmenter, ResidentImages, is_resident
@@ -151,11 +151,12 @@ class TrainBatches(_ReadBatches):
         Workers have theirs in the machine's memory, and on a GPU the next batch is there already.
         """
         config = self._config
-        pixels = batch_size // self._world_size * config.channels * config.image_size**2
+        count = batch_size // self._world_size
+        pixels = count * config.channels * config.image_size**2
         if self.is_resident:
             return 0
         if self._device.type == "cuda":
-            return 8 * pixels + bytes_per_part(config.image_size)  # the next batch, and the last
+            return 8 * pixels + bytes_at_once(config.image_size, count)  # of the next and the last
         return pixels * (1 + READ_AHEAD * config.workers)
 
     def iterate(self, start_step: int = 0) -> Iterator[Batch]:

@@ -29,6 +29,8 @@ MAX_PIXELS = 1 << 19
 """Of an image that the GPU decodes: it decodes the whole of it."""
 
 CHANNELS = 3
+BETWEEN = 7
+"""Which of an image's places is where it begins between the passes."""
 _FOLD = 5
 
 
@@ -157,6 +159,50 @@ def pack(cuts: Sequence[Cut], size: int) -> Cuts:
         operations=torch.from_numpy(stacked.astype(np.int32)),
         num_rows=int(places[:, 1].sum()),
         most_rows=int(places[:, 1].max(initial=0)),
+    )
+
+
+class Joined(NamedTuple):
+    """Parts of images that several workers handed over, to be made at once.
+
+    Attributes:
+        pixels: uint8, each worker's; one behind the other where they are going.
+        files: those of images in files, with their places among the images.
+        places, boxes, operations, num_rows, most_rows: as ``Cuts`` has them.
+    """
+
+    pixels: list[UInt8[Tensor, " n"]]
+    files: list[tuple[int, UInt8[Tensor, " n"]]]
+    places: Int[Tensor, "b p"]
+    boxes: Float[Tensor, "b 4"]
+    operations: Int[Tensor, "ops b 4"]
+    num_rows: int
+    most_rows: int
+
+
+def join(parts: Sequence[Cuts], size: int) -> Joined:
+    """What several workers handed over, one at least, as one; pixels and files are not copied."""
+    files: list[tuple[int, Tensor]] = []
+    places: list[Tensor] = []
+    num_images = num_bytes = num_rows = 0
+    for part in parts:
+        here = part.places.clone()
+        here[:, 0] += num_bytes
+        here[part.files[:, 0], 0] -= num_bytes
+        here[:, BETWEEN] += num_rows * size * CHANNELS
+        places.append(here)
+        for place, begin, length in part.files.tolist():
+            files.append((num_images + place, part.content[begin : begin + length]))
+        num_images += len(here)
+        num_bytes, num_rows = num_bytes + part.num_bytes, num_rows + part.num_rows
+    return Joined(
+        pixels=[part.content[: part.num_bytes] for part in parts],
+        files=files,
+        places=torch.cat(places),
+        boxes=torch.cat([part.boxes for part in parts]),
+        operations=torch.cat([part.operations for part in parts], dim=1),
+        num_rows=num_rows,
+        most_rows=max(part.most_rows for part in parts),
     )
 
 

@@ -4,14 +4,14 @@ Of the same pixels it makes the same image as ``transforms.py`` does in a worker
 """
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 from torch import Tensor
 
 from flashpoint.errors import InputError
 from flashpoint.lab.data.config import AugmentationConfig, DataConfig
-from flashpoint.lab.data.cuts import CHANNELS, MAX_AREA, MAX_PIXELS, Cuts
+from flashpoint.lab.data.cuts import CHANNELS, MAX_AREA, MAX_PIXELS, Cuts, join
 from flashpoint.lab.data.device_randaug import DeviceRandaug
 from flashpoint.lab.data.gpu_decoding import DecodedFiles, GpuDecoder, can_decode
 from flashpoint.lab.data.streamed import Decoded, Slot, normalize
@@ -20,6 +20,10 @@ from flashpoint.shapes import Float, UInt8
 
 PART = 128
 """Images at most that a worker hands over at once; a batch has many such parts."""
+
+TOGETHER = 8
+"""Parts at most that the GPU takes at once: launches wait for the interpreter, which the training
+step uses too. More images at once take more memory."""
 
 
 def are_made_on(device: torch.device, config: DataConfig) -> bool:
@@ -63,12 +67,13 @@ def split(slots: list[Slot]) -> list[list[Slot]]:
     return [slots[first:last] for first, last in itertools.pairwise(borders)]
 
 
-def bytes_per_part(size: int) -> int:
-    """Bytes on the device of the largest part: its pixels, rows between the passes, and levels.
+def bytes_at_once(size: int, batch_size: int) -> int:
+    """Bytes on the device of what is made at once: pixels, rows between the passes, and levels.
 
-    Parts follow each other, so that one and the next are there at a time.
+    One and the next are there at a time.
     """
-    return 2 * PART * CHANNELS * (MAX_PIXELS + size * size * (MAX_AREA + 4))
+    count = min(TOGETHER * PART, batch_size)
+    return 2 * count * CHANNELS * (MAX_PIXELS + size * size * (MAX_AREA + 4))
 
 
 class ImageMaker:
@@ -99,30 +104,34 @@ class ImageMaker:
             broken: dict[int, str] = {}
             wanted = count = 0
             while wanted < size:
-                part = next(parts)
+                part = _take(parts, size - wanted)
                 lost = self._fill(images[count : count + len(part.labels)], part.images)
-                labels.append(part.labels.to(self._device, non_blocking=True))
+                labels.append(self._send(part.labels))
                 broken |= {wanted + at: why for at, why in (part.broken | lost).items()}
                 wanted, count = wanted + part.wanted, count + len(part.labels)
             yield Decoded(images[:count], torch.cat(labels), wanted, broken)
 
-    def _fill(self, numbers: Float[Tensor, "b 3 S S"], cuts: Cuts) -> dict[int, str]:
-        """The images of a part, in [-1, 1]; gives those that no decoder can read, and why."""
+    def _fill(self, numbers: Float[Tensor, "b 3 S S"], parts: Sequence[Cuts]) -> dict[int, str]:
+        """The images of some parts, in [-1, 1]; gives those that no decoder reads, and why."""
         from flashpoint.lab.data.gpu.levels import launch_levels
 
         if not len(numbers):
             return {}
-        levels, lost = self.levels(cuts)
+        levels, lost = self.levels(parts)
         launch_levels(levels, self._numbers, numbers)
         return lost
 
-    def levels(self, cuts: Cuts) -> tuple[UInt8[Tensor, "b 3 S S"], dict[int, str]]:
-        """The images of a part that has some, as levels, and those that are lost."""
+    def levels(self, parts: Sequence[Cuts]) -> tuple[UInt8[Tensor, "b 3 S S"], dict[int, str]]:
+        """The images of some parts as levels, one at least, and those that are lost."""
         from flashpoint.lab.data.gpu.resample import launch_resample
 
-        pixels = self._send(cuts.content[: max(cuts.num_bytes, 1)])
+        cuts = join([part for part in parts if len(part.places)], self._size)
+        sizes = [len(each) for each in cuts.pixels]
+        pixels = torch.empty(max(sum(sizes), 1), dtype=torch.uint8, device=self._device)
+        for place, each in zip(pixels[: sum(sizes)].split(sizes), cuts.pixels, strict=True):
+            place.copy_(each, non_blocking=True)
         decoded = DecodedFiles(cuts, self._decoder)
-        decoded.note_places(cuts.places, pixels.data_ptr())
+        decoded.note_places(pixels.data_ptr())
         shape = (len(cuts.places), CHANNELS, self._size, self._size)
         images = torch.empty(shape, dtype=torch.uint8, device=self._device)
         places, boxes = self._send(cuts.places), self._send(cuts.boxes)
@@ -133,4 +142,25 @@ class ImageMaker:
         return images, decoded.lost
 
     def _send(self, tensor: Tensor) -> Tensor:
+        """A small tensor on the device; from memory that is not pinned, the host would wait."""
+        if self._device.type == "cuda":
+            tensor = tensor.pin_memory()
         return tensor.to(self._device, non_blocking=True)
+
+
+def _take(parts: Iterator[Decoded], most: int) -> Decoded:
+    """The next parts of a batch that wants ``most`` more slots, TOGETHER at most, as one.
+
+    Its images are the list of theirs.
+    """
+    images, labels = [], []
+    broken: dict[int, str] = {}
+    wanted = 0
+    for part in parts:
+        images.append(part.images)
+        labels.append(part.labels)
+        broken |= {wanted + at: why for at, why in part.broken.items()}
+        wanted += part.wanted
+        if wanted >= most or len(images) == TOGETHER:
+            break
+    return Decoded(images, torch.cat(labels), wanted, broken)

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from flashpoint.lab.data.cuts import CHANNELS, Cuts
+from flashpoint.lab.data.cuts import CHANNELS, Joined
 from flashpoint.lab.data.decode import decode, require_pillow, to_pixels
 from flashpoint.lab.data.image_source import BrokenImageError
 from flashpoint.lab.data.randaug import GRAY
@@ -75,7 +75,7 @@ class GpuDecoder:
 
 
 class DecodedFiles:
-    """The files of a part, decoded.
+    """The files among some images, decoded at once.
 
     What nvJPEG refuses, Pillow decodes. What Pillow refuses too becomes gray.
 
@@ -83,20 +83,17 @@ class DecodedFiles:
         lost: the latter, by their places, and why.
     """
 
-    def __init__(self, cuts: Cuts, decoder: GpuDecoder | None) -> None:
+    def __init__(self, cuts: Joined, decoder: GpuDecoder | None) -> None:
         self.lost: dict[int, str] = {}
         self._images: list[Tensor] = []
         self._decoder, self._cuts = decoder, cuts
-        if not len(cuts.files):
+        if not cuts.files:
             return
         assert decoder is not None  # only workers of a GPU hand over files
-        spans: list[list[int]] = cuts.files.tolist()
-        files = [cuts.content[begin : begin + length] for _, begin, length in spans]
         try:
-            self._images = decoder(files)
+            self._images = decoder([file for _, file in cuts.files])
         except RuntimeError:
-            places = (place for place, _, _ in spans)
-            self._images = [self._one(*each) for each in zip(places, files, strict=True)]
+            self._images = [self._one(place, file) for place, file in cuts.files]
 
     def _one(self, place: int, file: Tensor) -> Tensor:
         """One file, by whoever can decode it."""
@@ -114,13 +111,13 @@ class DecodedFiles:
             pixels = np.full((CHANNELS, height, width), GRAY, dtype=np.uint8)
         return torch.from_numpy(pixels).to(self._decoder.device)
 
-    def note_places(self, places: Tensor, base: int) -> None:
-        """Write into ``places`` where images are in memory, counted from ``base``."""
+    def note_places(self, base: int) -> None:
+        """Write into the images' places where files are in memory, counted from ``base``."""
         if self._images:
             starts = [image.data_ptr() - base for image in self._images]
-            places[self._cuts.files[:, 0], 0] += torch.tensor(starts)
+            self._cuts.places[[place for place, _ in self._cuts.files], 0] += torch.tensor(starts)
 
     def keep(self) -> None:
         """Hold the images until what was launched so far is done."""
         if self._images and self._decoder is not None:
-            self._decoder.keep([*self._images, self._cuts.content])
+            self._decoder.keep([*self._images, *(file for _, file in self._cuts.files)])
