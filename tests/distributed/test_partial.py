@@ -8,7 +8,7 @@ import torch
 from implementations import needs_gpu
 
 import flashpoint
-from flashpoint.distributed.call import ShardedCall, Sizes
+from flashpoint.distributed.call import ShardedCall, Sizes, settle_length
 from flashpoint.distributed.division import divide, undivide
 from flashpoint.distributed.layout import Shards
 from flashpoint.distributed.partial import Partial, PartialGradients, Total
@@ -147,3 +147,12 @@ def test_chunks_go_to_the_kernels_with_their_sums(causal, order, monkeypatch):
 @pytest.mark.parametrize("causal", [False, True], ids=["all", "causal"])
 def test_chunks_add_up_on_a_gpu(causal, order):
     assert_chunks_add_up(make_call(1920, 3, causal, "triton"), "cuda", order)
+
+
+def test_n_i_is_a_number_where_queries_see_all_keys():
+    assert settle_length(Terms(), 8, hides=False) == Terms(gain=0.125, alpha=0.0)
+    by_sums = Terms(normalize="sum", alpha=-1.0, floor=0.5)
+    settled = settle_length(by_sums, 8, hides=False)
+    assert settled == by_sums._replace(alpha=0.0, floor=4.0)
+    for terms, hides in ((Terms(right=0), False), (Terms(left=3), False), (Terms(), True)):
+        assert settle_length(terms, 8, hides=hides) == terms
