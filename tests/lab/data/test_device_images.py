@@ -252,12 +252,46 @@ def test_files_that_the_gpu_decodes_become_the_same_images(tmp_path, monkeypatch
 
 
 @pytest.mark.usefixtures("files_too")
-def test_files_that_the_gpu_refuses_are_decoded_otherwise(tmp_path):
+def test_files_that_the_gpu_refuses_are_decoded_otherwise(tmp_path, monkeypatch):
     odd = bytes([77, 0, 0])  # behind the end of the file
     settings = config(jpegs(tmp_path, end=odd), augmentation=AUGMENTED)
-    ((images, _), *_), batches = first_batches(open_source(settings.train, "train"), settings, 2)
-    assert images.std() > 0.1
+    source = open_source(settings.train, "train")
+    mixed, batches = first_batches(source, settings, 2)
     assert batches.num_broken == 0
+    monkeypatch.setattr(stream, "files_on_gpu", lambda config, device: 0)
+    plain, _ = first_batches(source, settings, 2)
+    for (images, _), (others, _) in zip(mixed, plain, strict=True):
+        assert torch.equal(images, others)
+
+
+def test_files_that_nobody_reads_are_gray_and_named_by_their_places(tmp_path):
+    """One of six files, in the second of two parts; the others are found by halves."""
+    source = open_source(jpegs(tmp_path), "train")
+    cutter = Cutter(inception(), files=5)
+    cuts = [cutter(source, i, i)[0] for i in range(6)]
+    broken = cuts[4]._replace(content=cuts[4].content[:40] + bytes([77, 0, 0]))
+    maker = ImageMaker(SIZE, None, torch.device(DEVICE))
+    maker._decoder = HostDecoder()
+    whole, lost = maker.levels([pack(cuts, SIZE)])
+    assert lost == {}
+    some, lost = maker.levels([pack(cuts[:3], SIZE), pack([cuts[3], broken, cuts[5]], SIZE)])
+    assert list(lost) == [4]
+    are_equal = [torch.equal(x, y) for x, y in zip(some, whole, strict=True)]
+    assert are_equal == [True, True, True, True, False, True]
+    assert (some[4] == some[4, 0, 0, 0]).all()
+
+
+def test_memory_is_counted_where_the_gpu_makes_images(tmp_path):
+    """The next batch and the last as fp32, and what is made at once, 1,024 images at most."""
+    where = shards(tmp_path)
+    source = open_source(where, "train")
+    ahead = {}
+    for decode, count in (("cpu", 64), ("auto", 64), ("auto", 1024), ("auto", 2048)):
+        settings = config(where, decode=decode)
+        batches = TrainBatches(source, settings, batch_size=count, seed=0, device="cuda")
+        ahead[decode, count] = batches.bytes_ahead(count) - 8 * count * 3 * settings.image_size**2
+    assert ahead["cpu", 64] == 0
+    assert ahead["auto", 1024] == 16 * ahead["auto", 64] == ahead["auto", 2048] > 0
 
 
 def test_some_files_are_for_the_gpu_and_all_others_not(tmp_path):

@@ -12,7 +12,7 @@ from torch import Tensor
 from flashpoint.errors import InputError
 from flashpoint.lab.data.broken import BrokenLog, Gather
 from flashpoint.lab.data.config import DataConfig
-from flashpoint.lab.data.device_images import bytes_at_once, num_parts
+from flashpoint.lab.data.device_images import are_made_on, bytes_at_once, num_parts
 from flashpoint.lab.data.image_source import Integers, Source
 from flashpoint.lab.data.order import EpochOrder, Purpose, check_rank, generator, rank_positions
 from flashpoint.lab.data.resident import ResidentAugmenter, ResidentImages, is_resident
@@ -156,7 +156,9 @@ class TrainBatches(_ReadBatches):
         if self.is_resident:
             return 0
         if self._device.type == "cuda":
-            return 8 * pixels + bytes_at_once(config.image_size, count)  # of the next and the last
+            is_made = are_made_on(self._device, config)
+            made = bytes_at_once(config.image_size, count) if is_made else 0
+            return 8 * pixels + made  # the next batch, and the last
         return pixels * (1 + READ_AHEAD * config.workers)
 
     def iterate(self, start_step: int = 0) -> Iterator[Batch]:

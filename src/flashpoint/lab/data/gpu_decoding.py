@@ -90,18 +90,19 @@ class DecodedFiles:
         if not cuts.files:
             return
         assert decoder is not None  # only workers of a GPU hand over files
-        try:
-            self._images = decoder([file for _, file in cuts.files])
-        except RuntimeError:
-            self._images = [self._one(place, file) for place, file in cuts.files]
+        self._images = self._decode(decoder, cuts.files)
 
-    def _one(self, place: int, file: Tensor) -> Tensor:
-        """One file, by whoever can decode it."""
-        assert self._decoder is not None
+    def _decode(self, decoder: GpuDecoder, files: list[tuple[int, Tensor]]) -> list[Tensor]:
+        """Files at their places; nvJPEG refuses all for one of them, which halves find."""
         try:
-            return self._decoder([file])[0]
+            return decoder([file for _, file in files])
         except RuntimeError:
-            pass
+            if len(files) == 1:
+                return [self._by_host(*files[0], decoder.device)]
+        half = len(files) // 2
+        return self._decode(decoder, files[:half]) + self._decode(decoder, files[half:])
+
+    def _by_host(self, place: int, file: Tensor, device: torch.device) -> Tensor:
         width, height = self._cuts.places[place, 4:6].tolist()
         name = f"a JPEG file of {width} x {height}"
         try:
@@ -109,7 +110,7 @@ class DecodedFiles:
         except BrokenImageError as error:
             self.lost[place] = str(error)
             pixels = np.full((CHANNELS, height, width), GRAY, dtype=np.uint8)
-        return torch.from_numpy(pixels).to(self._decoder.device)
+        return torch.from_numpy(pixels).to(device)
 
     def note_places(self, base: int) -> None:
         """Write into the images' places where files are in memory, counted from ``base``."""
