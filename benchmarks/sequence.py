@@ -139,15 +139,20 @@ class Chunks:
             found.add(k, v, keys)
         return divide(self.call, self.queries, found.numerators, found.sums, DTYPE)
 
-    def differentiate(self) -> list[Tensor]:
-        """dq, dk and dv."""
+    def differentiate(self) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
+        """dq, then dk and dv of each chunk, which go back to whom the keys came from."""
         q, do = self.inputs.q, self.inputs.do
         grads = undivide(self.call, self.queries, do, None, None, None, q.dtype)
         more = len(self.chunks) > 1
         found = PartialGradients(self.call, q, self.queries, grads, more=more)
-        parts = [[x.to(DTYPE) for x in found.add(k, v, keys)] for k, v, keys in self.chunks]
-        dk, dv = (torch.cat([part[i] for part in parts], dim=2) for i in (0, 1))
-        return [found.dq.to(DTYPE), dk, dv]
+        parts = [found.add(k, v, keys) for k, v, keys in self.chunks]
+        return found.dq.to(DTYPE), parts
+
+    def evaluate(self) -> list[Tensor]:
+        """o, dq, dk and dv, whole."""
+        dq, parts = self.differentiate()
+        dk, dv = (torch.cat(each, dim=2).to(DTYPE) for each in zip(*parts, strict=True))
+        return [self.attend(), dq, dk, dv]
 
 
 def compare_chunks(
@@ -159,7 +164,7 @@ def compare_chunks(
         inputs = Inputs.draw(device, length, dim)
         chunks = Chunks(inputs, num_chunks)
         right = inputs.evaluate(flashpoint.attention)
-        errors = largest_errors([chunks.attend(), *chunks.differentiate()], right)
+        errors = largest_errors(chunks.evaluate(), right)
         leaves = [x.detach().requires_grad_() for x in inputs[:3]]
         o = flashpoint.attention(*leaves)
         whole = torch.no_grad()(partial(flashpoint.attention, *inputs[:3]))
