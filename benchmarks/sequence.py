@@ -27,7 +27,7 @@ from torch import Tensor
 
 import flashpoint
 from flashpoint.distributed import sequence_parallel
-from flashpoint.distributed.call import ShardedCall, Sizes, settle_length
+from flashpoint.distributed.call import ShardedCall, Sizes
 from flashpoint.distributed.division import divide, undivide
 from flashpoint.distributed.layout import Shards
 from flashpoint.distributed.partial import Partial, PartialGradients
@@ -117,7 +117,7 @@ class Chunks:
         ]
         group = dist.group.WORLD
         assert group is not None
-        terms = settle_length(Terms(), length, hides=False)
+        terms = Terms()
         self.call = ShardedCall(
             Shards.split(length, 1, "contiguous"),
             keys,

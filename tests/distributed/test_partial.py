@@ -8,8 +8,9 @@ import torch
 from implementations import needs_gpu
 
 import flashpoint
-from flashpoint.distributed.call import ShardedCall, Sizes, settle_length
-from flashpoint.distributed.division import divide, undivide
+from flashpoint.distributed import division
+from flashpoint.distributed.call import ShardedCall, Sizes
+from flashpoint.distributed.division import count_seen, divide, undivide
 from flashpoint.distributed.layout import Shards
 from flashpoint.distributed.partial import Partial, PartialGradients, Total
 from flashpoint.ops import reference
@@ -76,7 +77,7 @@ def test_a_first_part_of_some_rows_is_added_to_zeros():
 def make_call(length, chunks, causal, impl):
     """Of one rank's queries over chunks of keys that others hold."""
     keys = Shards.split(length, chunks, "contiguous")
-    terms = Terms("relu2", 1.0, right=0 if causal else None, length="seen")
+    terms = Terms("relu2", 1.0, right=0 if causal else None)
     queries, sizes = Shards.split(length, 1, "contiguous"), Sizes(1, 2, 2, 64, 64)
     transport = SimpleNamespace(rank=0)
     return ShardedCall(queries, keys, 0, sizes, terms, None, impl, False, False, transport)
@@ -149,10 +150,26 @@ def test_chunks_add_up_on_a_gpu(causal, order):
     assert_chunks_add_up(make_call(1920, 3, causal, "triton"), "cuda", order)
 
 
-def test_n_i_is_a_number_where_queries_see_all_keys():
-    assert settle_length(Terms(), 8, hides=False) == Terms(gain=0.125, alpha=0.0)
-    by_sums = Terms(normalize="sum", alpha=-1.0, floor=0.5)
-    settled = settle_length(by_sums, 8, hides=False)
-    assert settled == by_sums._replace(alpha=0.0, floor=4.0)
-    for terms, hides in ((Terms(right=0), False), (Terms(left=3), False), (Terms(), True)):
-        assert settle_length(terms, 8, hides=hides) == terms
+HIDING = {
+    "nothing": {},
+    "scores": {"mask": torch.zeros(1, 1, 1, 6)},
+    "window": {"terms": Terms(left=3)},
+    "causal": {"terms": Terms(right=0)},
+    "key-lengths": {"key_lengths": torch.tensor([4])},
+    "mask": {"mask": torch.tensor([True, False] * 3).view(1, 1, 1, 6)},
+}
+
+
+@pytest.mark.parametrize("name", HIDING)
+def test_keys_are_counted_only_where_some_are_hidden(name, monkeypatch):
+    call = make_call(6, 2, causal=False, impl="reference")._replace(terms=Terms())
+    call = call._replace(**HIDING[name])
+    (queries,) = call.queries.ranges
+    sums = torch.ones(1, 2, 6, 64)
+    expected = sums / count_seen(call, queries, sums.device)
+    counted = []
+    monkeypatch.setattr(
+        division, "count_seen", lambda *given: counted.append(1) or count_seen(*given)
+    )
+    torch.testing.assert_close(divide(call, queries, sums, None, sums.dtype), expected)
+    assert len(counted) == (0 if name in ("nothing", "scores") else 1)

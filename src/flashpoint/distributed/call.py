@@ -111,16 +111,9 @@ class ShardedCall(NamedTuple):
         return q.new_zeros(shape, dtype=widened(q.dtype))
 
 
-def settle_length(terms: Terms, num_keys: int, *, hides: bool) -> Terms:
-    """The same terms with a number for n_i where that is all keys, not a shard's.
-
-    Args:
-        terms: of the call.
-        num_keys: of the whole sequence.
-        hides: whether anything but windows hides keys from queries.
-    """
-    sees_all = terms.left is None and terms.right is None and not hides
-    if terms.length != "keys" and not sees_all:
+def settle_length(terms: Terms, num_keys: int) -> Terms:
+    """The same terms with a number for n_i where that is all keys, not a shard's."""
+    if terms.length != "keys":
         return terms
     power = normalizer(max(num_keys, 1), terms.alpha)
     if terms.normalize == "sum":

@@ -85,16 +85,31 @@ def count_seen(call: ShardedCall, queries: Sequence[Range], device: torch.device
     left, right = call.terms.left, call.terms.right
     first = torch.zeros_like(position) if left is None else (position - left).clamp(min=0)
     last = end if right is None else (position + right + 1).clamp(max=end)
-    if call.mask is None or call.mask.dtype != torch.bool:
+    if not _has_bool_mask(call):
         return (last - first).clamp(min=0)
+    assert call.mask is not None
     key = torch.arange(call.keys.total, device=device)
     return (call.mask & (key >= first) & (key < last)).sum(-1, keepdim=True)
+
+
+def _has_bool_mask(call: ShardedCall) -> bool:
+    """True where a mask hides keys; others are added to scores, and hide nothing."""
+    return call.mask is not None and call.mask.dtype == torch.bool
+
+
+def _sees_all(call: ShardedCall) -> bool:
+    """True where every query sees all keys: n_i is a number, and nothing is to be counted."""
+    is_one = call.documents is None and call.key_lengths is None
+    has_window = call.terms.left is not None or call.terms.right is not None
+    return is_one and not has_window and not _has_bool_mask(call)
 
 
 def _power(call: ShardedCall, queries: Sequence[Range], like: Tensor) -> float | Tensor:
     """n_i ** -alpha; 1 where a length given as a number is in gain or floor already."""
     if call.terms.alpha == 0.0:
         return 1.0
+    if _sees_all(call):
+        return normalizer(max(call.keys.total, 1), call.terms.alpha)
     dtype = widened(like.dtype)
     if call.terms.length == "keys":  # of each document; of one sequence it is a number by now
         assert call.documents is not None

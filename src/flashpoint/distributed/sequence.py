@@ -278,16 +278,12 @@ class SequenceParallel:
         request.check_whole(queries.total, keys.total)
         rows = {"bias": [each.bias for each in held], "mask": [each.mask for each in held]}
         varlen, terms = request.varlen, request.terms
-        if varlen is None:
-            masks = request.mask is not None and request.mask.dtype == torch.bool
-            hides = masks or request.key_lengths is not None
-            terms = settle_length(terms, keys.total, hides=hides)
         return ShardedCall(
             queries,
             keys,
             0 if request.from_first else keys.total - queries.total,
             request.sizes,
-            terms,
+            settle_length(terms, keys.total) if varlen is None else terms,
             request.key_lengths,
             request.impl,
             bool(request.return_sums) or terms.normalize == "sum",

@@ -90,9 +90,9 @@ class DecodedFiles:
         if not cuts.files:
             return
         assert decoder is not None  # only workers of a GPU hand over files
-        self._images = self._decode(decoder, cuts.files)
+        self._images = self._decode_some(decoder, cuts.files)
 
-    def _decode(self, decoder: GpuDecoder, files: list[tuple[int, Tensor]]) -> list[Tensor]:
+    def _decode_some(self, decoder: GpuDecoder, files: list[tuple[int, Tensor]]) -> list[Tensor]:
         """Files at their places; nvJPEG refuses all for one of them, which halves find."""
         try:
             return decoder([file for _, file in files])
@@ -100,7 +100,8 @@ class DecodedFiles:
             if len(files) == 1:
                 return [self._by_host(*files[0], decoder.device)]
         half = len(files) // 2
-        return self._decode(decoder, files[:half]) + self._decode(decoder, files[half:])
+        halves = (files[:half], files[half:])
+        return [image for some in halves for image in self._decode_some(decoder, some)]
 
     def _by_host(self, place: int, file: Tensor, device: torch.device) -> Tensor:
         width, height = self._cuts.places[place, 4:6].tolist()

@@ -152,12 +152,12 @@ def category_lines(chart: Chart) -> list[list[str]]:
     """Each category's name in lines, so that names fit side by side unless a word does not."""
     categories = categories_of(chart)
     letters = max(AXIS_LETTERS // max(len(categories), 1), 8)
-    names = (" ".join(_halved(word, letters) for word in name.split()) for name in categories)
+    names = (" ".join(_breakable(word, letters) for word in name.split()) for name in categories)
     wrap = functools.partial(textwrap.wrap, break_long_words=False, break_on_hyphens=False)
     return [wrap(name, letters) or [""] for name in names]
 
 
-def _halved(word: str, letters: int) -> str:
+def _breakable(word: str, letters: int) -> str:
     """The word; one that is too long may break behind a slash, as relu4/ sum."""
     return word if len(word) <= letters else word.replace("/", "/ ")
 

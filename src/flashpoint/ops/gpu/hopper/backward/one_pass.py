@@ -30,7 +30,6 @@ Programs add in any order, so that dq differs in its last bits from call to call
 whom one pass serves.
 """
 
-
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
