@@ -2,6 +2,7 @@
 
     python benchmarks/neighbours.py --json benchmarks/results/neighbours/cpu.json
     python benchmarks/neighbours.py --activation gelu --json FILE
+    python benchmarks/neighbours.py --scores mask --json FILE
 
 About three minutes on two cores. Neighbours are processes that compute without a pause. Three
 providers take turns: ours by the kernel in C++, ours by PyTorch's products, and SDPA. The ratios
@@ -13,6 +14,7 @@ import sys
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
+from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -21,6 +23,7 @@ from unittest.mock import patch
 import torch
 import torch.nn.functional as F
 import typer
+from torch import Tensor
 
 import flashpoint
 from flashpoint.lab.bench.environment import describe
@@ -52,6 +55,18 @@ SHAPES = (
 )
 
 
+LONGEST_SCORES = 1024
+"""With a bias of 8 heads longer calls take gigabytes in SDPA's backward."""
+
+
+class Scores(StrEnum):
+    """What scores meet, in our calls and in SDPA's alike."""
+
+    NONE = "none"
+    MASK = "mask"
+    BIAS = "bias"
+
+
 def spin() -> None:
     """Compute without a pause."""
     while True:
@@ -78,23 +93,39 @@ def by_products(work: Callable[[], object]) -> object:
         return work()
 
 
+def tensors_of(scores: Scores, shape: Shape, generator: torch.Generator) -> dict[str, Tensor]:
+    """Keys that are padding, [B, 1, 1, L], half of them at most; or a bias [1, H, L, L]."""
+    if scores is Scores.MASK:
+        smallest = shape.length // 2
+        ends = torch.randint(smallest, shape.length + 1, (shape.batch, 1), generator=generator)
+        return {"mask": (torch.arange(shape.length) < ends)[:, None, None]}
+    if scores is Scores.BIAS:
+        size = (1, shape.heads, shape.length, shape.length)
+        return {"bias": torch.randn(size, generator=generator)}
+    return {}
+
+
 def calls_of(
-    shape: Shape, mode: str, causal: bool, activation: str
+    shape: Shape, mode: str, causal: bool, activation: str, scores: Scores
 ) -> dict[str, Callable[[], object]]:
-    """What each provider does in a sample."""
+    """What each provider does in a sample; a bias has a gradient."""
     size = (shape.batch, shape.length, shape.heads, shape.dim)
     generator = torch.Generator().manual_seed(0)
     q, k, v, do = (torch.randn(size, generator=generator).transpose(1, 2) for _ in range(4))
     do = do.contiguous()
+    given = tensors_of(scores, shape, generator)
+    leaves = [q, k, v, *(x for x in given.values() if x.is_floating_point())]
+    if mode == "backward":
+        for x in leaves:
+            x.requires_grad_()
+    (attn_mask,) = given.values() or (None,)
     attend: Mapping[str, Callable[..., Any]] = {
-        "flashpoint": partial(flashpoint.attention, causal=causal, activation=activation),
-        "sdpa": partial(F.scaled_dot_product_attention, is_causal=causal),
+        "flashpoint": partial(flashpoint.attention, causal=causal, activation=activation, **given),
+        "sdpa": partial(F.scaled_dot_product_attention, is_causal=causal, attn_mask=attn_mask),
     }
-    if mode == "forward":
-        work = {name: partial(function, q, k, v) for name, function in attend.items()}
-    else:
-        leaves = [x.detach().requires_grad_() for x in (q, k, v)]
-        outputs = {name: function(*leaves) for name, function in attend.items()}
+    work = {name: partial(function, q, k, v) for name, function in attend.items()}
+    if mode == "backward":
+        outputs = {name: function() for name, function in work.items()}
         work = {
             name: partial(torch.autograd.grad, o, leaves, do, retain_graph=True)
             for name, o in outputs.items()
@@ -103,11 +134,11 @@ def calls_of(
 
 
 def measure(
-    shape: Shape, mode: str, causal: bool, neighbours: int, activation: str
+    shape: Shape, mode: str, causal: bool, neighbours: int, activation: str, scores: Scores
 ) -> dict[str, Any]:
     """One row: medians and the two ratios."""
     timer = CpuTimer()
-    calls = calls_of(shape, mode, causal, activation)
+    calls = calls_of(shape, mode, causal, activation, scores)
     started = {name: start(work, timer, compiles=True)[0] for name, work in calls.items()}
     times = interleave(started, BUDGET, timer)
     medians = {name: timing.median_s for name, timing in times.items()}
@@ -123,6 +154,7 @@ def main(
     json: Annotated[Path, typer.Option(help="File to write.")],
     threads: Annotated[int, typer.Option(help="That PyTorch uses.")] = 2,
     activation: Annotated[str, typer.Option(help="What stands in softmax's place.")] = "relu",
+    scores: Annotated[Scores, typer.Option(help="What they meet, if anything.")] = Scores.NONE,
 ) -> None:
     """Measure all rows and write one file."""
     if activation not in build.CLASSES:
@@ -132,12 +164,15 @@ def main(
         raise typer.BadParameter(f"there is no kernel in C++ to measure: {obstacle}")
     torch.set_num_threads(threads)
     record: dict[str, Any] = {"environment": asdict(describe("cpu")), "activation": activation}
-    record["rows"] = []
+    record["scores"], record["rows"] = scores.value, []
+    is_plain = scores is Scores.NONE
+    shapes = [x for x in SHAPES if is_plain or x.length <= LONGEST_SCORES]
+    kinds = (("forward", False), ("backward", False), ("forward", True))
     for neighbours in NEIGHBOURS:
         with beside(neighbours):
-            for shape in SHAPES:
-                for mode, causal in (("forward", False), ("backward", False), ("forward", True)):
-                    row = measure(shape, mode, causal, neighbours, activation)
+            for shape in shapes:
+                for mode, causal in kinds if is_plain else kinds[:2]:  # SDPA takes no mask then
+                    row = measure(shape, mode, causal, neighbours, activation, scores)
                     record["rows"].append(row)
                     write_json(json, record)
                     sizes = ", ".join(map(str, shape))

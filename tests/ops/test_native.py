@@ -1,5 +1,6 @@
 """The kernel in C++: exact in every option it serves, and never missed where it cannot be had."""
 
+import itertools
 import os
 import platform
 import shutil
@@ -15,6 +16,7 @@ from numerics import make_inputs, place_qkv
 from results import evaluate
 
 from flashpoint import attention
+from flashpoint.lab.selfcheck.case import Scored
 from flashpoint.lab.selfcheck.draws import Scope, draw_case
 from flashpoint.lab.selfcheck.run import run_case
 from flashpoint.ops.activation import find_activation
@@ -86,12 +88,17 @@ def evaluate_thrice(function, tensors):
 
 
 def served(index):
-    """A random case, made one that the kernel serves."""
+    """A random case, made one that the kernel mostly serves."""
     case = draw_case(0, index, Scope("cpu", ("cpu",)))
     activation = list(build.CLASSES)[index % len(build.CLASSES)]
     normalize = case.normalize if find_activation(activation).is_nonnegative else "length"
-    bias = case.bias if isinstance(case.bias, float) else None
-    changed = {"dtype": "fp32", "activation": activation, "bias": bias, "mask": None}
+    dtype = case.dtype if index % 3 == 0 and case.dtype != "fp64" else "fp32"
+    scored = {
+        name: replace(x, dtype="fp32")
+        for name in ("bias", "mask")
+        if isinstance(x := getattr(case, name), Scored) and x.dtype == "fp64"
+    }
+    changed = {"dtype": dtype, "activation": activation, **scored}
     # A norm over one number has no gradient: whatever of it is left is chance times 1,000.
     norms = case.norms if case.D > 1 else (None, None)
     gain_dtype = case.gain_dtype if any(norms) else None
@@ -99,7 +106,7 @@ def served(index):
 
 
 @needs_kernel
-@pytest.mark.parametrize("first", range(0, 400, 50))
+@pytest.mark.parametrize("first", range(0, 800, 50))
 def test_random_calls_stay_within_the_budget(used, first):
     outcomes = [run_case(served(n), torch.device("cpu")) for n in range(first, first + 50)]
     missed = [f"{outcome.line}: {outcome.detail}" for outcome in outcomes if outcome.is_miss]
@@ -258,17 +265,102 @@ def test_a_second_call_goes_by_the_first_ones_plan(used, threads, monkeypatch):
 @pytest.mark.parametrize(
     "options",
     [
-        {"bias": torch.zeros(1, 1, 70, 150)},
-        {"mask": torch.ones(1, 1, 70, 150, dtype=torch.bool)},
+        {"bias": torch.zeros(1, 1, 70, 150, dtype=torch.float64)},
+        {"mask": torch.ones(1, 1, 70, 150, dtype=torch.float64)},
         {"scale": 1e-40},
         {"return_sums": "logs"},
     ],
-    ids=str,
+    ids=["bias-fp64", "mask-fp64", "small-scale", "logs"],
 )
 def test_other_calls_go_by_products(used, options):
     attention(**place_qkv("cpu", SHAPE, torch.float32), **options)
     attention(**place_qkv("cpu", SHAPE, torch.bfloat16))
     assert used["attend"] == 0
+
+
+def axes_of(shape):
+    """Every way in which a bias or mask can have one number for all along an axis."""
+    return [
+        tuple(size if whole else 1 for size, whole in zip(shape, chosen, strict=True))
+        for chosen in itertools.product((False, True), repeat=len(shape))
+    ]
+
+
+@needs_kernel
+@pytest.mark.parametrize("shape", axes_of((2, 4, 70, 150)), ids=str)
+@pytest.mark.parametrize("kind", ["bias", "mask", "bool"])
+@pytest.mark.parametrize("window", [None, (40, 9)], ids=str)
+def test_scores_of_every_shape_match_the_reference(used, shape, kind, window):
+    """Also their gradients, which are sums along the axes that they lack."""
+    tensors = make_inputs(SHAPE)
+    generator = torch.Generator().manual_seed(len(shape))
+    scores = torch.rand(shape, generator=generator, dtype=torch.float64) - (kind == "bias") / 2
+    name = "bias" if kind == "bias" else "mask"
+    given = {x: tensors[x] for x in "qkv"}
+    hidden = {"mask": scores > 0.3} if kind == "bool" else {}
+    if not hidden:
+        given[name] = scores
+    function = partial(attention, activation="softplus", window=window, **hidden)
+    exact, plain, got = evaluate_thrice(function, given)
+    assert used == {"attend": 1, "differentiate": 1}
+    for result, value in exact.items():
+        eps = EPS * value.abs().max()  # a sum of all scores is one number, exact by chance
+        budget = 2 * (plain[result] - value).abs().max() + (8 if result == f"d{name}" else 1) * eps
+        assert (got[result] - value).abs().max() <= budget, result
+
+
+@needs_kernel
+def test_strides_of_scores_are_read_as_they_are(used):
+    tensors = place_qkv("cpu", SHAPE, torch.float32)
+    bias, mask = torch.randn(2, 4, 70, 150), torch.rand(2, 4, 70, 150) > 0.4
+    expected = attention(**tensors, bias=bias, mask=mask)
+    lain = (
+        lambda x: x.mT.contiguous().mT,
+        lambda x: x.transpose(0, 2).contiguous().transpose(0, 2),
+        lambda x: torch.stack([x, x], -1)[..., 1],
+    )
+    for lay in lain:
+        assert torch.equal(attention(**tensors, bias=lay(bias), mask=lay(mask)), expected)
+    negated = torch._neg_view(-bias)
+    assert torch.equal(attention(**tensors, bias=negated, mask=mask), expected)
+    bytes_of = torch.full((2, 4, 70, 150), 2, dtype=torch.uint8).where(mask, 0).view(torch.bool)
+    assert torch.equal(attention(**tensors, bias=bias, mask=bytes_of), expected)
+    assert used["attend"] == 6
+
+
+@needs_kernel
+@pytest.mark.parametrize("activation", ["relu", "gelu", "sigmoid"])
+def test_what_a_mask_hides_leaves_no_inf_or_nan(used, activation):
+    """Scores beyond fp32 behind a mask of booleans: neither result nor gradients see them."""
+    tensors = place_qkv("cpu", SHAPE, torch.float32)
+    mask = torch.rand(2, 1, 1, 150) > 0.5
+    clean = evaluate(partial(attention, mask=mask, activation=activation), **tensors)
+    tensors["k"] = tensors["k"].masked_fill(~mask.transpose(2, 3), 3e38)
+    hidden = evaluate(partial(attention, mask=mask, activation=activation), **tensors)
+    for name, value in clean.items():
+        wanted = value if name != "dq" else hidden["dq"]  # 0 times 3e38 may stay in its sum
+        assert torch.equal(hidden[name], wanted), name
+    assert hidden["dq"].isfinite().all()
+    assert used == {"attend": 2, "differentiate": 2}
+
+
+@needs_kernel
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("normalize", ["length", "sum"])
+def test_16_bits_are_served_where_products_would_be_of_32(used, dtype, normalize):
+    inputs = {name: x for name, x in make_inputs(SHAPE).items() if name in "qkv"}
+    inputs["bias"] = torch.randn(4, 70, 150, dtype=torch.float64)
+    function = partial(attention, activation="relu4", normalize=normalize)
+    rounded = {name: x.to(dtype) for name, x in inputs.items()}
+    exact = evaluate(function, **{name: x.double() for name, x in rounded.items()})
+    plain = evaluate(partial(function, impl="reference"), **rounded)
+    got = evaluate(function, **rounded)
+    assert used == {"attend": 1, "differentiate": 1}
+    for name, value in exact.items():
+        assert got[name].dtype == dtype
+        budget = 2 * (plain[name].double() - value).abs().max()
+        budget += torch.finfo(dtype).eps * value.abs().max()
+        assert (got[name].double() - value).abs().max() <= budget, name
 
 
 @needs_kernel
@@ -423,7 +515,9 @@ def test_a_default_device_is_not_where_it_looks(used):
 def test_operands_that_do_not_fit_are_not_for_it(used):
     """PyTorch's own operator can be called past our checks; then products complain."""
     q, k, v = place_qkv("cpu", (1, 2, 2, 16, 64, 16, 16), torch.float32).values()
-    assert call.find_kernel(q, k, v, None, None, Terms()) is not None
+    scores = torch.zeros(1, 2, 16, 64)
+    rest = (Terms(), torch.float32)
+    assert call.find_kernel(q, k, v, scores, scores[..., :1], *rest) is not None
     for wrong in (
         (q, k, v[:, :, :50]),
         (q, k[..., :8], v),
@@ -432,7 +526,10 @@ def test_operands_that_do_not_fit_are_not_for_it(used):
         (q.expand(2, -1, -1, -1), k, v),
         (q, k, v[:, :1]),
     ):
-        assert call.find_kernel(*wrong, None, None, Terms()) is None
+        assert call.find_kernel(*wrong, None, None, *rest) is None
+    for wrong in (scores[..., :63], scores[0], scores.expand(2, -1, -1, -1)):
+        assert call.find_kernel(q, k, v, wrong, None, *rest) is None
+        assert call.find_kernel(q, k, v, None, wrong, *rest) is None
 
 
 @needs_kernel
@@ -447,9 +544,10 @@ def test_shares_of_the_keys_stay_within_memory(monkeypatch):
     """However many threads there are, backward keeps few gradients of q."""
     kept = []
     monkeypatch.setattr(torch, "get_num_threads", lambda: 64)
-    monkeypatch.setattr(call, "_run", lambda *args: kept.append(args[5].get("parts")))
+    monkeypatch.setattr(call, "_run", lambda *args: kept.append(args[2].get("parts")))
+    needs = {"need_dbias": False, "need_dmask": False}
     for batch in (1, 8):
         q = torch.empty(batch, 8, 4096, 64)
-        call.differentiate(None, q, (q, q, q), (q, q, q), None, Terms(), None, None)
+        call.differentiate(None, dict.fromkeys("qkvg", q), None, Terms(), **needs)
     assert kept[0].nbytes == call.MOST_BYTES
     assert kept[1] is None

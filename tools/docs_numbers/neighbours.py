@@ -8,7 +8,8 @@ from docs_numbers.tables import between, numbers, table
 
 FOLDER = "benchmarks/results/neighbours"
 FILE = f"{FOLDER}/cpu.json"
-OTHERS = ("sigmoid", "gelu")
+OTHERS = {"sigmoid": "sigmoid", "gelu": "gelu", "mask": "padding masked", "bias": "bias"}
+"""By the end of a file's name."""
 
 
 @numbers("speed-neighbours")
@@ -26,10 +27,10 @@ def _neighbours(stored: Stored) -> str:
 
 @numbers("speed-neighbours-others")
 def _others(stored: Stored) -> str:
-    """The same of other activations, from the best shape to the worst; one small head left out."""
+    """The same of other calls, from the best shape to the worst; one small head left out."""
     lines = []
-    for activation in OTHERS:
-        rows = stored.read_json(f"{FOLDER}/cpu_{activation}.json")["rows"]
+    for name, words in OTHERS.items():
+        rows = stored.read_json(f"{FOLDER}/cpu_{name}.json")["rows"]
         rows = [row for row in rows if row["shape"]["heads"] > 1]
         for mode in ("forward", "backward"):
             of_mode = [row for row in rows if row["mode"] == mode and not row["causal"]]
@@ -41,7 +42,7 @@ def _others(stored: Stored) -> str:
                     for ratio in ("ratio", "ratio_of_products")
                 )
                 cells.append(f"{ours} ({products})")
-            lines.append([f"{activation}, {mode}", *cells])
+            lines.append([f"{words}, {mode}", *cells])
     return table(["", *map(_beside, range(len(lines[0]) - 1))], lines)
 
 

@@ -15,10 +15,12 @@ def script():
 
 @pytest.mark.skipif(build.why_not() is not None, reason=f"no kernel: {build.why_not()}")
 @pytest.mark.parametrize("mode", ["forward", "backward"])
-def test_a_row_has_three_times_and_two_ratios(script, monkeypatch, mode):
+@pytest.mark.parametrize("scores", ["none", "mask", "bias"])
+def test_a_row_has_three_times_and_two_ratios(script, monkeypatch, mode, scores):
     monkeypatch.setattr(script, "BUDGET", script.Budget(rounds=2, seconds=0.1))
     usual = (call.FEWEST_QUERIES, call._plans)
-    row = script.measure(script.Shape(1, 2, 64, 16), mode, True, 1, "sigmoid")
+    causal = scores == "none"
+    row = script.measure(script.Shape(1, 2, 64, 16), mode, causal, 1, "sigmoid", scores)
     assert row["times"].keys() == {"flashpoint", "products", "sdpa"}
     medians = {name: timing["median_s"] for name, timing in row["times"].items()}
     assert row["ratio"] == pytest.approx(medians["flashpoint"] / medians["sdpa"])

@@ -22,8 +22,13 @@ import torch
 from torch import Tensor
 
 from flashpoint.ops.cpu.native import call as native
-from flashpoint.ops.cpu.native.build import Kernel
-from flashpoint.ops.cpu.scores import ScoreTiles, hide_, product_into, scaled_product
+from flashpoint.ops.cpu.scores import (
+    ScoreTiles,
+    dtype_of_products,
+    hide_,
+    product_into,
+    scaled_product,
+)
 from flashpoint.ops.cpu.tiling import Group, Tile
 from flashpoint.ops.spec import TINY, Terms
 
@@ -45,11 +50,15 @@ def backward(
 
     ``of_sums``: the gradient of the sums, and o and the sums where these divide; or nothing.
     """
-    is_empty = q.numel() == 0 or k.numel() == 0
-    kernel = None if is_empty else native.find_kernel(q, k, v, bias, mask, terms)
+    has_sums, is_empty = len(of_sums) > 0, q.numel() == 0 or k.numel() == 0
+    dtype = dtype_of_products(q.dtype, bias, mask, terms, has_sums=has_sums)
+    kernel = None if is_empty else native.find_kernel(q, k, v, bias, mask, terms, dtype)
     if kernel is not None:
-        return _differentiate_natively(kernel, of_sums, do, q, k, v, key_lengths, terms)
-    has_sums = len(of_sums) > 0
+        given = {"q": q, "k": k, "v": v, "bias": bias, "mask": mask}
+        given["g"] = do.expand(*q.shape[:3], v.shape[3])
+        given |= zip(("dsums", "o", "sums"), of_sums, strict=False)
+        needs = {"need_dbias": need_dbias, "need_dmask": need_dmask}
+        return native.differentiate(kernel, given, key_lengths, terms, **needs)
     tiles = ScoreTiles(q, k, bias, mask, key_lengths, terms, is_backward=True, has_sums=has_sums)
     rows = _Rows(tiles, do, *of_sums)
     return _differentiate(do, q, k, v, bias, mask, tiles, rows, need_dbias, need_dmask)
@@ -116,31 +125,6 @@ def _differentiate(
     if mask is not None and dmask is not None:
         grads.append(dmask.to(mask.dtype))
     return grads
-
-
-def _differentiate_natively(
-    kernel: Kernel,
-    of_sums: Sequence[Tensor | None],
-    do: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    key_lengths: Tensor | None,
-    terms: Terms,
-) -> list[Tensor]:
-    dq, dk, dv = (x.new_empty(x.shape) for x in (q, k, v))
-    factors = offsets = None
-    if of_sums:
-        tiles = ScoreTiles(q, k, None, None, key_lengths, terms, is_backward=True, has_sums=True)
-        rows = _Rows(tiles, do, *of_sums)
-        of_samples = [rows.of(group) for group in tiles.plan.whole_samples()]
-        if terms.normalize == "sum":
-            factors = torch.cat([x for x, _ in of_samples if isinstance(x, Tensor)])
-        if of_samples[0][1] is not None:
-            offsets = torch.cat([x for _, x in of_samples if x is not None])
-    inputs, grads = (q, k, v), (dq, dk, dv)
-    native.differentiate(kernel, do, inputs, grads, key_lengths, terms, factors, offsets)
-    return [*grads]
 
 
 def _zeros(x: Tensor | None, dtype: torch.dtype) -> Tensor | None:

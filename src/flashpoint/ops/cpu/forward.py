@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from flashpoint.ops.cpu.native import call as native
-from flashpoint.ops.cpu.scores import ScoreTiles, scaled_product
+from flashpoint.ops.cpu.scores import ScoreTiles, dtype_of_products, scaled_product
 from flashpoint.ops.cpu.tiling import Group
 from flashpoint.ops.spec import TINY, Terms
 
@@ -49,10 +49,11 @@ def forward(
         again = native.attend_again(q, k, v, terms)
         if again is not None:
             return [again]
-    kernel = native.find_kernel(q, k, v, bias, mask, terms) if num_products else None
+    dtype = dtype_of_products(q.dtype, bias, mask, terms, has_sums=has_sums)
+    kernel = native.find_kernel(q, k, v, bias, mask, terms, dtype) if num_products else None
     if kernel is not None:
-        sums = [q.new_empty(q.shape[:3])] if has_sums else []
-        return [native.attend(kernel, q, k, v, key_lengths, terms, *sums), *sums]
+        sums = [q.new_empty(q.shape[:3], dtype=dtype)] if has_sums else []
+        return [native.attend(kernel, q, k, v, bias, mask, key_lengths, terms, *sums), *sums]
     tiles = ScoreTiles(q, k, bias, mask, key_lengths, terms, is_backward=False, has_sums=has_sums)
     o = q.new_empty(*q.shape[:3], v.shape[3])
     if not has_sums:

@@ -24,9 +24,7 @@ class ScoreTiles:
 
     Attributes:
         plan: how the call is cut into tiles.
-        dtype: what products are computed in. fp16 goes to fp32, since weights that are not yet
-            normalized may leave its range; bf16 stays, unless a bias, a float mask, rows' sums, a
-            steep h or a kink away from zero asks for more digits.
+        dtype: what products are computed in.
         sums_dtype: what products are added up in.
         moved: the scale's share of the weights, where it stands behind h.
         factors, allowed: the mask, if it is one of numbers or one of booleans.
@@ -50,10 +48,7 @@ class ScoreTiles:
         has_bias = bias is not None or terms.bias != 0.0
         self.scale, self.moved = terms.split_scale(q.shape[3], has_bias=has_bias)
         self.sums_dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
-        smooth = terms.activation in SMOOTH_IN_BF16
-        simple = not has_bias and not has_sums and self.factors is None
-        coarse = q.dtype == torch.bfloat16 and smooth and simple
-        self.dtype = torch.bfloat16 if coarse else self.sums_dtype
+        self.dtype = dtype_of_products(q.dtype, bias, mask, terms, has_sums=has_sums)
         self.activation = on_tiles(terms.activation)
         width = self.dtype.itemsize // 2
         self.plan = Plan(q, k, key_lengths, terms, width, is_backward)
@@ -146,6 +141,23 @@ class ScoreTiles:
             width = tile.j1 - tile.j0 if visible.shape[-1] == 1 else 1
             seen = seen + visible.sum(-1, keepdim=True) * width
         return seen.flatten(1, 2)
+
+
+def dtype_of_products(
+    dtype: torch.dtype, bias: Tensor | None, mask: Tensor | None, terms: Terms, *, has_sums: bool
+) -> torch.dtype:
+    """What a call's scores and weights are computed in, by the dtype of q.
+
+    fp16 goes to fp32, since weights that are not yet normalized may leave its range; bf16 stays,
+    unless a bias, a float mask, rows' sums, a steep h or a kink away from zero asks for more
+    digits.
+    """
+    has_bias = bias is not None or terms.bias != 0.0
+    has_factors = mask is not None and mask.dtype != torch.bool
+    is_simple = not (has_bias or has_factors or has_sums)
+    if dtype == torch.bfloat16 and is_simple and terms.activation in SMOOTH_IN_BF16:
+        return dtype
+    return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 def product_into(

@@ -112,14 +112,6 @@ class Plan:
                     h_end - h,
                 )
 
-    def whole_samples(self) -> list[Group]:
-        """All heads at once, of all samples or of one, as ``groups``."""
-        b, h = self.num_samples, self.num_heads
-        heads = (slice(0, h), slice(0, h * self.stack))
-        if self.key_lengths is None:
-            return [Group(slice(0, b), *heads, b, h)]
-        return [Group(slice(at, at + 1), *heads, 1, h) for at in range(b)]
-
     def existing_keys(self, group: Group) -> int:
         """Keys that exist for the group's samples."""
         return self.num_keys if self.key_lengths is None else self.key_lengths[group.batch.start]

@@ -6,6 +6,7 @@
 //
 //   forward   S' = K Q'      O' += V' h(S')
 //   backward  S' = K Q'      dW' = V G'     dQ' += K' dS'     dV += h(S') G     dK += dS' Q
+//   of a bias dS', of a mask dW' h(S'), by a call of their own
 //
 // A prime turns a matrix: rows of queries become lanes of vectors.
 
@@ -22,12 +23,27 @@ struct Work {
   int64_t pieces;
 };
 
+int64_t count_pieces(const Call& c) {
+  if (c.kind == kOfBias || c.kind == kOfMask) return Pieces(c).count();
+  const int64_t length = c.kind == kBackward ? c.keys : c.queries;
+  const int64_t heads = c.kind == kBackward ? c.kv_heads : c.q_heads;
+  return c.samples * heads * ((length + c.block - 1) / c.block);
+}
+
+void run_piece(const Call& c, int64_t piece) {
+  switch (c.kind) {
+    case kForward: return attend<ACTIVATION>(c, piece);
+    case kBackward: return differentiate_share<ACTIVATION>(c, piece);
+    case kOfBias: return differentiate_scores<ACTIVATION, false>(c, piece);
+    case kOfMask: return differentiate_scores<ACTIVATION, true>(c, piece);
+  }
+}
+
 void run_thread(void* data) {
   Work& work = *static_cast<Work*>(data);
   try {
     for (int64_t piece; (piece = work.next.fetch_add(1)) < work.pieces;)
-      if (work.call->is_backward) differentiate_share<ACTIVATION>(*work.call, piece);
-      else attend<ACTIVATION>(*work.call, piece);
+      run_piece(*work.call, piece);
   } catch (const std::bad_alloc&) {
     work.failed = true;
     work.next = work.pieces;
@@ -42,9 +58,7 @@ extern "C" int flashpoint_run(const Call* call,
                               void (*region)(void (*)(void*), void*, unsigned, unsigned)) {
   Work work;
   work.call = call;
-  const int64_t length = call->is_backward ? call->keys : call->queries;
-  const int64_t heads = call->is_backward ? call->kv_heads : call->q_heads;
-  work.pieces = call->samples * heads * ((length + call->block - 1) / call->block);
+  work.pieces = count_pieces(*call);
   const int64_t threads = call->threads < work.pieces ? call->threads : work.pieces;
   if (threads > 1) region(run_thread, &work, static_cast<unsigned>(threads), 0);
   else run_thread(&work);

@@ -13,22 +13,34 @@ struct Tensor {
   int64_t sample, head, row;
 };
 
+// A number for each score, or one for several: their strides are 0 there.
+struct Scores {
+  void* data;
+  int64_t sample, head, row, key;
+};
+
+enum Kind : int64_t { kForward, kBackward, kOfBias, kOfMask };  // the last two: their gradients
+
 struct Call {
-  Tensor q, k, v, o;        // backward: o is the gradient of o
-  Tensor dq, dk, dv;        // backward only
-  Tensor factors;           // backward, of rows divided by their sums: what do is multiplied by
-  Tensor offsets;           // backward: what rows add to the gradient of their weights, or null
-  Tensor sums;              // forward: where rows' sums of weights go, or null
+  Tensor q, k, v, o;
+  Tensor sums;              // of rows' weights: forward writes, backward reads them; or null
+  Tensor g;                 // backward: the gradient of o
+  Tensor dsums;             // backward: that of the sums, or null
+  Tensor dq, dk, dv;        // backward
+  Scores bias, mask;        // added to scores; weights are multiplied by it, or kept where it is 1
+  Scores dscores;           // of bias or mask: strides are 0 where a number is a sum
   float* parts;             // backward: dq of each share of the keys, dense, or null
   const int64_t* existing;  // keys of each sample, or null
-  std::atomic<int64_t>* finished;  // backward: shares done, a number for each key head, or null
+  std::atomic<int64_t>* finished;  // backward: shares done of each key head, or null
   int64_t samples, q_heads, kv_heads, queries, keys, dim, value_dim;
   int64_t left, right;  // of the window; as large as int64 allows where there is none
   int64_t block;        // forward: rows of a piece; backward: keys of a share
-  int64_t threads, is_backward;
+  int64_t threads;
+  Kind kind;
+  int64_t mask_is_bool;
   int64_t is_divided;   // rows are divided by their sums
   int64_t counts_keys;  // n is the number of keys, not of those that a row sees
-  double scale, bias;
+  double scale, bias_number;
   double moved;          // the scale's share of the weights, where it stands behind h
   double factor, alpha;  // of a row: factor * n ** -alpha, in which moved is
   double floor;          // of a row's sum: floor * n ** -alpha
@@ -40,12 +52,24 @@ inline float* at(const Tensor& x, int64_t b, int64_t h, int64_t i) {
   return x.data + b * x.sample + h * x.head + i * x.row;
 }
 
-// Which keys the rows of a panel see.
+// Which keys the rows of a head see.
 struct View {
   const Call& call;
-  int64_t shift, existing;
-  View(const Call& c, int64_t b)
-      : call(c), shift(c.keys - c.queries), existing(c.existing ? c.existing[b] : c.keys) {}
+  int64_t b, h, shift, existing;
+  int64_t shared = -1;  // keys that each row sees, if they all see as many
+  View(const Call& c, int64_t b, int64_t h)
+      : call(c),
+        b(b),
+        h(h),
+        shift(c.keys - c.queries),
+        existing(c.existing ? c.existing[b] : c.keys) {
+    const bool has_window = c.left != INT64_MAX || c.right != INT64_MAX;
+    if (!has_window && c.mask.row == 0) shared = count(0);
+  }
+  // Where row i of a bias or mask begins.
+  int64_t place(const Scores& x, int64_t i) const {
+    return b * x.sample + h * x.head + i * x.row;
+  }
   int64_t start(int64_t i0) const {
     if (call.left == INT64_MAX) return 0;
     const int64_t j = i0 + shift - call.left;
@@ -56,12 +80,12 @@ struct View {
     const int64_t j = i1 + shift + call.right;
     return j < existing ? j : existing;
   }
-  // Whether some row of [i0, i1) does not see some key of [j0, j1).
+  // Whether some row of [i0, i1) does not see some key of [j0, j1), mask apart.
   bool cuts(int64_t i0, int64_t i1, int64_t j0, int64_t j1) const {
     const bool on_left = call.left != INT64_MAX && j0 < i1 - 1 + shift - call.left;
     return on_left || (call.right != INT64_MAX && j1 - 1 > i0 + shift + call.right);
   }
-  // Lanes of the n-th vector of rows behind i0 that see key j.
+  // Lanes of the n-th vector of rows behind i0 whose window has key j.
   Integers sees(int64_t i0, int n, int64_t j) const {
     Integers row;
     for (int lane = 0; lane < kLanes; ++lane) row[lane] = lane;
@@ -74,18 +98,33 @@ struct View {
   static int32_t clip(int64_t x) {
     return x < -1 ? -1 : x > kLanes ? kLanes : static_cast<int32_t>(x);
   }
+  // How many keys row i sees.
+  int64_t count(int64_t i) const {
+    const int64_t j0 = start(i), j1 = end(i + 1);
+    if (j1 <= j0 || !call.mask.data || !call.mask_is_bool) return j1 - j0;
+    const uint8_t* mask = static_cast<const uint8_t*>(call.mask.data) + place(call.mask, i);
+    const int64_t step = call.mask.key;
+    if (step == 0) return *mask ? j1 - j0 : 0;
+    int64_t seen = 0;
+    if (step == 1)  // which the compiler makes vectors of
+      for (int64_t j = j0; j < j1; ++j) seen += mask[j] != 0;
+    else
+      for (int64_t j = j0; j < j1; ++j) seen += mask[j * step] != 0;
+    return seen;
+  }
   // n ** -alpha of row i
   double over_length(int64_t i) const {
-    const int64_t seen = call.counts_keys ? call.keys : end(i + 1) - start(i);
+    if (call.alpha == 0) return 1;
+    const int64_t seen = call.counts_keys ? call.keys : shared >= 0 ? shared : count(i);
     const double n = seen > 1 ? seen : 1;
     if (call.alpha == 1) return 1 / n;
-    if (call.alpha == 0) return 1;
     return call.alpha == -1 ? n : std::pow(n, -call.alpha);
   }
   // What row i multiplies its sum over values by, where nothing or its sum of weights divides it.
   float factor(int64_t i) const { return call.factor * over_length(i); }
   float factor(int64_t i, float sum) const {
-    const float divisor = sum + static_cast<float>(call.floor * over_length(i));
+    const float floor = call.floor == 0 ? 0 : static_cast<float>(call.floor * over_length(i));
+    const float divisor = sum + floor;
     return divisor == 0 ? 0 : static_cast<float>(call.moved) / divisor;
   }
 };

@@ -2,7 +2,6 @@
 
 import struct
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -18,14 +17,17 @@ FEWEST_KEYS = 256  # in a piece of work, backward
 MOST_BYTES = 2**25  # that the shares of dq may take
 PIECES = 4  # for each thread, so that none waits long for another's last one
 _UNBOUNDED, _FAR = 2**63 - 1, 2**48
-_NOWHERE = (0, 0, 0, 0)
+_KINDS = ("forward", "backward", "of bias", "of mask")  # in the order of ``Kind``
 _SMALLEST_SCALE, _LARGEST_SCALE = 2.0**-100, 2.0**100
 _MOST_PLANS = 1024  # then all are forgotten: shapes that never come back
 
-_MATRICES = ("q", "k", "v", "o", "dq", "dk", "dv", "factors", "offsets", "sums")
-_ADDRESSES = ("parts", "existing", "finished")
-# ``Call`` of ``call.h``: each matrix is an address and three strides
-_CALL = struct.Struct(f"={4 * len(_MATRICES) + len(_ADDRESSES)}q14q6d")
+# ``Call`` of ``call.h``: of each tensor its address and so many strides
+_TENSORS = {
+    **dict.fromkeys(("q", "k", "v", "o", "sums", "g", "dsums", "dq", "dk", "dv"), 3),
+    **dict.fromkeys(("bias", "mask", "dscores"), 4),
+    **dict.fromkeys(("parts", "existing", "finished"), 0),
+}
+_CALL = struct.Struct(f"={sum(_TENSORS.values()) + len(_TENSORS)}q15q6d")
 _as_bytes = struct.Struct("=q").pack
 
 
@@ -68,13 +70,24 @@ def _identify(q: Tensor, k: Tensor, v: Tensor, terms: Terms) -> tuple[Any, ...]:
 
 
 def find_kernel(
-    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, mask: Tensor | None, terms: Terms
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    bias: Tensor | None,
+    mask: Tensor | None,
+    terms: Terms,
+    dtype: torch.dtype,
 ) -> Kernel | None:
-    """The kernel for a call, or None: for those it does not serve, and where none can be had."""
-    if bias is not None or mask is not None or terms.activation not in CLASSES or terms.logs:
+    """The kernel for a call whose products are of this dtype.
+
+    None for those it does not serve, and where none can be had.
+    """
+    if terms.activation not in CLASSES or terms.logs or dtype != torch.float32:
         return None
-    if not q.dtype == k.dtype == v.dtype == torch.float32 or not _agree(q, k, v):
+    if not q.dtype == k.dtype == v.dtype or not _agree(q, k, v, bias, mask):
         return None
+    if any(x is not None and x.dtype == torch.float64 for x in (bias, mask)):
+        return None  # with more digits than the kernel computes
     scale = 1.0 if terms.scale is None else abs(terms.scale)
     if q.shape[2] < FEWEST_QUERIES or not _SMALLEST_SCALE <= scale <= _LARGEST_SCALE:
         return None
@@ -82,14 +95,18 @@ def find_kernel(
     return found if isinstance(found, Kernel) else None
 
 
-def _agree(q: Tensor, k: Tensor, v: Tensor) -> bool:
+def _agree(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, mask: Tensor | None) -> bool:
     """Whether shapes fit: who calls PyTorch's operator itself has not been asked yet."""
-    batch, q_heads, _, dim = q.shape
-    return (
-        k.shape[:3] == v.shape[:3]
-        and k.shape[3] == dim
-        and k.shape[0] == batch
-        and (q_heads % k.shape[1] == 0)
+    batch, q_heads, queries, dim = q.shape
+    if k.shape[:3] != v.shape[:3] or k.shape[3] != dim:
+        return False
+    if k.shape[0] != batch or q_heads % k.shape[1]:
+        return False
+    scores = (batch, q_heads, queries, k.shape[2])
+    return all(
+        x is None
+        or (x.dim() == 4 and all(n in (1, m) for n, m in zip(x.shape, scores, strict=True)))
+        for x in (bias, mask)
     )
 
 
@@ -98,100 +115,125 @@ def attend(
     q: Tensor,
     k: Tensor,
     v: Tensor,
+    bias: Tensor | None,
+    mask: Tensor | None,
     key_lengths: Tensor | None,
     terms: Terms,
     sums: Tensor | None = None,
 ) -> Tensor:
-    """[B, Hq, Lq, Dv]; rows' sums of weights go to ``sums``, [B, Hq, Lq], where that is given."""
-    o = q.new_empty(*q.shape[:3], v.shape[3])
+    """[B, Hq, Lq, Dv] in q's dtype; rows' sums of weights go to ``sums``, [B, Hq, Lq] in fp32."""
+    o = _empty(*q.shape[:3], v.shape[3])
     pieces, block = PIECES * torch.get_num_threads(), QUERIES
     while block > QUERIES // 4 and q.shape[0] * q.shape[1] * -(-q.shape[2] // block) < pieces:
         block //= 2
-    matrices = {"q": q, "k": k, "v": v, "o": o}
-    if sums is not None:
-        matrices["sums"] = sums.unsqueeze(-1)
-    call = _run(kernel, matrices, key_lengths, terms, block)
-    if call is not None and key_lengths is None and sums is None:
+    tensors = {"q": q, "k": k, "v": v, "bias": bias, "mask": mask, "o": o, "sums": sums}
+    call = _run(kernel, "forward", tensors, key_lengths, terms, block)
+    if (
+        call is not None
+        and q.dtype == torch.float32
+        and bias is mask is key_lengths is sums is None
+    ):
         if len(_plans) >= _MOST_PLANS:
             _plans.clear()
         parts = (call[8:32], call[40:64], call[72:96], call[104:])  # an address has 8 bytes
         _plans[_identify(q, k, v, terms)] = _Plan(kernel, parts, tuple(o.shape))
-    return o
+    return o.to(q.dtype)
 
 
 def differentiate(
     kernel: Kernel,
-    do: Tensor,
-    inputs: tuple[Tensor, Tensor, Tensor],
-    grads: tuple[Tensor, Tensor, Tensor],
+    given: Mapping[str, Tensor | None],
     key_lengths: Tensor | None,
     terms: Terms,
-    factors: Tensor | None,
-    offsets: Tensor | None,
-) -> None:
-    """Write dq, dk and dv.
+    *,
+    need_dbias: bool,
+    need_dmask: bool,
+) -> list[Tensor]:
+    """dq, dk, dv, then dbias and dmask if needed, each in its input's dtype.
 
-    With sums, [B, Hq, Lq, 1] each or less: factors of do where rows are divided by their sums, and
-    what is added to the gradient of weights.
+    ``given`` has q, k, v, bias, mask and g, the gradient of o, by name; where the call has sums
+    dsums, and o and sums if they divide it.
     """
-    q, k, v = inputs
-    do = do.to(torch.float32).expand(*q.shape[:3], v.shape[3])
-    matrices = {"q": q, "k": k, "v": v, "o": do}
-    matrices |= zip(("dq", "dk", "dv"), grads, strict=True)
-    for name, rows in (("factors", factors), ("offsets", offsets)):
-        if rows is not None:
-            matrices[name] = rows.to(torch.float32).expand(*q.shape[:3], 1)
+    q, k, v = (x for name in "qkv" if (x := given[name]) is not None)
     heads, keys, threads = k.shape[0] * k.shape[1], k.shape[2], torch.get_num_threads()
     # Each share of the keys costs a dq of its own: one where threads have heads enough.
     wanted = -(-PIECES * threads // heads) if threads > 1 else 1
-    block = -(-keys // max(1, min(wanted, keys // FEWEST_KEYS, MOST_BYTES // q.nbytes)))
+    most = MOST_BYTES // (4 * q.numel())
+    block = -(-keys // max(1, min(wanted, keys // FEWEST_KEYS, most)))
     shares = -(-keys // block)
-    beside = {}
+    made = {f"d{name}": _empty(*x.shape) for name, x in zip("qkv", (q, k, v), strict=True)}
     if shares > 1:
-        beside["parts"] = q.new_empty(shares, *q.shape)
-        beside["finished"] = torch.zeros(heads, dtype=torch.int64, device="cpu")
-    _run(kernel, matrices, key_lengths, terms, block, beside)
+        made["parts"] = _empty(shares, *q.shape)
+        made["finished"] = torch.zeros(heads, dtype=torch.int64, device="cpu")
+    _run(kernel, "backward", {**given, **made}, key_lengths, terms, block)
+    grads = [made[f"d{name}"].to(q.dtype) for name in "qkv"]
+    for name, is_needed in (("bias", need_dbias), ("mask", need_dmask)):
+        if is_needed and (x := given[name]) is not None:
+            dscores = _empty(*x.shape)
+            _run(kernel, f"of {name}", {**given, "dscores": dscores}, key_lengths, terms, block)
+            grads.append(dscores.to(x.dtype))
+    return grads
+
+
+def _empty(*shape: int) -> Tensor:
+    return torch.empty(*shape, dtype=torch.float32, device="cpu")
 
 
 def _run(
     kernel: Kernel,
-    matrices: Mapping[str, Tensor],
+    kind: str,
+    tensors: Mapping[str, Tensor | None],
     key_lengths: Tensor | None,
     terms: Terms,
     block: int,
-    beside: Mapping[str, Tensor] = MappingProxyType({}),
 ) -> bytes | None:
     """Hand tensors, sizes and options over; gives what was, but for where copies were."""
-    samples, q_heads, queries, dim = matrices["q"].shape
-    _, kv_heads, keys, value_dim = matrices["v"].shape
+    q, v, bias, mask = (tensors[name] for name in ("q", "v", "bias", "mask"))
+    assert q is not None
+    assert v is not None
+    samples, q_heads, queries, dim = q.shape
+    _, kv_heads, keys, value_dim = v.shape
     if key_lengths is not None:
         lengths = torch.tensor(read_key_lengths(key_lengths, keys), device="cpu")
-        beside = {**beside, "existing": lengths}
-    scale, moved = terms.split_scale(dim, has_bias=terms.bias != 0.0)
-    numbers: list[int] = []
+        tensors = {**tensors, "existing": lengths}
+    scale, moved = terms.split_scale(dim, has_bias=bias is not None or terms.bias != 0.0)
     kept: list[Tensor] = []  # copies, which must outlive the call
-    for name in _MATRICES:
-        x = matrices.get(name)
+    numbers: list[int] = []
+    for name, num_strides in _TENSORS.items():
+        x = tensors.get(name)
         if x is None:
-            numbers += _NOWHERE
+            numbers += (0,) * (1 + num_strides)
             continue
-        strides = x.stride()
-        if (strides[3] != 1 and x.shape[3] > 1) or x.is_neg() or x._is_zerotensor():
-            x = x.new_zeros(x.shape) if x._is_zerotensor() else x.resolve_neg().contiguous()
-            kept.append(x)
-            strides = x.stride()
-        numbers += (x.data_ptr(), *strides[:3])
-    numbers += [beside[name].data_ptr() if name in beside else 0 for name in _ADDRESSES]
+        read = _as_read(name, x)
+        if read is not x:
+            kept.append(read)
+        strides = read.stride()[:num_strides]
+        if num_strides == 4:  # an axis of one number serves all along it
+            strides = [s if n > 1 else 0 for s, n in zip(strides, read.shape, strict=True)]
+        numbers += (read.data_ptr(), *strides)
+    is_bool = mask is not None and mask.dtype == torch.bool
     left, right = (_UNBOUNDED if x is None else min(x, _FAR) for x in (terms.left, terms.right))
     call = _CALL.pack(
         *numbers,
         *(samples, q_heads, kv_heads, queries, keys, dim, value_dim),
-        *(left, right, block, torch.get_num_threads(), "dq" in matrices),
-        *("sums" in matrices and terms.normalize == "sum", terms.length == "keys"),
+        *(left, right, block, torch.get_num_threads(), _KINDS.index(kind), is_bool),
+        *(terms.normalize == "sum", terms.length == "keys"),
         *(scale, terms.bias, moved, terms.gain * moved, terms.alpha, terms.floor),
     )
     _start(kernel, call)
     return None if kept else call
+
+
+def _as_read(name: str, x: Tensor) -> Tensor:
+    """The tensor, or a copy if its numbers are not of fp32 or its rows not dense."""
+    if x._is_zerotensor():
+        x = x.new_zeros(x.shape)
+    if x.is_floating_point():
+        x = x.to(torch.float32)
+    if x.is_neg():
+        x = x.resolve_neg().contiguous()
+    has_rows = _TENSORS[name] == 3 and x.dim() == 4
+    return x.contiguous() if has_rows and x.stride(3) != 1 and x.shape[3] > 1 else x
 
 
 def _start(kernel: Kernel, call: bytes) -> None:

@@ -1,28 +1,32 @@
 // Forward: S' = K Q', O' += V' h(S').
 #pragma once
 
-#include "call.h"
+#include "scores.h"
 
 namespace {
 
-// w[j][panel] of keys [j0, j1); their sums added to `sums`, if there are any.
+// Scores in w[keys][panel] become weights, whose sums are added to `sums`, if there are any.
 template <class H, int N, bool HasSums>
-void weigh(const View& view, const float* q, const float* k, int64_t i0, int64_t i1, int64_t j0,
-           int64_t j1, float* w, float* sums) {
+void weigh(const View& view, const Extras& extras, int64_t i0, int64_t i1, int64_t j0, int64_t j1,
+           float* w, float* sums) {
   const Call& c = view.call;
-  const float scale = c.scale, bias = c.bias;
-  const bool is_cut = view.cuts(i0, i1, j0, j1);
-  multiply_keys<N>(j1 - j0, c.dim, k, c.k.row, q, [&](int64_t j, int n, Vector s) INLINE {
-    Vector x = H::weigh(s * scale + bias);
-    if (__builtin_expect(is_cut, 0)) x = keep(view.sees(i0, n, j0 + j), x);
-    store(w + j * kPanel + n * kLanes, x);
-  });
-  if constexpr (HasSums) {
-    Vector part[N] = {};
-    for (int64_t j = 0; j < j1 - j0; ++j)
-      for (int n = 0; n < N; ++n) part[n] += load(w + j * kPanel + n * kLanes);
+  const float scale = c.scale, bias = c.bias_number;
+  const bool is_cut = view.cuts(i0, i1, j0, j1), has_bias = c.bias.data;
+  Vector part[N] = {};
+  for (int64_t j = 0; j < j1 - j0; ++j)
+#pragma GCC unroll 3
+    for (int n = 0; n < N; ++n) {
+      const int64_t at = j * kPanel + n * kLanes;
+      Vector s = load(w + at) * scale + bias;
+      if (has_bias) s += load(extras.bias + at);
+      Vector x = H::weigh(s);
+      if (__builtin_expect(is_cut, 0)) x = keep(view.sees(i0, n, j0 + j), x);
+      x = masked(c, extras.mask + at, x);
+      if constexpr (HasSums) part[n] += x;
+      store(w + at, x);
+    }
+  if constexpr (HasSums)
     for (int n = 0; n < N; ++n) store(sums + n * kLanes, load(sums + n * kLanes) + part[n]);
-  }
 }
 
 // Forward of rows [i0, i1) of a head.
@@ -35,12 +39,13 @@ void attend(const Call& c, int64_t piece) {
   const int64_t hk = h / (c.q_heads / c.kv_heads);
   const int64_t panels = (i1 - i0 + kPanel - 1) / kPanel;
   const int64_t q_size = c.dim * kPanel, o_size = c.value_dim * kPanel;
-  scratch.reserve(panels * (q_size + o_size + kPanel) + kKeys * kPanel);
+  scratch.reserve(panels * (q_size + o_size + kPanel) + kKeys * kPanel + Extras::kRoom);
   float* q = scratch.take(panels * q_size);
   float* o = scratch.take(panels * o_size);
   float* sums = scratch.take(panels * kPanel);
   float* w = scratch.take(kKeys * kPanel);
-  const View view(c, b);
+  Extras extras(scratch.take(Extras::kRoom));
+  const View view(c, b, h);
   for (int64_t p = 0; p < panels; ++p) {
     const int64_t from = i0 + p * kPanel, rows = from + kPanel < i1 ? kPanel : i1 - from;
     turn(at(c.q, b, h, from), c.q.row, rows, c.dim, q + p * q_size, kPanel);
@@ -56,11 +61,12 @@ void attend(const Call& c, int64_t piece) {
     for (int64_t p = 0; p < panels; ++p) {
       const int64_t from = i0 + p * kPanel, to = from + kPanel < i1 ? from + kPanel : i1;
       if (view.start(from) >= j1 || view.end(to) <= j0) continue;
+      if (!extras.fetch(view, from, to, j0, j1)) continue;
       by_width(to - from, [&](auto n) INLINE {
         constexpr int N = n;
-        if (c.sums.data)
-          weigh<H, N, true>(view, q + p * q_size, k, from, to, j0, j1, w, sums + p * kPanel);
-        else weigh<H, N, false>(view, q + p * q_size, k, from, to, j0, j1, w, nullptr);
+        multiply_keys<N>(j1 - j0, c.dim, k, c.k.row, q + p * q_size, w);
+        if (c.sums.data) weigh<H, N, true>(view, extras, from, to, j0, j1, w, sums + p * kPanel);
+        else weigh<H, N, false>(view, extras, from, to, j0, j1, w, nullptr);
         add_turned<N>(o + p * o_size, c.value_dim, v, c.v.row, w, j1 - j0);
       });
     }

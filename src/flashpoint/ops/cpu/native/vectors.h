@@ -23,6 +23,7 @@ constexpr int kLanes = 4, kTall = 4;
 constexpr int kWide = 3;                    // vectors of rows in a panel
 constexpr int64_t kPanel = kWide * kLanes;  // rows in a panel
 constexpr int64_t kKeys = 64;               // keys in a tile
+constexpr int64_t kTerms = 64;              // of head dims that are added up without a stop
 
 using Vector = float __attribute__((vector_size(kLanes * 4)));
 using Integers = int32_t __attribute__((vector_size(kLanes * 4)));
@@ -84,16 +85,21 @@ INLINE inline void by_width(int64_t rows, Body body) {
   else body(Number<1>());
 }
 
-// finish(j, n, x) for each key and vector of rows, x of k b: k [keys][terms] as it lies, b
-// [terms][panel].
-template <int N, class Finish>
-INLINE inline void multiply_keys(int64_t keys, int64_t terms, const float* k, int64_t k_row,
-                                 const float* b, Finish finish) {
-  in_steps(keys, [&](auto m, int64_t at) INLINE {
-    constexpr int M = m;
-    multiply<M, N>(terms, k + at * k_row, k_row, 1, b, kPanel,
-                   [&](int i, int n, Vector x) INLINE { finish(at + i, n, x); });
-  });
+// out[keys][panel] = k b, of k [keys][terms] as it lies and b [terms][panel]. Long sums are made of
+// shorter ones, which err less.
+template <int N>
+void multiply_keys(int64_t keys, int64_t terms, const float* k, int64_t k_row, const float* b,
+                   float* out) {
+  for (int64_t t = 0; t < terms; t += kTerms)
+    in_steps(keys, [&](auto m, int64_t at) INLINE {
+      constexpr int M = m;
+      const int64_t count = t + kTerms < terms ? kTerms : terms - t;
+      multiply<M, N>(count, k + at * k_row + t, k_row, 1, b + t * kPanel, kPanel,
+                     [&](int i, int n, Vector x) INLINE {
+                       float* p = out + (at + i) * kPanel + n * kLanes;
+                       store(p, t == 0 ? x : load(p) + x);
+                     });
+    });
 }
 
 // total[columns][panel] += a' b, of a [terms][columns] as it lies and b [terms][panel].
