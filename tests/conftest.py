@@ -34,7 +34,9 @@ def kill_rng(request):
 
 def pytest_configure(config):
     if HAS_TRITON and os.environ.get("TRITON_INTERPRET") == "1":
-        _patch_language_once()
+        import interpreter
+
+        interpreter.hasten()
     config.addinivalue_line("markers", "interpreted(keep): cases that Triton's interpreter runs")
     config.addinivalue_line("markers", "long_interpreted: slow in Triton's interpreter")
     config.addinivalue_line("markers", "usual_tiles: Triton's tiles as they are, not quick ones")
@@ -61,24 +63,3 @@ def pytest_collection_modifyitems(config, items):
 def pytest_collection_finish():
     """Let no collection of garbage walk through all that was imported: half a second each."""
     gc.freeze()
-
-
-def _patch_language_once():
-    """Keep Triton's interpreter from patching its language again in every call inside a kernel.
-
-    That took it more than half of its time. A module that is patched has no builtin of Triton's.
-    """
-    import triton.language as tl
-    from triton.runtime import interpreter
-
-    if not hasattr(interpreter, "_LangPatchScope"):  # Triton 3.5
-        return
-    patch = interpreter._patch_lang
-
-    def patch_once(function):
-        modules = [x for x in (tl, tl.core) if x in function.__globals__.values()]
-        if any(tl.core.is_builtin(module.load) for module in modules):
-            return patch(function)
-        return interpreter._LangPatchScope()  # nothing to undo
-
-    interpreter._patch_lang = patch_once
