@@ -4,8 +4,8 @@ from distributed.workers import Worlds
 
 @pytest.fixture(scope="session")
 def worlds():
-    """All processes: four for most tests, and three pairs of which one rank is lost."""
-    found = Worlds(4, 2, 2, 2)
+    """All processes: four for most tests, and groups of which one rank is lost."""
+    found = Worlds(4, 2, 2, 2, 4, 4)
     yield found.worlds
     found.stop()
 

@@ -2,6 +2,7 @@
 
 import os
 import time
+from contextlib import ExitStack
 from functools import partial
 from unittest import mock
 
@@ -15,7 +16,8 @@ import flashpoint
 from flashpoint import layers
 from flashpoint.convert.substitute import Substitute
 from flashpoint.convert.transformers import calls
-from flashpoint.distributed import agreement, sequence_parallel, shard, unshard
+from flashpoint.distributed import agreement, ring, sequence_parallel, shard, unshard
+from flashpoint.distributed.attendance import GRACE_S
 
 STRATEGIES = ("gather", "ring", "reduce", "ulysses")
 
@@ -44,17 +46,17 @@ def changing_lengths(check):
     return errors
 
 
-def die_or_hang(how, strategy, timeout_s):
-    """What rank 0 says, and after how long, when the last rank dies or hangs in backward."""
+def die_or_hang(how, strategy, timeout_s, lost=1):
+    """What the others say, and after how long, when a rank dies or hangs in backward."""
     attend = sequence_parallel(None, strategy, timeout_s=timeout_s)
     q = torch.randn(1, 2, 8, 4, requires_grad=True)
     if how == "differs":  # and hangs where ranks tell one another in what
         return differ_and_hang(attend, q, timeout_s)
     o = attend(q, q, q)
-    if dist.get_rank() == dist.get_world_size() - 1:
+    if dist.get_rank() == lost:
         if how == "dies":
             os._exit(1)
-        time.sleep(2 * timeout_s)
+        time.sleep(timeout_s + 2 * GRACE_S)
         os._exit(1)
     start = time.perf_counter()
     said = message_of(o.sum().backward)
@@ -64,7 +66,9 @@ def die_or_hang(how, strategy, timeout_s):
 def differ_and_hang(attend, q, timeout_s):
     """What rank 0 says, and after how long, if rank 1 stops behind the first comparison."""
     if dist.get_rank() == 1:
-        attend.transport.exchange_texts = lambda *_: time.sleep(2 * timeout_s) or os._exit(1)
+        attend.transport.exchange_texts = lambda *_: (
+            time.sleep(timeout_s + 2 * GRACE_S) or os._exit(1)
+        )
         q = q.double()
     start = time.perf_counter()
     said = message_of(attend, q, q, q)
@@ -312,3 +316,47 @@ def remembered(num_calls):
         for i in range(num_calls):
             attend._agreement.ask(attend.transport, agreement.Signature({"call": i}))
     return len(attend._agreement._known)
+
+
+def layer_inside(spec):
+    """What a layer says that was not made for shards, where a context manager has them."""
+    with sequence_parallel():
+        return message_of(layers.Attention(8, 2, spec), torch.randn(1, 4, 8))
+
+
+def order_of_ring():
+    """What a ring does, forward and backward: messages begin and end, blocks are computed."""
+    done = []
+
+    def told(name, usual):
+        def run(*args, **options):
+            done.append(name)
+            return usual(*args, **options)
+
+        return run
+
+    with ExitStack() as stack:
+        for owner, name, word in (
+            (ring.Travel, "pass_on", "begin"),
+            (ring.Partial, "add", "compute"),
+            (ring.PartialGradients, "add", "compute"),
+            (ring.Travel, "arrive", "end"),
+        ):
+            usual = getattr(owner, name)
+            stack.enter_context(mock.patch.object(owner, name, told(word, usual)))
+        q = torch.randn(1, 2, 8, 4, requires_grad=True)
+        sequence_parallel(strategy="ring")(q, q, q).sum().backward()
+    return done
+
+
+def sums_of_parts():
+    """Of bf16 parts 256, 1, 1 and 1: a reduce-scatter's sum, and a ring's dv."""
+    part = 256.0 if dist.get_rank() == 0 else 1.0
+    mine = torch.full((3,), part, dtype=torch.bfloat16)
+    attend = sequence_parallel(strategy="ring")
+    (total,) = attend.transport.reduce_scatter([[mine]] * attend.transport.size, "parts")
+    q, k, v = (torch.ones(1, 1, 1, 1, dtype=torch.bfloat16) for _ in range(3))
+    v.requires_grad_()
+    o = attend(q, k, v, activation="identity", length=1.0)
+    o.backward(torch.full_like(o, part))
+    return total.tolist(), v.grad.item()

@@ -272,6 +272,30 @@ def test_lost_rank_ends_the_others_in_one_line(worlds, world, how, strategy):
     message, seconds = answer
     assert "\n" not in message
     what = "calls" if how == "differs" else "(gradients of )?keys and values"
-    begins = rf"LostRankError: sequence_parallel: rank 0 of 2 could not exchange {what}.* with"
-    assert re.match(rf"{begins} rank 1 \([^.,:;\[]+\)\. A rank died, hangs", message), message
+    reason = "died" if how == "dies" else "did not answer"
+    begins = (
+        rf"LostRankError: sequence_parallel: rank 0 of 2 lost rank 1, which {reason}, while it"
+    )
+    assert re.match(rf"{begins} exchanged {what}.* \([^.,:;\[]+\)\. A lost rank", message), message
     assert seconds < 3
+
+
+@pytest.mark.parametrize(
+    ("world", "how", "strategy", "reason"),
+    [(4, "dies", "ring", "died"), (5, "hangs", "gather", "did not answer")],
+)
+def test_lost_rank_is_named_by_all_others(worlds, world, how, strategy, reason):
+    """Also by those that it sends nothing, or that stand beside others alone."""
+    found = worlds[world].try_run(on_ranks.die_or_hang, how, strategy, 1.5, 2)
+    for rank in (0, 1, 3):
+        ok, answer = found[rank]
+        assert ok, answer
+        message, seconds = answer
+        assert f"rank {rank} of 4 lost rank 2, which {reason}, while it exchanged" in message
+        assert seconds < 4
+
+
+@pytest.mark.parametrize("spec", ["relu", "softmax"])
+def test_layer_that_would_see_its_shard_alone_is_refused(workers, spec):
+    for said in workers.run(on_ranks.layer_inside, spec):
+        assert said.startswith("UnsupportedError: inside `with attend:` tokens lie on several")

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from distributed import on_ranks
 from distributed.cases import Case, draw_case, draw_documents, draw_scored, run_cases, serves
 from distributed.judging import misses, sample_of
 
@@ -37,6 +38,18 @@ def test_shards_that_cancel_stay_within_the_budget(workers, strategy):
         got, exact, plain = (x[name].double() for x in (sample.got, sample.exact, sample.plain))
         budget = 2 * (plain - exact).abs().max() + 2**-7 * exact.abs().max()
         assert (got - exact).abs().max() <= budget, name
+
+
+def test_receivers_add_16_bits_in_fp32(workers):
+    """256 and three times 1: in bf16 every sum would stay 256."""
+    for total, dv in workers.run(on_ranks.sums_of_parts):
+        assert total == [259.0] * 3
+        assert dv == 260.0  # rounded once
+
+
+def test_ring_computes_while_messages_are_on_their_way(workers):
+    for done in workers.run(on_ranks.order_of_ring):
+        assert done == ["begin", "compute", "end"] * (2 * 4)
 
 
 @pytest.mark.parametrize("is_bool", [False, True])

@@ -8,7 +8,8 @@ from distributed.cases import Case, run_cases
 from distributed.test_blocks import call_of
 
 from flashpoint.distributed.call import Sizes
-from flashpoint.distributed.strategy import elements, elements_sent
+from flashpoint.distributed.layout import Shards
+from flashpoint.distributed.strategy import choose, elements, elements_sent
 
 pytestmark = pytest.mark.distributed
 B, HQ, HK, D, P = 2, 8, 4, 16, 4
@@ -51,7 +52,20 @@ def test_sums_travel_with_numerators(workers, dtype):
     rows = F * LQ * HQ * (2 if dtype == torch.bfloat16 else 1)  # in fp32: two elements of bf16
     expected = (B * (forward + rows), B * (backward + rows))
     assert sent_by(workers, "reduce", **options) == [expected] * P
-    assert sent_by(workers, "ring", **options) == [tuple(B * x for x in FORMULAS["ring"])] * P
+    for strategy in ("ring", "ulysses"):  # a sum that nobody asked for stays where it is
+        assert (
+            sent_by(workers, strategy, **options) == [tuple(B * x for x in FORMULAS[strategy])] * P
+        )
+
+
+def test_auto_counts_both_directions():
+    """With a tenth more queries than keys, reduce sends more forward and less in all."""
+    shards = (Shards.of((n,) * P, "contiguous", "tokens") for n in (11, 10))
+    call = call_of(*shards, sizes=Sizes(1, 1, 1, D, D))
+    sent = {name: elements(call, name, torch.float32) for name in ("gather", "reduce")}
+    assert sent["reduce"][0] > sent["gather"][0]
+    assert sum(sent["reduce"]) < sum(sent["gather"])
+    assert choose(call, torch.float32, None).strategy == "reduce"
 
 
 def test_ring_sends_no_block_that_nobody_sees(workers):

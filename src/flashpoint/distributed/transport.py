@@ -8,13 +8,14 @@ import math
 import re
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
+from flashpoint.distributed.attendance import Attendance
 from flashpoint.errors import InputError, LostRankError, describe, reason
 from flashpoint.ops.check import check_number
 
@@ -51,6 +52,7 @@ class Transport:
         self.group, self.name, self.timeout_s = group, name, timeout_s
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
         self.sent = 0
+        self._attendance = _attendance_of(group)
 
     def all_gather(
         self, tensors: Sequence[Tensor], shapes: Sequence[Sequence[Shape]], what: str
@@ -164,11 +166,14 @@ class Transport:
             raise self._lost(what, peers, error) from error
 
     def _lost(self, what: str, peers: Sequence[int], error: RuntimeError) -> LostRankError:
-        named = f"rank{'s' if len(peers) > 1 else ''} {', '.join(map(str, peers))}"
+        if self._attendance is not None:
+            missing = self._attendance.describe_missing()
+        else:
+            missing = f"rank{'s' if len(peers) > 1 else ''} {', '.join(map(str, peers))}"
         return LostRankError(
-            f"{self.name}: rank {self.rank} of {self.size} could not exchange {what} with "
-            f"{named} ({_clause(error)}). A rank died, hangs or makes another call: look at its "
-            "log."
+            f"{self.name}: rank {self.rank} of {self.size} lost {missing}, while it exchanged "
+            f"{what} ({_clause(error)}). A lost rank died, hangs or makes another call: look at "
+            "its log."
         )
 
 
@@ -213,6 +218,21 @@ def _clause(error: RuntimeError) -> str:
     """The first clause of what gloo or NCCL says, without the place in its source."""
     said = re.sub(r"^\[[^\]]*\]\s*", "", reason(error))
     return re.split(r"[.,:;]\s|\s\[", said)[0]
+
+
+_attendances: dict[ProcessGroup, Attendance] = {}
+
+
+def _attendance_of(group: ProcessGroup) -> Attendance | None:
+    """Who is there, by the store that the processes met at; None where they met without one."""
+    store: Any = dist.distributed_c10d._get_default_store()
+    if store is None:  # by MPI
+        return None
+    if group not in _attendances:
+        ranks = dist.get_process_group_ranks(group)
+        own: Any = cast("Any", dist).PrefixStore(f"flashpoint ranks {ranks}", store)
+        _attendances[group] = Attendance(own, dist.get_rank(group), len(ranks))
+    return _attendances[group]
 
 
 _control_groups: dict[ProcessGroup, ProcessGroup] = {}

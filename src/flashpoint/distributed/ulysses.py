@@ -35,7 +35,7 @@ class Ulysses(torch.autograd.Function):
         o, sums = attend_rows(call, q, k, v, [(0, call.queries.total)])
         kept = (o, sums) if call.divides else (None, None)
         save(ctx, call, q, k, v, *kept)
-        results = [o] if sums is None else [o, _rows_first(call, sums)]
+        results = [o, _rows_first(call, sums)] if call.returns_sums and sums is not None else [o]
         o, *rest = _to_tokens(call, [(x, call.queries) for x in results], "outputs")
         return o, _planes_first(call, rest[0]) if rest else None
 

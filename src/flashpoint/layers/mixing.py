@@ -23,6 +23,7 @@ from flashpoint.layers.visibility import (
     Visibility,
     is_sharded,
     merge_masks,
+    refuse_shard_alone,
     rows_of,
     visibility_of,
 )
@@ -89,6 +90,7 @@ class HeadMixing(PointwiseTerms):
         visibility = visibility_of(asked, q, k, mask, causal, key_lengths)
         if self.spec.activation == SOFTMAX:
             refuse_shards(self.attend)
+            refuse_shard_alone(self.attend)
             check_softmax_mask(mask)
             return attend_softmax(q, k, v, visibility, added)
         attend = partial(self.attend, q, k, v, mask=mask)
@@ -98,6 +100,7 @@ class HeadMixing(PointwiseTerms):
         self, attend: Callable[..., Tensor], visibility: Visibility, added: Tensor | None = None
     ) -> Float[Tensor, "B H Lq D"]:
         """One call of the operator, then a learned alpha, which is not a number there."""
+        refuse_shard_alone(self.attend)
         spec = self.spec
         n = self._length(visibility) if self._needs_length else 1.0
         division: dict[str, Any] = {"alpha": 1.0 if self.alpha is not None else spec.alpha}

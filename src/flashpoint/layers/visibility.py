@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from flashpoint.errors import InputError
+from flashpoint.errors import InputError, UnsupportedError
 from flashpoint.ops.check import (
     check_finite,
     check_index,
@@ -15,6 +15,7 @@ from flashpoint.ops.check import (
     is_readable,
     read_key_lengths,
 )
+from flashpoint.ops.sdpa import current_attend
 from flashpoint.shapes import Bool, Float, Int
 
 
@@ -116,6 +117,15 @@ def visibility_of(
 def is_sharded(attend: Any) -> bool:
     """Whether a function computes attention over tokens of other ranks, too."""
     return hasattr(_unwrapped(attend), "visibility_of")
+
+
+def refuse_shard_alone(attend: Any) -> None:
+    """Refuse a layer without ``attend=`` where a context manager spreads sequences over ranks."""
+    if is_sharded(current_attend()) and not is_sharded(attend):
+        raise UnsupportedError(
+            "inside `with attend:` tokens lie on several ranks, and this layer would see its "
+            "rank's alone. Make it with attend=attend, or replace_attention's way."
+        )
 
 
 def _unwrapped(attend: Any) -> Any:

@@ -46,7 +46,14 @@ def test_elementwise_and_copies_are_bytes_over_the_rate_of_memory():
     found, rate = estimated("gather").seconds, make_rates().memory_bytes_per_s
     passed = 4 * 2 * L / P * (24 * E + 4 * 256 + 38 * E + 8 * 256)
     assert found.elementwise == pytest.approx((passed + 32 * 100_000) / rate)
-    assert found.copies == pytest.approx(4 * 2 * (8 + 52) * L * E / rate)
+    assert found.copies == pytest.approx(4 * 2 * (8 + 68 + (14 + 18) / P) * L * E / rate)
+
+
+def test_ring_copies_dk_and_dv_of_every_block_and_the_rest_once():
+    found, rate = estimated("ring").seconds, make_rates().memory_bytes_per_s
+    blocks = 28 * (P - 1) / P  # dk, dv packed in bf16, and added in fp32 where they belong
+    own = (8 + 4 + 2) + (8 + 4 + 4 + 6 + 12 + 12)  # packing, divisions, zeros, dtypes
+    assert found.copies == pytest.approx(4 * 2 * (blocks + own / P) * L * E / rate)
 
 
 @pytest.mark.parametrize("recomputes", [False, True])

@@ -7,12 +7,14 @@ sends, and which of two is faster. Efficiencies are upper bounds here: nothing i
 import pytest
 from lab.scaling.simple import LOAD, make_rates, make_setting
 
+from flashpoint.distributed.call import Sizes
+from flashpoint.distributed.strategy import elements_sent
 from flashpoint.lab.scaling.estimate import Choice, estimate
 from flashpoint.lab.scaling.links import Links
 from flashpoint.lab.scaling.load import load_of
 from flashpoint.lab.scaling.rates import stored_rates
 from flashpoint.lab.scaling.survey import survey
-from flashpoint.lab.scaling.traffic import bytes_sent
+from flashpoint.lab.scaling.traffic import ITEM_BYTES, bytes_sent
 
 
 @pytest.mark.parametrize("ranks", [2, 8])
@@ -43,15 +45,15 @@ def test_ulysses_sends_what_its_authors_count():
     assert forward / 2 == 4 * tokens * 1024 / ranks * (ranks - 1) / ranks
 
 
-def test_ulysses_beats_a_ring_inside_a_node_where_heads_suffice():
-    """USP's benchmark says so, even with all of a ring's messages hidden."""
+def test_ulysses_is_near_a_ring_that_hides_its_messages_inside_a_node():
+    """USP's benchmark has it ahead; there a ring does not hide them all."""
     links = Links(node_bytes_per_s=300e9, network_bytes_per_s=25e9, gpus_per_node=8)
     given = {"load": load_of("vit_l16"), "rates": stored_rates(), "memory_bytes": 141e9}
     for tokens in (2**15, 2**17, 2**20):
         found = survey(make_setting(tokens=tokens, links=links, **given), sequence=8).estimates
         by_name = {one.choice.strategy: one.seconds for one in found}
         assert by_name["ring"].waiting < 0.01 * by_name["ring"].sending
-        assert by_name["ulysses"].step < by_name["ring"].step
+        assert by_name["ulysses"].step == pytest.approx(by_name["ring"].step, rel=0.05)
 
 
 PUBLISHED = {"8xH800": (73.9, 19.3, 63.0, 17.4, 200e9), "8xA100": (46.7, 11.8, 38.2, 10.6, 300e9)}
@@ -63,7 +65,9 @@ measured by the balanced ring. Llama 3.1 8B's heads, 8k tokens a GPU. Link speed
 def test_published_ring_reaches_80_to_92_percent_of_a_ring_that_hides_all(machine):
     alone, alone_both, ring, ring_both, link = PUBLISHED[machine]
     tokens, kv_heads, dim, ranks = 8 * 8192, 8, 128, 8
-    messages = 2 * 2 * (ranks - 1) / ranks * tokens * kv_heads * dim / link
+    sizes = Sizes(1, 4 * kv_heads, kv_heads, dim, dim)
+    forward, _ = elements_sent("ring", sizes, (tokens, tokens), ranks)
+    messages = ITEM_BYTES * forward / link
     assert messages < (ranks - 1) / ranks / alone  # hidden, by our formula: 100%
     assert 0.80 < ring / alone < 0.92
     assert 0.80 < ring_both / alone_both < 0.92

@@ -24,17 +24,20 @@ class Habits(NamedTuple):
     Attributes:
         exchanged: shares of what is sent forward and backward that go by all-to-all: so do sums in
             bf16, which their receiver adds up in fp32. The rest is gathered, or goes round.
-        copied: read and written besides the kernels, forward and backward: packing, unpacking, and
-            sums of parts in fp32.
+        copied: read and written besides the kernels, forward and backward, for all tokens:
+            packing, unpacking, and sums of parts in fp32. On Hopper, whose kernels add a ring's
+            blocks to their sums themselves; elsewhere each takes 10 more both ways.
+        once: the same for a rank's own tokens alone.
         room: at its peak in one layer, beyond what is kept: what arrives, and gradients before
             they are sent.
-        of_all: whether these count for all tokens, not for a rank's.
+        of_all: whether room is for all tokens, not for a rank's.
         shortens: whether a call's queries or keys are a rank's part.
         overlaps: whether it computes while it sends.
     """
 
     exchanged: tuple[float, float]
     copied: tuple[int, int]
+    once: tuple[int, int]
     room: int
     of_all: bool
     shortens: bool = True
@@ -42,12 +45,12 @@ class Habits(NamedTuple):
 
 
 HABITS: Mapping[str, Habits] = {
-    "gather": Habits((0, 1 / 2), (8, 52), 20, of_all=True),
-    "ring": Habits((0, 0), (10, 38), 32, of_all=False, overlaps=True),
-    "reduce": Habits((1 / 2, 1 / 3), (22, 26), 14, of_all=True),
-    "ulysses": Habits((1, 1), (32, 32), 24, of_all=False, shortens=False),
+    "gather": Habits((0, 1 / 2), (8, 68), (14, 18), 20, of_all=True),
+    "ring": Habits((0, 0), (0, 28), (14, 18), 32, of_all=False, overlaps=True),
+    "reduce": Habits((1 / 2, 1 / 3), (22, 26), (2, 14), 14, of_all=True),
+    "ulysses": Habits((1, 1), (0, 0), (54, 78), 24, of_all=False, shortens=False),
 }
-"""A ring copies for all tokens, block by block, but has room for two blocks only."""
+"""A ring takes in dk and dv of all tokens, block by block, but has room for two blocks only."""
 
 
 def why_not(name: str, load: Load, num_ranks: int) -> str | None:
@@ -86,10 +89,12 @@ def bytes_copied(name: str, load: Load, tokens: int, num_ranks: int) -> tuple[in
     """By each rank for one sample and layer, forward and backward."""
     if num_ranks == 1:
         return 0, 0
-    habits = HABITS[name]
-    everything = habits.of_all or habits.overlaps
-    elements = load.width * (tokens if everything else tokens // num_ranks)
-    return habits.copied[0] * elements, habits.copied[1] * elements
+    habits, own = HABITS[name], tokens // num_ranks
+    forward, backward = (
+        load.width * (each * tokens + once * own)
+        for each, once in zip(habits.copied, habits.once, strict=True)
+    )
+    return forward, backward
 
 
 def bytes_of_room(name: str, load: Load, tokens: int, num_ranks: int) -> int:

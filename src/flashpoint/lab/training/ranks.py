@@ -14,9 +14,9 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.rendezvous import rendezvous
 
+from flashpoint.distributed.attendance import Attendance
 from flashpoint.errors import FlashpointError, LostRankError, UnsupportedError, reason
 from flashpoint.lab.runs.failure import Preempted, RunError
-from flashpoint.lab.training.attendance import Attendance
 from flashpoint.lab.training.config import ParallelConfig
 
 T = TypeVar("T")
@@ -180,6 +180,10 @@ def join(device: str, parallel: ParallelConfig) -> Generator[Ranks]:
         dist.destroy_process_group()
 
 
+GRACE_S = 3.0
+"""How long a process that lost another waits for the others to notice it: on several nodes."""
+
+
 def _meet(backend: str) -> Attendance:
     """Make the group of all processes, from what torchrun says."""
     store, rank, size = next(rendezvous("env://"))
@@ -189,7 +193,7 @@ def _meet(backend: str) -> Attendance:
         start = os.environ["TORCHELASTIC_RESTART_COUNT"]
         store = cast("Any", dist).PrefixStore(f"start {start}", store)
     dist.init_process_group(backend, store=store, rank=rank, world_size=size)
-    return Attendance(store, rank, size)
+    return Attendance(store, rank, size, ("process", "processes"), GRACE_S)
 
 
 def _is_lost(error: RuntimeError) -> bool:

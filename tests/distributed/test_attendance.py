@@ -8,20 +8,22 @@ import sys
 import pytest
 import torch.distributed as dist
 
-from flashpoint.lab.training import attendance
-from flashpoint.lab.training.attendance import Attendance
+from flashpoint.distributed.attendance import Attendance
 
 HERE = socket.gethostname()
 
 
 @pytest.fixture
-def store(monkeypatch):
-    monkeypatch.setattr(attendance, "GRACE_S", 0.2)
+def store():
     return dist.HashStore()
 
 
+def attend(store, rank, size):
+    return Attendance(store, rank, size, ("process", "processes"), grace_s=0.2)
+
+
 def test_those_that_say_nothing_are_named(store):
-    first, _, third, fourth = (Attendance(store, rank, 4) for rank in range(4))
+    first, _, third, fourth = (attend(store, rank, 4) for rank in range(4))
     store.set("noticed 2", "")
     assert first.describe_missing() == "processes 1, 3, which did not answer"
     assert third.describe_missing() == "processes 1, 3, which did not answer"
@@ -32,7 +34,7 @@ def test_those_that_say_nothing_are_named(store):
 def test_those_that_died_are_named_alone_and_at_once(store):
     gone = subprocess.Popen([sys.executable, "-c", ""])  # nobody asks yet how it ended
     os.waitid(os.P_PID, gone.pid, os.WEXITED | os.WNOWAIT)
-    here = Attendance(store, 0, 3)
+    here = attend(store, 0, 3)
     store.set("place 1", f"{HERE} {gone.pid}")
     store.set("place 2", "another-machine 1")
     assert here.describe_missing() == "process 1, which died"
@@ -40,8 +42,26 @@ def test_those_that_died_are_named_alone_and_at_once(store):
     assert here.describe_missing() == "process 1, which died"
 
 
+def test_who_noticed_and_then_ended_is_not_named(store):
+    """A ring tells who stands next to the lost one first."""
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    here = Attendance(store, 0, 4, grace_s=0.2)
+    for rank in (1, 2, 3):
+        store.set(f"place {rank}", f"{HERE} {gone.pid}")
+    for rank in (1, 3):
+        store.set(f"noticed {rank}", "")
+    assert here.describe_missing() == "rank 2, which died"
+
+
+def test_who_never_came_is_named(store):
+    assert (
+        Attendance(store, 0, 2, grace_s=0.2).describe_missing() == "rank 1, which did not answer"
+    )
+
+
 def test_a_store_that_is_gone_names_nobody(store, monkeypatch):
-    here = Attendance(store, 0, 2)
+    here = attend(store, 0, 2)
 
     def fail(*_):
         raise dist.DistNetworkError("Connection reset by peer")
