@@ -340,7 +340,7 @@ def order_of_ring():
             (ring.Travel, "pass_on", "begin"),
             (ring.Partial, "add", "compute"),
             (ring.PartialGradients, "add", "compute"),
-            (ring.Travel, "arrive", "end"),
+            (ring.Pending, "wait", "end"),
         ):
             usual = getattr(owner, name)
             stack.enter_context(mock.patch.object(owner, name, told(word, usual)))
