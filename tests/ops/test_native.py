@@ -42,16 +42,22 @@ def threads():
 def used(monkeypatch, threads):
     """How often the kernel ran, which now serves few queries too, on four threads."""
     counts = {"attend": 0, "differentiate": 0}
-    for name in ("attend", "attend_again", "differentiate"):
-        usual = getattr(call, name)
+    usual = {name: getattr(call, name) for name in (*counts, "repeat")}
 
-        def counted(*args, name=name, usual=usual, **kwargs):
-            result = usual(*args, **kwargs)
-            ran = name != "attend_again" or result is not None
-            counts[name.removesuffix("_again")] += ran
-            return result
+    def counted(name):
+        def run(*args, **kwargs):
+            results = usual[name](*args, **kwargs)
+            if name == "repeat":
+                if results is not None:
+                    counts["attend" if len(results) == 1 else "differentiate"] += 1
+            else:
+                counts[name] += 1
+            return results
 
-        monkeypatch.setattr(call, name, counted)
+        return run
+
+    for name in usual:
+        monkeypatch.setattr(call, name, counted(name))
     monkeypatch.setattr(call, "_plans", {})
     monkeypatch.setattr(call, "FEWEST_QUERIES", 0)
     monkeypatch.setattr(call, "FEWEST_KEYS", 16)
@@ -233,14 +239,22 @@ def test_views_are_read_as_they_are(used):
 def test_a_second_call_goes_by_the_first_ones_plan(used, threads, monkeypatch):
     """One like it does, whatever its numbers; one that differs in anything does not."""
     again = []
-    usual = call.attend_again
-    monkeypatch.setattr(call, "attend_again", lambda *x: again.append(usual(*x)) or again[-1])
+    usual = call.repeat
+    monkeypatch.setattr(call, "repeat", lambda *x: again.append(usual(*x)) or again[-1])
+    monkeypatch.setattr(call, "FEWEST_KEYS", 256)  # backward in one share of them
 
     def goes_by_a_plan(*tensors, **options):
-        o = attention(*tensors, **options)
-        exact = attention(*(x.double() for x in tensors), **options, impl="reference")
-        torch.testing.assert_close(o.double(), exact, rtol=1e-4, atol=1e-5)
-        return again[-1] is not None
+        """Whether forward and backward do; they must agree, and be right."""
+        again.clear()
+        named = dict(zip("qkv", tensors, strict=True))
+        got = evaluate(partial(attention, **options), **named)
+        reference = partial(attention, **options, impl="reference")
+        exact = evaluate(reference, **{name: x.double() for name, x in named.items()})
+        for name, value in exact.items():
+            torch.testing.assert_close(got[name].double(), value, rtol=1e-4, atol=1e-4)
+        forward, backward = (x is not None for x in again)
+        assert forward == backward
+        return forward
 
     q, k, v = place_qkv("cpu", SHAPE, torch.float32).values()
     assert not goes_by_a_plan(q, k, v)

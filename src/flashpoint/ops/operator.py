@@ -240,8 +240,7 @@ class _Attend(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, operator: Operator, *inputs: Any) -> Any:
         ctx.operator = operator
-        on_gpu = inputs[0].is_cuda  # where kernels want addresses only, and autograd is off here
-        output = operator._run_on("cuda", *inputs) if on_gpu else operator.run(*inputs)
+        output = operator._run_on(_kind(inputs[0]), *inputs)  # autograd is off here
         operator.save(ctx, inputs, output)
         return output
 

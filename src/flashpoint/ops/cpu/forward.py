@@ -38,22 +38,21 @@ def forward(
     With sums those of each row's weights behind it, [B, Hq, Lq] in fp32 (fp64 for fp64); with
     logs [2, B, Hq, Lq]: those of w log w, too.
     """
-    num_products = q.numel() * k.numel()
-    is_small = HAS_NUMPY and 0 < num_products <= SMALL
-    if is_small and not has_sums and q.dtype in _NUMPY_DTYPES:
-        unbiased = bias is None and terms.bias == 0.0
-        sees_all = mask is key_lengths is terms.left is terms.right is None
-        if unbiased and sees_all and not (q.is_neg() or k.is_neg() or v.is_neg()):
-            return [attend_small(q, k, v, terms)]
-    if bias is mask is key_lengths is None and not has_sums:
-        again = native.attend_again(q, k, v, terms)
+    is_plain = bias is mask is key_lengths is None and not has_sums
+    if is_plain:
+        again = native.repeat(terms, q, k, v)
         if again is not None:
-            return [again]
+            return again
+    num_products = q.numel() * k.numel()
     dtype = dtype_of_products(q.dtype, bias, mask, terms, has_sums=has_sums)
     kernel = native.find_kernel(q, k, v, bias, mask, terms, dtype) if num_products else None
     if kernel is not None:
         sums = [q.new_empty(q.shape[:3], dtype=dtype)] if has_sums else []
         return [native.attend(kernel, q, k, v, bias, mask, key_lengths, terms, *sums), *sums]
+    if is_plain and HAS_NUMPY and 0 < num_products <= SMALL and q.dtype in _NUMPY_DTYPES:
+        sees_all = terms.left is terms.right is None
+        if sees_all and terms.bias == 0.0 and not (q.is_neg() or k.is_neg() or v.is_neg()):
+            return [attend_small(q, k, v, terms)]
     tiles = ScoreTiles(q, k, bias, mask, key_lengths, terms, is_backward=False, has_sums=has_sums)
     o = q.new_empty(*q.shape[:3], v.shape[3])
     if not has_sums:

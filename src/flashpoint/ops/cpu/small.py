@@ -14,7 +14,7 @@ _ZERO = np.zeros((), np.float32)  # a number of Python's would be made an array 
 @np.errstate(all="ignore")  # Inf and NaN pass in silence, as in PyTorch
 def attend_small(q: Tensor, k: Tensor, v: Tensor, terms: Terms) -> Tensor:
     """The whole call as one tile: no bias, every key seen."""
-    rows, keys = q.numpy(), k.numpy()
+    rows, keys, values = (x.detach().numpy() for x in (q, k, v))
     samples, q_heads, num_queries, head_dim = rows.shape
     _, kv_heads, num_keys, _ = keys.shape
     scale, moved = terms.split_scale(head_dim, has_bias=False)
@@ -27,7 +27,7 @@ def attend_small(q: Tensor, k: Tensor, v: Tensor, terms: Terms) -> Tensor:
         w = np.maximum(s, _ZERO, out=s)
     else:
         w = on_tiles(terms.activation).weigh_(torch.from_numpy(s)).numpy()
-    o = np.matmul(w, v.numpy())
+    o = np.matmul(w, values)
     o *= terms.gain * moved * normalizer(num_keys, terms.alpha)
     if q_heads != kv_heads:
         o = o.reshape(samples, q_heads, num_queries, -1)

@@ -1,7 +1,8 @@
 """Calls of the C++ kernel: which ones it serves, and what it is handed."""
 
+import itertools
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -28,45 +29,83 @@ _TENSORS = {
     **dict.fromkeys(("parts", "existing", "finished"), 0),
 }
 _CALL = struct.Struct(f"={sum(_TENSORS.values()) + len(_TENSORS)}q15q6d")
-_as_bytes = struct.Struct("=q").pack
+_ADDRESS = 8  # bytes of an address, and of a stride
+_PLACES = dict(
+    zip(
+        _TENSORS,
+        itertools.accumulate(_TENSORS.values(), lambda at, n: at + _ADDRESS * (1 + n), initial=0),
+        strict=False,
+    )
+)
+"""Of each tensor's address in a call, in bytes."""
 
 
 class _Plan(NamedTuple):
-    """A call of forward but for its addresses.
+    """A call but for its addresses.
 
     Attributes:
-        parts: what lies behind those of q, k, v and o.
-        shape: of o.
+        pack: makes the call of its fields.
+        fields: addresses of tensors that are given, then of those that are made, none of them
+            known; and behind each what lies there in the call.
+        shapes: of those that are made.
     """
 
     kernel: Kernel
-    parts: tuple[bytes, bytes, bytes, bytes]
-    shape: tuple[int, ...]
+    pack: Callable[..., bytes]
+    fields: list[int | bytes]
+    shapes: tuple[tuple[int, ...], ...]
 
 
 _plans: dict[Any, _Plan] = {}
 
 
-def attend_again(q: Tensor, k: Tensor, v: Tensor, terms: Terms) -> Tensor | None:
-    """The result of a call without key lengths or sums, if one like it was planned.
+def repeat(
+    terms: Terms, q: Tensor, k: Tensor, v: Tensor, g: Tensor | None = None
+) -> list[Tensor] | None:
+    """What a call without key lengths or sums gives, if one like it was planned.
 
-    It is found by all that ``find_kernel`` and ``attend`` look at, so that neither is asked.
+    The result; with g, its gradient, those of q, k and v. A plan is found by all that
+    ``find_kernel`` and what it serves look at, so that neither is asked.
     """
-    plan = _plans.get(_identify(q, k, v, terms))
+    plan = _plans.get(_identify(terms, q, k, v, g))
     if plan is None or not is_found(plan.kernel, terms.activation):
         return None
-    addresses = q.data_ptr(), k.data_ptr(), v.data_ptr()
-    if 0 in addresses or q.is_neg() or k.is_neg() or v.is_neg():
+    given = (q, k, v) if g is None else (q, k, v, g)
+    addresses = [x.data_ptr() for x in given]
+    if 0 in addresses or True in [x.is_neg() for x in given]:
         return None
-    o = torch.empty(plan.shape, dtype=torch.float32, device="cpu")
-    pairs = zip((*addresses, o.data_ptr()), plan.parts, strict=True)
-    _start(plan.kernel, b"".join([_as_bytes(address) + part for address, part in pairs]))
-    return o
+    made = [_empty(*shape) for shape in plan.shapes]
+    fields = plan.fields.copy()
+    fields[::2] = [*addresses, *[x.data_ptr() for x in made]]
+    _start(plan.kernel, plan.pack(*fields))
+    return made
 
 
-def _identify(q: Tensor, k: Tensor, v: Tensor, terms: Terms) -> tuple[Any, ...]:
-    tensors = (q.shape, k.shape, v.shape, q.stride(), k.stride(), v.stride())
-    return (*tensors, q.dtype, k.dtype, v.dtype, terms, torch.get_num_threads())
+def _plan(
+    kernel: Kernel,
+    call: bytes,
+    terms: Terms,
+    given: Mapping[str, Tensor],
+    made: Mapping[str, Tensor],
+) -> None:
+    """Keep a call for ``repeat``."""
+    if len(_plans) >= _MOST_PLANS:
+        _plans.clear()
+    places = [_PLACES[name] for name in (*given, *made)]
+    ends = (*places[1:], len(call))
+    parts = [call[place + _ADDRESS : end] for place, end in zip(places, ends, strict=True)]
+    fields = [x for part in parts for x in (0, part)]
+    pack = struct.Struct("=" + "".join(f"q{len(part)}s" for part in parts)).pack
+    shapes = tuple(tuple(x.shape) for x in made.values())
+    _plans[_identify(terms, *given.values())] = _Plan(kernel, pack, fields, shapes)
+
+
+def _identify(
+    terms: Terms, q: Tensor, k: Tensor, v: Tensor, g: Tensor | None = None
+) -> tuple[Any, ...]:
+    shapes, strides = (q.shape, k.shape, v.shape), (q.stride(), k.stride(), v.stride())
+    key = (shapes, strides, q.dtype, k.dtype, v.dtype, terms, torch.get_num_threads())
+    return key if g is None else (*key, g.shape, g.stride(), g.dtype)
 
 
 def find_kernel(
@@ -128,15 +167,8 @@ def attend(
         block //= 2
     tensors = {"q": q, "k": k, "v": v, "bias": bias, "mask": mask, "o": o, "sums": sums}
     call = _run(kernel, "forward", tensors, key_lengths, terms, block)
-    if (
-        call is not None
-        and q.dtype == torch.float32
-        and bias is mask is key_lengths is sums is None
-    ):
-        if len(_plans) >= _MOST_PLANS:
-            _plans.clear()
-        parts = (call[8:32], call[40:64], call[72:96], call[104:])  # an address has 8 bytes
-        _plans[_identify(q, k, v, terms)] = _Plan(kernel, parts, tuple(o.shape))
+    if call is not None and bias is mask is key_lengths is sums is None:
+        _plan(kernel, call, terms, {"q": q, "k": k, "v": v}, {"o": o})
     return o.to(q.dtype)
 
 
@@ -165,7 +197,10 @@ def differentiate(
     if shares > 1:
         made["parts"] = _empty(shares, *q.shape)
         made["finished"] = torch.zeros(heads, dtype=torch.int64, device="cpu")
-    _run(kernel, "backward", {**given, **made}, key_lengths, terms, block)
+    call = _run(kernel, "backward", {**given, **made}, key_lengths, terms, block)
+    there = {name: x for name, x in given.items() if x is not None}
+    if call is not None and shares == 1 and key_lengths is None and there.keys() == set("qkvg"):
+        _plan(kernel, call, terms, there, made)
     grads = [made[f"d{name}"].to(q.dtype) for name in "qkv"]
     for name, is_needed in (("bias", need_dbias), ("mask", need_dmask)):
         if is_needed and (x := given[name]) is not None:
