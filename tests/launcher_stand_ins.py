@@ -86,10 +86,10 @@ def describe(x):
     return TensorDescriptor(x, list(x.shape), list(x.stride()), [1, 16])
 
 
-def attend(kernel, recorder, q, k, describe=describe):
+def attend(kernel, recorder, inputs, describe=describe):
     """The first call."""
-    o = recorder.empty("o", SHAPE, q.dtype)
-    values = (describe(q), describe(k), (32, 1), 0.5, o, None, 16)
+    o = recorder.empty("o", SHAPE, inputs["q"].dtype)
+    values = (describe(inputs["q"]), describe(inputs["k"]), (32, 1), 0.5, o, None, 16)
     recorder.launch(kernel, 9, dict(zip(kernel.arg_names, values, strict=True)))
     return [o]
 

@@ -63,7 +63,7 @@ def call(monkeypatch, made):
     monkeypatch.setattr(replay, "_recordings", {})
 
     def call(kernel, q, k, describe=describe):
-        first_call = partial(attend, kernel, q=q, k=k, describe=describe)
+        first_call = partial(attend, kernel, describe=describe)
         inputs = {"q": q, "k": k}
         (o,) = replay.run_recorded("attend", inputs, (), ("o",), first_call)
         return kernel.notes[-1], o
@@ -188,7 +188,7 @@ def test_calls_of_an_unsupported_triton_go_its_own_way_each_time(
     assert find(kernel, values_of(*map(describe, make()))) is None
     for turn in range(3):
         q, k = make()
-        first_call = partial(attend, kernel, q=q, k=k)
+        first_call = partial(attend, kernel)
         with (
             pytest.warns(UserWarning, match=r"supports Triton 3.5 to 3.9, not yet")
             if turn == 0
@@ -381,7 +381,8 @@ def test_parts_of_a_tensor_have_their_addresses(monkeypatch, made):
     kernel = Kernel(described=False)
     x = torch.zeros(2, 5, 3, 4, 8, dtype=torch.bfloat16)
     recorder = Repeating(x)
-    attend(kernel, recorder, *x.unbind(2)[:2], describe=lambda part: part)
+    parts = dict(zip("qk", x.unbind(2), strict=False))
+    attend(kernel, recorder, parts, describe=lambda part: part)
     moved = torch.zeros_like(x)
     for is_watched in (False, True):
         monkeypatch.setattr(replay, "is_watched", lambda is_watched=is_watched: is_watched)
@@ -398,7 +399,7 @@ def test_calls_of_other_options_share_no_recording(monkeypatch, made):
     kernels = {options: Kernel() for options in [("relu", 0.5), ("relu", 1.0), ("silu", 0.5)]}
     for _ in range(2):
         for options, kernel in kernels.items():
-            first_call = partial(attend, kernel, q=q, k=k)
+            first_call = partial(attend, kernel)
             replay.run_recorded("attend", {"q": q, "k": k}, options, ("o",), first_call)
     assert [len(kernel.notes) for kernel in kernels.values()] == [2, 2, 2]
     assert len(replay._recordings) == 3

@@ -211,10 +211,15 @@ def in_layout(x, layout):
         return wide.copy_(x)
     if layout == "repeated":
         return x[:1].expand_as(x)
+    if layout == "negated":
+        return torch._neg_view(-x)
     return x.contiguous()
 
 
-LAYOUTS = ("dense", "heads last", "every second", "rows padded", "off by one", "repeated")
+LAYOUTS = (
+    *("dense", "heads last", "every second", "rows padded", "off by one", "repeated"),
+    "negated",  # which kernels read from a copy
+)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -236,6 +241,30 @@ def test_layouts_of_one_shape_share_no_recording(impl, seed, monkeypatch):
         for _ in range(2):  # recorded and replayed
             assert_same(evaluate(call, **moved), expected)
     assert len(replay._recordings) > 2
+
+
+@on_triton
+def test_a_gradient_that_kernels_cannot_read_is_copied_for_replays_too(impl, monkeypatch):
+    """That of a sum is one number, repeated; the next one may be negated, or lie in memory."""
+    monkeypatch.setattr(replay, "Recorder", Repeating)
+    monkeypatch.setattr(replay, "_recordings", {})
+    number = torch.ones((), device=device_of(impl))
+    for turn in range(3):
+        tensors = make_qkv((2, 2, 1, 20, 23, 16, 16), torch.float32, turn)
+        for lay in (
+            number.expand_as,
+            lambda o: torch.exp(number).expand_as(o),
+            lambda o: torch._neg_view(torch.cos(o)),
+            torch.sin,
+        ):
+            grads = []
+            for chosen in (impl, "reference"):
+                leaves = [x.detach().requires_grad_() for x in tensors.values()]
+                o = attention(*leaves, impl=chosen)
+                grads.append(torch.autograd.grad(o, leaves, lay(o.detach())))
+            for got, expected in zip(*grads, strict=True):
+                torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
+    assert sum(recorder.prepares for recorder in replay._recordings.values()) == 2
 
 
 class Looking(replay.Recorder):
@@ -277,7 +306,7 @@ def test_roles_in_hopper_launches_lead_to_tensors(kinds, L, D, backward_launches
 
     def first_call_only(name, inputs, options, outputs, first_call):
         recorders.append(Looking(inputs))
-        return first_call(recorders[-1])
+        return first_call(recorders[-1], inputs)
 
     processors = SimpleNamespace(multi_processor_count=132, L2_cache_size=60 * 2**20)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: processors)

@@ -221,6 +221,23 @@ def test_replays_follow_the_reference(kind, recorder, recordings, monkeypatch):
     assert Addressed.replays == sum(n > 0 for n in kind.launches)
 
 
+@pytest.mark.parametrize("name", ["dense", "long", "packed, tiles, layer-rms"])
+def test_replays_read_copies_of_what_kernels_cannot_read(name, recordings, monkeypatch):
+    """Of tensors with a negative bit, and of a sum's gradient, which is one number."""
+    monkeypatch.setattr(replay, "Recorder", Addressed)
+    kind = KINDS[name]
+    for seed in (1, 2):
+        tensors, fixed = make_tensors(kind, seed)
+        grads = []
+        for impl in ("triton", "reference"):
+            leaves = [torch._neg_view(-x).requires_grad_() for x in tensors.values()]
+            o = call_of(kind, fixed, impl)(**dict(zip(tensors, leaves, strict=True)))
+            grads.append([o.detach(), *torch.autograd.grad(seed * o.sum(), leaves)])
+        torch.testing.assert_close(*grads, rtol=1e-4, atol=1e-4)
+    assert Addressed.replays == 2
+    assert all(recorder.prepares for recorder in recordings.values())
+
+
 class Noting(Addressed):
     """Runs nothing, but notes which tensors of its call a launch is told of, and where in them."""
 

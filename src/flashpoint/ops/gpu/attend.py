@@ -18,11 +18,11 @@ from flashpoint.ops.gpu.portable.backward_rows import SumGradients, launch_rows
 from flashpoint.ops.gpu.portable.backward_scored import launch_scored
 from flashpoint.ops.gpu.portable.blocks import Layout
 from flashpoint.ops.gpu.portable.masks import read_mask
-from flashpoint.ops.gpu.reading import prepare
 from flashpoint.ops.gpu.replay import Recorder, Role, run_recorded
 from flashpoint.ops.spec import Terms
 
 GRADIENTS = (Role.DQ, Role.DK, Role.DV)
+Inputs = dict[Role, Tensor | None]
 
 
 def launch_forward(
@@ -43,17 +43,32 @@ def launch_forward(
     ``totals``, fp32 with dense rows, the result is added to these instead, or overwrites them, and
     the sums are all.
     """
-    inputs = prepare(q=q, k=k, v=v, bias=bias, mask=mask, lengths=key_lengths)
+    inputs, outputs = _dense(q, k, v, bias, mask, key_lengths), results_of(has_sums)
+    if totals is not None:
+        inputs, outputs = inputs | {Role.TOTALS: totals}, outputs[1:]
 
-    def first_call(recorder: Recorder) -> list[Tensor]:
-        call = Call.dense(*inputs.values(), terms)._replace(has_sums=has_sums)
+    def first_call(recorder: Recorder, prepared: Inputs) -> list[Tensor]:
+        tensors = [*prepared.values()][:6]
+        call = Call.dense(*tensors, terms)._replace(has_sums=has_sums)
         call = call._replace(totals=totals, overwrites=overwrites)
         return attend(call, recorder, Layout.HEADS_FIRST)
 
-    given, outputs = inputs, results_of(has_sums)
-    if totals is not None:
-        given, outputs = inputs | {Role.TOTALS: totals}, outputs[1:]
-    return run_recorded("forward", given, (has_sums, overwrites, *terms), outputs, first_call)
+    return run_recorded("forward", inputs, (has_sums, overwrites, terms), outputs, first_call)
+
+
+def _dense(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    bias: Tensor | None,
+    mask: Tensor | None,
+    key_lengths: Tensor | None,
+) -> Inputs:
+    """The tensors of a dense call by role, in the order in which ``Call.dense`` takes them."""
+    return {
+        Role.Q: q, Role.K: k, Role.V: v,
+        Role.BIAS: bias, Role.MASK: mask, Role.LENGTHS: key_lengths,
+    }
 
 
 def launch_forward_varlen(
@@ -70,16 +85,31 @@ def launch_forward_varlen(
     terms: Terms,
 ) -> list[Tensor]:
     """[Tq, Hq, Dv] from q [Tq, Hq, D], k [Tk, Hkv, D], v [Tk, Hkv, Dv]; sums [Hq, Tq]."""
-    ends = {"cu_q": cu_seqlens_q, "cu_k": cu_seqlens_k}
-    inputs = prepare(q=q, k=k, v=v, bias=bias, mask=mask, **ends)
+    inputs = _varlen(q, k, v, bias, mask, cu_seqlens_q, cu_seqlens_k)
     longest = (max_seqlen_q, max_seqlen_k)
 
-    def first_call(recorder: Recorder) -> list[Tensor]:
-        call = Call.varlen(*inputs.values(), *longest, terms)._replace(has_sums=has_sums)
+    def first_call(recorder: Recorder, prepared: Inputs) -> list[Tensor]:
+        call = Call.varlen(*prepared.values(), *longest, terms)._replace(has_sums=has_sums)
         return attend(call, recorder, Layout.HEADS_LAST)
 
-    options = (has_sums, *longest, *terms)
+    options = (has_sums, *longest, terms)
     return run_recorded("forward_varlen", inputs, options, results_of(has_sums), first_call)
+
+
+def _varlen(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    bias: Tensor | None,
+    mask: Tensor | None,
+    cu_seqlens_q: Tensor,
+    cu_seqlens_k: Tensor,
+) -> Inputs:
+    """Those of a varlen call, as ``Call.varlen`` takes them."""
+    return {
+        Role.Q: q, Role.K: k, Role.V: v, Role.BIAS: bias, Role.MASK: mask,
+        Role.CU_Q: cu_seqlens_q, Role.CU_K: cu_seqlens_k,
+    }
 
 
 def results_of(has_sums: bool) -> tuple[Role, ...]:
@@ -147,22 +177,23 @@ def launch_backward(
     ``of_sums``: the gradient of the sums, and o and the sums where these divide; or nothing. With
     ``totals``, fp32 with dense rows, dq is added to these instead, and not among the results.
     """
-    inputs = prepare(q=q, k=k, v=v, bias=bias, mask=mask, lengths=key_lengths, do=do)
-    inputs |= prepare_sums(of_sums)
+    inputs, outputs = _dense(q, k, v, bias, mask, key_lengths), GRADIENTS
+    inputs[Role.DO] = do
+    if of_sums:
+        inputs |= name_sums(of_sums)
+    if totals is not None:
+        inputs, outputs = inputs | {Role.TOTALS: totals}, GRADIENTS[1:]
 
-    def first_call(recorder: Recorder) -> list[Tensor]:
-        *tensors, do = [*inputs.values()][:7]
+    def first_call(recorder: Recorder, prepared: Inputs) -> list[Tensor]:
+        *tensors, do = [*prepared.values()][:7]
         grads = _grads(recorder, q, k, v)
-        sums = sums_given(inputs, Layout.HEADS_FIRST)
+        sums = sums_given(prepared, Layout.HEADS_FIRST)
         rest = (do, grads, Layout.HEADS_FIRST, need_dbias, need_dmask, sums)
         call = Call.dense(*tensors, terms)._replace(totals=totals)
         return [*grads, *differentiate(call, recorder, *rest)][totals is not None :]
 
-    given, outputs = inputs, GRADIENTS
-    if totals is not None:
-        given, outputs = inputs | {Role.TOTALS: totals}, GRADIENTS[1:]
-    options = (len(of_sums), *terms, need_dbias, need_dmask)
-    return run_recorded("backward", given, options, outputs, first_call)
+    options = (len(of_sums), terms, need_dbias, need_dmask)
+    return run_recorded("backward", inputs, options, outputs, first_call)
 
 
 def launch_backward_varlen(
@@ -182,31 +213,31 @@ def launch_backward_varlen(
     need_dmask: bool,
 ) -> list[Tensor]:
     """As ``launch_backward``, of sequences that follow one another."""
-    ends = {"cu_q": cu_seqlens_q, "cu_k": cu_seqlens_k}
-    inputs = prepare(q=q, k=k, v=v, bias=bias, mask=mask, **ends, do=do)
-    inputs |= prepare_sums(of_sums)
+    inputs = _varlen(q, k, v, bias, mask, cu_seqlens_q, cu_seqlens_k)
+    inputs[Role.DO] = do
+    inputs |= name_sums(of_sums)
     longest = (max_seqlen_q, max_seqlen_k)
 
-    def first_call(recorder: Recorder) -> list[Tensor]:
-        *tensors, do = [*inputs.values()][:8]
+    def first_call(recorder: Recorder, prepared: Inputs) -> list[Tensor]:
+        *tensors, do = [*prepared.values()][:8]
         grads = _grads(recorder, q, k, v)
-        given = sums_given(inputs, Layout.HEADS_LAST)
+        given = sums_given(prepared, Layout.HEADS_LAST)
         assert do is not None
         do = do.transpose(0, 1).unsqueeze(0)
         rest = (do, grads, Layout.HEADS_LAST, need_dbias, need_dmask, given)
         return [*grads, *differentiate(Call.varlen(*tensors, *longest, terms), recorder, *rest)]
 
-    options = (len(of_sums), *longest, *terms, need_dbias, need_dmask)
+    options = (len(of_sums), *longest, terms, need_dbias, need_dmask)
     return run_recorded("backward_varlen", inputs, options, GRADIENTS, first_call)
 
 
-def prepare_sums(of_sums: Sequence[Tensor | None]) -> dict[Any, Tensor | None]:
-    """dsums, o and sums as kernels can read them, by role; nothing where a call has no sums."""
-    return prepare(**dict(zip(("dsums", "o", "sums"), of_sums, strict=False)))
+def name_sums(of_sums: Sequence[Tensor | None]) -> Inputs:
+    """dsums, o and sums by role; nothing where a call has no sums."""
+    return dict(zip((Role.DSUMS, Role.O, Role.SUMS), of_sums, strict=False))
 
 
-def sums_given(inputs: Mapping[Any, Tensor | None], layout: Layout) -> SumGradients | None:
-    """What ``prepare_sums`` left among a call's inputs; None where it has no sums."""
+def sums_given(inputs: Inputs, layout: Layout) -> SumGradients | None:
+    """What ``name_sums`` left among a call's inputs; None where it has no sums."""
     if Role.SUMS not in inputs:
         return None
     return SumGradients(inputs[Role.DSUMS], inputs[Role.O], inputs[Role.SUMS], layout)

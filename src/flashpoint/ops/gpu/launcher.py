@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+import triton
 from torch import Tensor
 
 from flashpoint.ops.gpu.versions import Form, launcher_form, warn_of_launcher
@@ -75,16 +76,17 @@ class Shortcut(NamedTuple):
 
     def run(self, addresses: dict[str, int], stream: int) -> None:
         """Launch on tensors of the same kind at other addresses."""
-        own, arguments = self.own.copy(), self.arguments.copy()
+        launch, own, arguments, form, pointers, maps_of = self
+        own, arguments = own.copy(), arguments.copy()
         own[STREAM] = stream
-        for at, role in self.pointers:
+        for at, role in pointers:
             arguments[at] = addresses[role]
-        for at, role, maps in self.maps:
+        for at, role, maps in maps_of:
             arguments[at] = maps[addresses[role]]
-        if self.form == "flat":
-            self.launch(*own, *arguments)
+        if form == "flat":
+            launch(*own, *arguments)
         else:
-            self.launch(*own, arguments)
+            launch(*own, arguments)
 
 
 class Launch(NamedTuple):
@@ -209,14 +211,11 @@ def _make_map(describe: Callable[[Any], list[Any]], descriptor: Any, address: in
 
 def is_watched() -> bool:
     """True where somebody wants to be told of every launch, a profiler perhaps."""
-    from triton import knobs  # not before a replay: a Triton that nobody has read may have none
-
-    enter, leave = knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook
+    runtime = triton.knobs.runtime
+    enter, leave = runtime.launch_enter_hook, runtime.launch_exit_hook
     return bool(getattr(enter, "calls", enter) or getattr(leave, "calls", leave))
 
 
 def current_stream(device: int) -> int:
     """The stream to launch on, as a number."""
-    from triton.runtime import driver
-
-    return driver.active.get_current_stream(device)
+    return triton.runtime.driver.active.get_current_stream(device)

@@ -16,11 +16,12 @@ from torch import Tensor
 
 from flashpoint.ops.gpu import dispatch
 from flashpoint.ops.gpu.attend import (
+    Inputs,
     attend,
     differentiate,
     finish_scored,
     gradient_arguments,
-    prepare_sums,
+    name_sums,
     results_of,
     sums_given,
 )
@@ -29,7 +30,6 @@ from flashpoint.ops.gpu.portable.backward_rows import SumGradients, launch_rows
 from flashpoint.ops.gpu.portable.blocks import Layout
 from flashpoint.ops.gpu.portable.qk_norm_passes import denormalize_heads, normalize_heads
 from flashpoint.ops.gpu.portable.whole_heads import sums_bias
-from flashpoint.ops.gpu.reading import prepare
 from flashpoint.ops.gpu.replay import Recorder, Role, run_recorded
 from flashpoint.ops.spec import NormTerms, Terms
 
@@ -48,16 +48,29 @@ def launch_packed_forward(
     terms: Terms,
 ) -> list[Tensor]:
     """[B, L, H, D] from qkv [B, L, 3, H, D]; with sums those of each row's weights, [B, H, L]."""
-    inputs = prepare(
-        qkv=qkv, q_gain=q_gain, k_gain=k_gain, bias=bias, mask=mask, lengths=key_lengths
-    )
+    inputs = _packed(qkv, q_gain, k_gain, bias, mask, key_lengths)
 
-    def first_call(recorder: Recorder) -> list[Tensor]:
-        call = Call.packed(*inputs.values(), qk_norm, terms)._replace(has_sums=has_sums)
+    def first_call(recorder: Recorder, prepared: Inputs) -> list[Tensor]:
+        call = Call.packed(*prepared.values(), qk_norm, terms)._replace(has_sums=has_sums)
         return attend(_normalize_before(call, recorder), recorder, Layout.HEADS_LAST)
 
-    options = (has_sums, *qk_norm, *terms)
+    options = (has_sums, qk_norm, terms)
     return run_recorded("packed", inputs, options, results_of(has_sums), first_call)
+
+
+def _packed(
+    qkv: Tensor,
+    q_gain: Tensor | None,
+    k_gain: Tensor | None,
+    bias: Tensor | None,
+    mask: Tensor | None,
+    key_lengths: Tensor | None,
+) -> Inputs:
+    """The tensors of a packed call by role, in the order in which ``Call.packed`` takes them."""
+    return {
+        Role.QKV: qkv, Role.Q_GAIN: q_gain, Role.K_GAIN: k_gain,
+        Role.BIAS: bias, Role.MASK: mask, Role.LENGTHS: key_lengths,
+    }
 
 
 def _normalize_before(call: Call, recorder: Recorder) -> Call:
@@ -91,20 +104,18 @@ def launch_packed_backward(
 
     ``of_sums``: as for ``launch_backward``.
     """
-    inputs = prepare(
-        qkv=qkv, q_gain=q_gain, k_gain=k_gain, bias=bias, mask=mask, lengths=key_lengths, do=do
-    )
+    inputs = _packed(qkv, q_gain, k_gain, bias, mask, key_lengths)
+    inputs |= {Role.DO: do, **name_sums(of_sums)}
     has_sums = len(of_sums) > 0
-    inputs |= prepare_sums(of_sums)
     kinds = {Role.DQ_GAIN: qk_norm.q_kind, Role.DK_GAIN: qk_norm.k_kind}
     gains = {Role.DQ_GAIN: q_gain, Role.DK_GAIN: k_gain}
     gains = {role: gain for role, gain in gains.items() if gain is not None}
     shared = [role for role in gains if kinds[role] != "none" and qkv.numel() > 0]
 
-    def first_call(recorder: Recorder) -> list[Tensor]:
-        tensors = [*inputs.values()]
+    def first_call(recorder: Recorder, prepared: Inputs) -> list[Tensor]:
+        tensors = [*prepared.values()]
         call = Call.packed(*tensors[:6], qk_norm, terms)._replace(has_sums=has_sums)
-        do, given = tensors[6], sums_given(inputs, Layout.HEADS_LAST)
+        do, given = tensors[6], sums_given(prepared, Layout.HEADS_LAST)
         assert do is not None
         dqkv = recorder.empty(Role.DQKV, qkv.shape, qkv.dtype)
         grads = [x.transpose(1, 2) for x in dqkv.unbind(2)]
@@ -112,7 +123,7 @@ def launch_packed_backward(
         shares, scored = _differentiate(call, recorder, do.transpose(1, 2), grads, *needs, given)
         return [dqkv, *(shares[role] for role in shared), *scored]
 
-    options = (has_sums, *qk_norm, *terms, need_dbias, need_dmask)
+    options = (has_sums, qk_norm, terms, need_dbias, need_dmask)
     outputs = (Role.DQKV, *shared)
     dqkv, *rest = run_recorded("packed_backward", inputs, options, outputs, first_call)
     shares = dict(zip(shared, rest, strict=False))

@@ -1,6 +1,8 @@
 """How kernels read tensors: blocks of head dims, the copy engine's descriptors, wide loads."""
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 import triton
@@ -61,8 +63,9 @@ def loads_wide(x: Tensor) -> bool:
     )
 
 
-def prepare(**tensors: Tensor | None) -> dict[str, Tensor | None]:
+def prepare(tensors: Mapping[Any, Tensor | None]) -> dict[Any, Tensor | None]:
     """The inputs as kernels can read them: no negative bit, booleans as bytes, vectors dense."""
+    prepared = dict(tensors)
     for name, x in tensors.items():
         if x is None:
             continue
@@ -74,5 +77,5 @@ def prepare(**tensors: Tensor | None) -> dict[str, Tensor | None]:
             x = x.contiguous()
             x = x.clone() if x.data_ptr() % 16 else x
         is_dense = x.dim() < 2 or name in DENSE
-        tensors[name] = x.contiguous() if is_dense else x
-    return tensors
+        prepared[name] = x.contiguous() if is_dense else x
+    return prepared

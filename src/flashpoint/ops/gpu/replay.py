@@ -14,6 +14,7 @@ from torch import Tensor
 
 from flashpoint.ops.gpu import versions
 from flashpoint.ops.gpu.launcher import Launch, Shortcut, current_stream, is_watched
+from flashpoint.ops.gpu.reading import prepare
 from flashpoint.ops.implementations import INTERPRETED
 
 # what says that Triton's launcher is another one; it has launched nothing then
@@ -87,6 +88,7 @@ class Recorder:
 
     def __init__(self, like: Tensor) -> None:
         self.like: Tensor | None = like
+        self.prepares = False  # whether kernels cannot read the inputs as they are given
         self.buffers: dict[Role, tuple[tuple[int, ...], torch.dtype]] = {}
         self.launches: list[Launch] = []
         self.shortcuts: list[Shortcut] = []
@@ -132,6 +134,9 @@ class Recorder:
     ) -> dict[Role, Tensor | None]:
         """All launches again on other inputs; gives them and the outputs by role."""
         tensors, device = dict(inputs), like.device
+        if self.prepares:
+            tensors = prepare(inputs)
+            addresses |= {role: x.data_ptr() for role, x in tensors.items() if x is not None}
         for role, (shape, dtype) in self.buffers.items():
             made = tensors[role] = torch.empty(*shape, dtype=dtype, device=device)
             addresses[role] = made.data_ptr()
@@ -180,16 +185,16 @@ def run_recorded(
     inputs: dict[Role, Tensor | None],
     options: tuple[Any, ...],
     outputs: tuple[Role, ...],
-    first_call: Callable[[Recorder], list[Tensor]],
+    first_call: Callable[[Recorder, dict[Role, Tensor | None]], list[Tensor]],
 ) -> list[Tensor]:
     """The outputs of a call: replayed if one like it was recorded, else by ``first_call``.
 
     Args:
         name: of what is computed.
-        inputs: tensors by role; the first is always there.
+        inputs: tensors by role, as the caller gave them; the first is always there.
         options: everything else that the result depends on.
         outputs: roles of the tensors to return, in order.
-        first_call: makes and launches by a recorder.
+        first_call: makes and launches by a recorder, on inputs that kernels can read.
     """
     like = next(iter(inputs.values()))
     assert like is not None
@@ -202,8 +207,9 @@ def run_recorded(
     if recorder is not None:
         made = recorder.replay(inputs, addresses, like)
         return [made[output] for output in outputs]  # pyright: ignore[reportReturnType]
-    recorder = Recorder(like)
-    results = first_call(recorder)
+    recorder, prepared = Recorder(like), prepare(inputs)
+    recorder.prepares = any(prepared[role] is not x for role, x in inputs.items())
+    results = first_call(recorder, prepared)
     if recorder.is_repeatable:
         if len(_recordings) >= MOST_RECORDINGS:
             _recordings.clear()
@@ -221,5 +227,6 @@ def _identify(inputs: dict[Role, Tensor | None]) -> tuple[list[Any], dict[Role, 
             signature.append(None)
         else:
             address = addresses[role] = x.data_ptr()
-            signature += (x.shape, x.stride(), x.dtype, x.get_device(), address % 16)
+            place = (x.get_device(), address % 16, x.is_neg())
+            signature += (x.shape, x.stride(), x.dtype, *place)
     return signature, addresses
