@@ -85,6 +85,7 @@ def test_learns_tells_parameters_from_numbers():
     [
         ({"activation": "rellu"}, "activation='rellu' is unknown. Did you mean 'relu'"),
         ({"activation": None}, "activation=None is unknown"),
+        ({"activation": "hstu"}, "AttentionSpec.named('hstu').for_model() to create_model"),
         ({"alpha": "lerned"}, "alpha='lerned' is unknown. Did you mean 'learned'"),
         ({"bias": "log_length"}, "Did you mean '-log_length'"),
         ({"gain": "-log_length"}, "gain='-log_length' is unknown"),

@@ -109,6 +109,11 @@ OPTIONS = {
         "'rellu' is unknown",
         "Did you mean 'relu'",
     ),
+    "activation is a layer's word": (
+        batch(activation="relu4/sum"),
+        "'relu4/sum' is a word for layers and models",
+        "Pass activation='relu4', normalize='sum'",
+    ),
     "wrong case": (batch(activation="GeLU"), "'GeLU' is unknown", "gelu"),
     "far-off activation": (batch(activation="xyz"), "'xyz'", "Known: relu, relu2", "Activation"),
     "activation is a function": (batch(activation=F.relu), "relu", "flashpoint.Activation"),

@@ -84,7 +84,7 @@ class AttentionSpec:
     bias_start: Number = 0.0
 
     def __post_init__(self) -> None:
-        check_choice("activation", self.activation, (*known_activations(), SOFTMAX))
+        _check_activation(self.activation)
         check_choice("normalize", self.normalize, NORMALIZE)
         check_length(self.length)
         if not isinstance(self.length, str):
@@ -201,6 +201,21 @@ class AttentionSpec:
     def to_dict(self) -> dict[str, str | float]:
         """Every field as plain data; ``parse`` reads it back."""
         return dataclasses.asdict(self)
+
+
+def _check_activation(name: str) -> None:
+    """Refuse an unknown one; names of the literature stand for more than an activation."""
+    known = (*known_activations(), SOFTMAX)
+    if isinstance(name, str) and name not in known:
+        from flashpoint.layers.named import RELATIVES
+
+        if name in RELATIVES:
+            raise InputError(
+                f"{name!r} is no activation: it sets options of the layer too. Pass "
+                f"**AttentionSpec.named({name!r}).for_model() to create_model, or .for_layer() "
+                "to a layer; a config takes what these give."
+            )
+    check_choice("activation", name, known)
 
 
 def fields_of(word: str) -> dict[str, Any]:

@@ -262,6 +262,12 @@ def find_activation(activation: str | Activation) -> Activation:
         return activation
     if isinstance(activation, str) and activation in NAMED:
         return NAMED[activation]
+    first, slash, second = activation.partition("/") if isinstance(activation, str) else [""] * 3
+    if slash and first in NAMED:
+        raise InputError(
+            f"activation={activation!r} is a word for layers and models. "
+            f"Pass activation={first!r}, normalize={second!r}."
+        )
     raise InputError(
         f"activation={describe(activation)} is unknown. {hint(activation, NAMED)}"
         f"Known: {', '.join(NAMED)}; or pass a flashpoint.Activation."

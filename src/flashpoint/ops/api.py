@@ -102,8 +102,8 @@ def attention(
             (torch.compile makes a graph for each number).
         scale: s, the factor on the scores. None means ``D ** -0.5``.
         bias: b, a number or a tensor that broadcasts to [B, Hq, Lq, Lk]; a tensor has a gradient.
-            It hides no key: -inf, as SDPA adds it, is refused on a CPU. On a GPU values are not
-            read, and it gives NaN, or a key that still counts in n_i.
+            It hides no key: -inf, as SDPA adds it, is refused on a CPU. On a GPU and under
+            torch.compile values are not read: it gives NaN, or a key that still counts in n_i.
         mask: m, broadcasts likewise. Bool: True may look. Float: multiplies the weight, does not
             change n_i, has a gradient, and must be finite too. Masks act after h, so that a query
             that sees nothing gets zeros.
