@@ -54,6 +54,8 @@ def test_show_without_splits_says_all_and_names_what_is_broken(tmp_path):
     assert "all" in out
     assert "20 x 16" in out
     assert "1 of 5 images of all that were tried cannot be read" in out
+    assert "one image of ten" in out
+    assert "one image of ten" not in run("show", f"{tmp_path / 'set'}:fit")
 
 
 def test_show_damaged_shards_and_many_classes(tmp_path):

@@ -134,7 +134,8 @@ def _print_images(where: str, summaries: "list[Summary]", png: Path | None) -> N
     console = Console()
     typer.echo(where)
     console.print(_draw_splits(summaries))
-    if summaries[0].split == "all" and isinstance(summaries[0].source, FolderSource):
+    source = summaries[0].source
+    if summaries[0].split == "all" and isinstance(source, FolderSource) and not source.part:
         typer.echo("No folders train and val: training holds one image of ten out to validate on.")
     labels_shown = _choose_labels(summaries[0])
     if len(labels_shown) < summaries[0].source.num_classes:
