@@ -6,7 +6,7 @@
 Accelerate moves the model, shares it between processes and saves it; nothing here knows how many
 there are.
 
-Needs: pip install 'flashpoint[hf]' scikit-learn
+Needs: pip install '.[lab,hf]'
 """
 
 import tempfile

@@ -2,7 +2,7 @@
 
     python examples/export_onnx.py [FOLDER]
 
-Needs: pip install 'flashpoint[onnx]'
+Needs: pip install '.[onnx]'
 """
 
 import sys

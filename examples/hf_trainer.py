@@ -5,7 +5,7 @@
 Trainer calls model(**batch) and reads "loss" and "logits" of what comes back; a module of ten
 lines around the model gives it that.
 
-Needs: pip install 'flashpoint[hf]' scikit-learn
+Needs: pip install '.[lab,hf]'
 """
 
 import tempfile

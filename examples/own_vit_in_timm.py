@@ -2,7 +2,7 @@
 
     python examples/own_vit_in_timm.py
 
-Needs: pip install 'flashpoint[timm]' scikit-learn
+Needs: pip install '.[lab,timm]'
 """
 
 import timm

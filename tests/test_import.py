@@ -105,5 +105,5 @@ def test_command_line_without_the_lab_says_what_to_install():
     assert process.returncode == 2
     assert process.stdout == ""
     assert process.stderr.count("\n") == 1
-    assert "pip install 'flashpoint[lab]'" in process.stderr
+    assert "pip install '.[lab]' in a clone" in process.stderr
     assert "typer is not installed" in process.stderr

@@ -2,6 +2,8 @@
 
 import sys
 
+from flashpoint.errors import how_to_install
+
 
 def main() -> None:
     """Run the command line, or say what to install for it."""
@@ -12,7 +14,7 @@ def main() -> None:
             raise  # ours, not something that is left to install
         print(  # noqa: T201 - what prints otherwise is not installed either
             f"error: the command line needs the extra 'lab' ({error.name} is not installed). "
-            "Run: pip install 'flashpoint[lab]', or pip install -e '.[lab]' in a clone.",
+            f"Run: {how_to_install('lab')}.",
             file=sys.stderr,
         )
         sys.exit(2)

@@ -109,7 +109,7 @@ def require(module: str, what: str, *, extra: str = "lab", package: str | None =
         >>> require("no_such_module", "this page")
         Traceback (most recent call last):
         flashpoint.errors.UnsupportedError: this page needs the package no_such_module. Install \
-it: pip install 'flashpoint[lab]'.
+it: pip install '.[lab]' in a clone of Flashpoint.
     """
     name = module.partition(".")[0]
     try:
@@ -122,5 +122,15 @@ it: pip install 'flashpoint[lab]'.
 def missing(package: str, what: str, extra: str = "lab") -> UnsupportedError:
     """That a package is not installed, and how to get it."""
     return UnsupportedError(
-        f"{what} needs the package {package}. Install it: pip install 'flashpoint[{extra}]'."
+        f"{what} needs the package {package}. Install it: {how_to_install(extra)}."
     )
+
+
+def how_to_install(extra: str) -> str:
+    """The command that brings an extra. No package index has Flashpoint, so it names none.
+
+    Example:
+        >>> how_to_install("timm")
+        "pip install '.[timm]' in a clone of Flashpoint"
+    """
+    return f"pip install '.[{extra}]' in a clone of Flashpoint"

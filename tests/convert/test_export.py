@@ -312,7 +312,7 @@ def test_place_that_cannot_be_written_is_one_line(tmp_path):
 
 def test_missing_onnx_is_one_line(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxscript", None)
-    with pytest.raises(UnsupportedError, match=r"pip install 'flashpoint\[onnx\]'"):
+    with pytest.raises(UnsupportedError, match=r"pip install '\.\[onnx\]'"):
         export_onnx(make_vit(), tmp_path / "a.onnx")
 
 

@@ -133,7 +133,7 @@ def test_missing_package_is_one_line(monkeypatch):
     import sys
 
     monkeypatch.setitem(sys.modules, "sklearn", None)
-    with pytest.raises(UnsupportedError, match=r"pip install 'flashpoint\[lab\]'"):
+    with pytest.raises(UnsupportedError, match=r"pip install '\.\[lab\]'"):
         open_source("digits", "train")
 
 

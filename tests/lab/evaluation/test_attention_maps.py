@@ -135,7 +135,7 @@ def test_statistics_are_drawn_with_dead_heads(tmp_path):
 
 def test_missing_matplotlib_is_one_line(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(UnsupportedError, match=r"pip install 'flashpoint\[lab\]'"):
+    with pytest.raises(UnsupportedError, match=r"pip install '\.\[lab\]'"):
         attention_drawing.draw_maps(map_attention(make_model(), make_images()), tmp_path / "a.png")
 
 

@@ -86,7 +86,7 @@ def test_folder_that_cannot_be_made_is_said(tmp_path):
 
 def test_missing_matplotlib_is_said(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(UnsupportedError, match=r"flashpoint\[lab\]"):
+    with pytest.raises(UnsupportedError, match=r"\.\[lab\]"):
         write_pictures(variance().findings, tmp_path)
 
 

@@ -26,7 +26,7 @@ def ray(monkeypatch, tmp_path_factory):
     use_in_processes(monkeypatch, tmp_path_factory.mktemp("site"))
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
     if find_spec("ray") is None:
-        pytest.skip("needs ray: pip install 'flashpoint[study]'")
+        pytest.skip("needs ray: pip install '.[study]'")
     return require_ray()
 
 
@@ -185,5 +185,5 @@ def test_without_ray_it_says_what_to_install(monkeypatch):
     import sys
 
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(UnsupportedError, match=r"pip install 'flashpoint\[study\]'"):
+    with pytest.raises(UnsupportedError, match=r"pip install '\.\[study\]'"):
         run([])

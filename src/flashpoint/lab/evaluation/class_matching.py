@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from flashpoint.errors import InputError, UnsupportedError
+from flashpoint.errors import InputError, UnsupportedError, how_to_install
 from flashpoint.lab.data.labels import WORDNET_ID
 from flashpoint.shapes import Float, Int
 
@@ -118,8 +118,8 @@ def _imagenet_ids(num_classes: int) -> list[str] | None:
     except (ImportError, RuntimeError) as error:  # a torchvision that does not fit torch
         raise UnsupportedError(
             f"the WordNet ids of {num_classes} numbered classes are in the package timm, which "
-            f"cannot be imported ({' '.join(str(error).split())}). Install it: pip install "
-            "'flashpoint[timm]', or name the classes in a file: --classes."
+            f"cannot be imported ({' '.join(str(error).split())}). Install it: "
+            f"{how_to_install('timm')}; or name the classes in a file: --classes."
         ) from error
     subset = infer_imagenet_subset({"num_classes": num_classes})
     return ImageNetInfo(subset).label_names() if subset else None

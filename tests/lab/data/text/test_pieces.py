@@ -115,5 +115,5 @@ def test_other_files_are_refused(tmp_path):
 
 def test_without_sentencepiece_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "sentencepiece", None)
-    with pytest.raises(UnsupportedError, match=r"pip install 'flashpoint\[lab\]'"):
+    with pytest.raises(UnsupportedError, match=r"pip install '\.\[lab\]'"):
         train_pieces(make_documents(), CONFIG)
