@@ -283,9 +283,23 @@ MUTANTS = (
     Mutant(
         "native-divided-offset",
         "ops/cpu/native/backward.h",
-        "*offset -= factor * share;",
-        "*offset += factor * share;",
+        "offset -= double(g[d]) * o[d];",
+        "offset += double(g[d]) * o[d];",
         ("ops/test_native.py",),
+    ),
+    Mutant(
+        "native-rounded-share",
+        "ops/cpu/native/backward.h",
+        "offset -= double(g[d]) * o[d];",
+        "offset = static_cast<float>(offset - g[d] * o[d]);",
+        ("ops/test_native_sums.py",),
+    ),
+    Mutant(
+        "native-tiny-sums",
+        "ops/cpu/native/forward.h",
+        "divisor != 0 && divisor < kTiny",
+        "divisor != 0 && divisor < 0",
+        ("ops/test_native_sums.py",),
     ),
     Mutant(
         "gpu-causal-edge",
@@ -355,6 +369,13 @@ MUTANTS = (
         "x.shape, x.stride(), x.dtype",
         "x.shape, x.dtype",
         ("ops/gpu/test_replay.py",),
+    ),
+    Mutant(
+        "replay-copies",
+        "ops/gpu/replay.py",
+        "        if self.prepares:\n",
+        "        if False:\n",
+        ("ops/gpu/test_replay.py", "ops/gpu/test_replay_kinds.py"),
     ),
     Mutant(
         "launcher-stream",
@@ -436,8 +457,8 @@ MUTANTS = (
     Mutant(
         "added-again",
         "ops/gpu/attend.py",
-        "given, outputs = inputs | {Role.TOTALS: totals}, outputs[1:]",
-        "given, outputs = inputs, outputs[1:]",
+        "inputs, outputs = inputs | {Role.TOTALS: totals}, outputs[1:]",
+        "outputs = outputs[1:]",
         ("ops/gpu/test_added.py",),
     ),
     Mutant(

@@ -4,6 +4,7 @@ import itertools
 import os
 import platform
 import shutil
+import signal
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -460,6 +461,27 @@ def test_a_compiler_that_is_killed_is_asked_again(used, nothing_built, monkeypat
     assert not [*nothing_built.iterdir()]
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        "g++: fatal error: Killed signal terminated program cc1plus",
+        "cc1plus: out of memory allocating 65536 bytes after a total of 31653888 bytes",
+        "LLVM ERROR: out of memory",
+        "/tmp/x.s: fatal error: error writing to /tmp/x.s: No space left on device",
+    ],
+)
+def test_a_compiler_that_runs_short_is_asked_again(
+    used, nothing_built, monkeypatch, tmp_path, said
+):
+    """It ends with 1, as for a fault in the source, when its own process was killed."""
+    compiler = tmp_path / "mycc"
+    compiler.write_text(f"#!/bin/sh\necho compiling >&2\necho '{said}' >&2\nexit 1\n")
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+    expect_products(used, f"{compiler}: {said}")
+    assert not [*nothing_built.iterdir()]
+
+
 def test_it_can_be_kept_off(used, nothing_built, monkeypatch):
     monkeypatch.setenv("CXX", "none")
     expect_products(used, "CXX is 'none', which is not on the PATH")
@@ -509,6 +531,22 @@ def test_a_forked_process_of_one_thread_computes(used):
             is_same = torch.equal(attention(**tensors), expected)
         finally:
             os._exit(0 if is_same else 1)
+    assert os.waitpid(pid, 0)[1] == 0
+
+
+@needs_kernel
+def test_a_process_forked_while_a_thread_compiles_does_not_wait_for_it(used, monkeypatch):
+    tensors = place_qkv("cpu", SHAPE, torch.float32)
+    with build._finding:
+        pid = os.fork()
+        if pid == 0:
+            signal.alarm(20)  # ends it if it waits
+            try:
+                build._found.clear()
+                torch.set_num_threads(1)
+                attention(**tensors)
+            finally:
+                os._exit(0)
     assert os.waitpid(pid, 0)[1] == 0
 
 

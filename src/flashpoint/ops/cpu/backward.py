@@ -95,9 +95,9 @@ class _Rows:
         if self.o is None or self.sums is None:
             return tiles.normalizer(group, 0, num_queries), offset
         sums = self.sums[0] if tiles.terms.logs else self.sums
-        factor = tiles.divide(sums[at].unsqueeze(-1), group, 0, num_queries)
+        factor = tiles.moved / tiles.divisor(sums[at].unsqueeze(-1), group, 0, num_queries)
         do, o = (x[at].to(tiles.sums_dtype) for x in (self.do, self.o))
-        share = factor * (do * o).sum(-1, keepdim=True)
+        share = (do * factor * o).sum(-1, keepdim=True)  # of g as values meet it
         return factor, -share if offset is None else offset - share
 
 

@@ -97,11 +97,12 @@ def _fill_with_sums(
             rows, total = _attend_rows(q, k, v, tiles, group, i0, i1, with_sums=True)
             assert total is not None
             total = total.mul_(tiles.moved).view(*target.shape[:3], -1)
-            if terms.normalize == "sum":
-                factor = tiles.divide(total[..., :1], group, i0, i1)
+            rows = rows.view(target.shape)
+            if terms.normalize == "sum":  # by a reciprocal, small sums would give infinity
+                divisor = tiles.divisor(total[..., :1], group, i0, i1)
+                torch.div(rows.mul_(tiles.moved), divisor, out=target)
             else:
-                factor = tiles.normalizer(group, i0, i1)
-            torch.mul(rows.view(target.shape), factor, out=target)
+                torch.mul(rows, tiles.normalizer(group, i0, i1), out=target)
             if terms.logs:  # of weights that have the scale's share
                 total[..., 1] += math.log(tiles.moved) * total[..., 0]
             planes[:, group.batch, group.q_heads, i0:i1] = total.movedim(-1, 0)

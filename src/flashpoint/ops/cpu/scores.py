@@ -107,11 +107,10 @@ class ScoreTiles:
         """
         return self._over_length(self.terms.gain * self.moved, group, i0, i1)
 
-    def divide(self, sums: Tensor, group: Group, i0: int, i1: int) -> Tensor:
-        """The same where rows are divided by their sums of weights, [samples, heads, rows, 1]."""
+    def divisor(self, sums: Tensor, group: Group, i0: int, i1: int) -> Tensor:
+        """What divides rows by their sums of weights, [samples, heads, rows, 1]."""
         divisor = sums + self._over_length(self.terms.floor, group, i0, i1)
-        nothing = divisor == 0  # a row of zeros without a floor
-        return (self.moved / divisor.masked_fill(nothing, 1)).masked_fill_(nothing, 0)
+        return divisor.masked_fill_(divisor == 0, math.inf)  # a row of zeros without a floor
 
     def _over_length(self, factor: float, group: Group, i0: int, i1: int) -> float | Tensor:
         alpha = self.terms.alpha

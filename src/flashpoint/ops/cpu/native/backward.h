@@ -58,7 +58,7 @@ struct Packed {
   float *q_rows, *g_rows;  // as they lie, with zeros behind each row
   float* offsets;          // what rows add to the gradients of their weights
   float *w, *ds, *dk, *dv, *room;
-  float* sums;  // of the gradient of a bias or a mask
+  double* sums;  // of the gradient of a bias or a mask
 
   Packed(const Call& c, int64_t queries, int64_t num_sums)
       : pitch(round_up(c.dim, kLanes)),
@@ -70,7 +70,7 @@ struct Packed {
     panels = most < 1 ? 1 : most < all ? most : all;
     span = panels * kPanel;
     scratch.reserve(panels * (2 * q_size + g_size + kPanel * (1 + pitch + value_pitch)) +
-                    kKeys * (2 * kPanel + pitch + value_pitch) + Extras::kRoom + num_sums);
+                    kKeys * (2 * kPanel + pitch + value_pitch) + Extras::kRoom + 2 * num_sums);
     q = scratch.take(panels * q_size);
     dq = scratch.take(panels * q_size);
     g = scratch.take(panels * g_size);
@@ -82,33 +82,32 @@ struct Packed {
     dk = scratch.take(kKeys * pitch);
     dv = scratch.take(kKeys * value_pitch);
     room = scratch.take(Extras::kRoom);
-    sums = scratch.take(num_sums);
+    sums = scratch.take_wide(num_sums);
   }
 
-  // What row i multiplies g by, and what it adds to the gradients of its weights.
-  static float factor_of(const View& view, int64_t i, float* offset) {
+  // What row i adds to the gradients of its weights. Both numbers may be nearly what g . v is, so
+  // that g is the one that values meet, and the sum is of 64 bits.
+  static float offset_of(const View& view, int64_t i, const float* g) {
     const Call& c = view.call;
-    const float* g = at(c.g, view.b, view.h, i);
-    *offset = c.dsums.data ? static_cast<float>(c.moved) * *at(c.dsums, view.b, view.h, i) : 0;
-    if (!c.is_divided) return view.factor(i);
-    const float factor = view.factor(i, *at(c.sums, view.b, view.h, i));
+    double offset = c.dsums.data ? c.moved * *at(c.dsums, view.b, view.h, i) : 0;
+    if (!c.is_divided) return offset;
     const float* o = at(c.o, view.b, view.h, i);
-    float share = 0;
-    for (int64_t d = 0; d < c.value_dim; ++d) share += g[d] * o[d];
-    *offset -= factor * share;
-    return factor;
+    for (int64_t d = 0; d < c.value_dim; ++d) offset -= double(g[d]) * o[d];
+    return offset;
   }
 
   // Queries [s0, s1) of a head, and g times their factors.
   void fill(const View& view, int64_t s0, int64_t s1) {
     const Call& c = view.call;
     for (int64_t i = s0; i < s1; ++i) {
-      const float factor = factor_of(view, i, offsets + i - s0);
+      const float factor =
+          c.is_divided ? view.factor(i, *at(c.sums, view.b, view.h, i)) : view.factor(i);
       const float *query = at(c.q, view.b, view.h, i), *slope = at(c.g, view.b, view.h, i);
       float *row = q_rows + (i - s0) * pitch, *g_row = g_rows + (i - s0) * value_pitch;
       std::memcpy(row, query, c.dim * 4);
       std::memset(row + c.dim, 0, (pitch - c.dim) * 4);
       for (int64_t d = 0; d < c.value_dim; ++d) g_row[d] = slope[d] * factor;
+      offsets[i - s0] = offset_of(view, i, g_row);
       std::memset(g_row + c.value_dim, 0, (value_pitch - c.value_dim) * 4);
     }
     for (int64_t i0 = s0, p = 0; i0 < s1; i0 += kPanel, ++p) {
@@ -238,8 +237,9 @@ struct Pieces {
 };
 
 // The sum of sums[keys][panel] along the axes that the gradient lacks.
-void put_scores(const Scores& x, float* out, const float* sums, int64_t rows, int64_t keys) {
-  if (x.row && x.key) return turn(sums, kPanel, keys, rows, out, x.row);
+void put_scores(const Scores& x, float* out, double* sums, int64_t rows, int64_t keys) {
+  if (x.row && x.key)
+    return turn(narrow(sums, keys * kPanel), kPanel, keys, rows, out, x.row);
   for (int64_t i = 0; i < (x.row ? rows : 1); ++i)
     for (int64_t j = 0; j < (x.key ? keys : 1); ++j) {
       double total = 0;
@@ -266,7 +266,7 @@ void differentiate_scores(const Call& c, int64_t piece) {
   const int64_t j1 = x.key ? end(j0, Pieces::kColumns, c.keys) : c.keys;
   const int64_t size = (x.key ? round_up(j1 - j0, kKeys) : kKeys) * kPanel;
   Packed packed(c, kPanel, size);
-  std::memset(packed.sums, 0, size * 4);
+  std::memset(packed.sums, 0, size * 8);
   for (int64_t b = b0; b < b1; ++b)
     for (int64_t h = h0; h < h1; ++h) {
       const View view(c, b, h);
@@ -278,12 +278,10 @@ void differentiate_scores(const Call& c, int64_t piece) {
           const int64_t keys = end(j, kKeys, seen) - j;
           if (!packed.meet<H, OfMask>(view, 0, i, i + rows, j, j + keys)) continue;
           clear_lanes(packed.ds, rows, keys);
-          float* sums = packed.sums + (x.key ? j - j0 : 0) * kPanel;
+          double* sums = packed.sums + (x.key ? j - j0 : 0) * kPanel;
           for (int64_t m = 0; m < keys; ++m)
-            for (int64_t n = 0; n < rows; n += kLanes) {
-              float* place = sums + m * kPanel + n;
-              store(place, load(place) + load(packed.ds + m * kPanel + n));
-            }
+            for (int64_t n = 0; n < rows; n += kLanes)
+              add_wide(sums + m * kPanel + n, load(packed.ds + m * kPanel + n));
         }
       }
     }

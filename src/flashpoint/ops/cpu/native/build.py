@@ -36,6 +36,8 @@ FLAGS = ("-std=c++17", "-O3", "-march=native", "-ffp-contract=fast", "-fPIC", "-
 _COMPILERS = ("c++", "g++", "clang++")
 _SOURCE = Path(__file__).with_name("attention.cpp")  # with the headers beside it
 _LONGEST_S = 120.0
+# of what compilers say where memory or disk is short, which it may not be next time
+_SHORT = (b"signal terminated", b"ut of memory", b"Cannot allocate memory", b"No space left")
 _CPU_FIELDS = (
     "vendor_id",
     "cpu family",
@@ -60,6 +62,16 @@ class _UnavailableError(Exception):
 
 _found: dict[str, Kernel | str] = {}
 _finding = threading.Lock()
+
+
+def _unlock() -> None:
+    """A forked process has none of the threads that may have held the lock."""
+    global _finding
+    _finding = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):  # Windows has none, and no forks
+    os.register_at_fork(after_in_child=_unlock)
 
 
 def find(activation: str) -> Kernel | str:
@@ -154,13 +166,22 @@ def _run(command: list[str]) -> bytes | None:
     """What the compiler said where it failed; None where it did not."""
     try:
         done = subprocess.run(
-            [*command, str(_SOURCE)], capture_output=True, timeout=_LONGEST_S, check=False
+            [*command, str(_SOURCE)],
+            capture_output=True,
+            timeout=_LONGEST_S,
+            check=False,
+            env=os.environ | {"LC_ALL": "C"},
         )
     except subprocess.TimeoutExpired:
         return f"It took longer than {_LONGEST_S:.0f} s.\n".encode()
     if done.returncode < 0:  # for lack of memory, say: it may work next time
         raise _UnavailableError(f"{command[0]} was killed by signal {-done.returncode}")
-    return done.stderr if done.returncode else None
+    if done.returncode == 0:
+        return None
+    for line in done.stderr.splitlines():
+        if any(words in line for words in _SHORT):
+            raise _UnavailableError(f"{command[0]}: {line.decode(errors='replace')}")
+    return done.stderr
 
 
 def _is_ours(place: Path) -> bool:

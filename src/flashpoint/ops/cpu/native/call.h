@@ -122,9 +122,11 @@ struct View {
   }
   // What row i multiplies its sum over values by, where nothing or its sum of weights divides it.
   float factor(int64_t i) const { return call.factor * over_length(i); }
-  float factor(int64_t i, float sum) const {
-    const float floor = call.floor == 0 ? 0 : static_cast<float>(call.floor * over_length(i));
-    const float divisor = sum + floor;
+  float factor(int64_t i, float sum) const { return over(divisor(i, sum)); }
+  float divisor(int64_t i, float sum) const {
+    return sum + (call.floor == 0 ? 0 : static_cast<float>(call.floor * over_length(i)));
+  }
+  float over(float divisor) const {
     return divisor == 0 ? 0 : static_cast<float>(call.moved) / divisor;
   }
 };

@@ -8,7 +8,7 @@ namespace {
 // Scores in w[keys][panel] become weights, whose sums are added to `sums`, if there are any.
 template <class H, int N, bool HasSums>
 void weigh(const View& view, const Extras& extras, int64_t i0, int64_t i1, int64_t j0, int64_t j1,
-           float* w, float* sums) {
+           float* w, double* sums) {
   const Call& c = view.call;
   const float scale = c.scale, bias = c.bias_number;
   const bool is_cut = view.cuts(i0, i1, j0, j1), has_bias = c.bias.data;
@@ -26,8 +26,20 @@ void weigh(const View& view, const Extras& extras, int64_t i0, int64_t i1, int64
       store(w + at, x);
     }
   if constexpr (HasSums)
-    for (int n = 0; n < N; ++n) store(sums + n * kLanes, load(sums + n * kLanes) + part[n]);
+    for (int n = 0; n < N; ++n) add_wide(sums + n * kLanes, part[n]);
 }
+
+// Each column of a panel times its number.
+void scale_columns(float* panel, const float* numbers, int64_t count, int64_t columns) {
+  const int64_t vectors = (columns + kLanes - 1) / kLanes;
+  for (int64_t d = 0; d < count; ++d)
+    for (int64_t n = 0; n < vectors; ++n) {
+      float* x = panel + d * kPanel + n * kLanes;
+      store(x, load(x) * load(numbers + n * kLanes));
+    }
+}
+
+constexpr float kTiny = 0x1p-64;  // a number over less than this may overflow
 
 // Forward of rows [i0, i1) of a head.
 template <class H>
@@ -39,10 +51,10 @@ void attend(const Call& c, int64_t piece) {
   const int64_t hk = h / (c.q_heads / c.kv_heads);
   const int64_t panels = (i1 - i0 + kPanel - 1) / kPanel;
   const int64_t q_size = c.dim * kPanel, o_size = c.value_dim * kPanel;
-  scratch.reserve(panels * (q_size + o_size + kPanel) + kKeys * kPanel + Extras::kRoom);
+  scratch.reserve(panels * (q_size + o_size + 2 * kPanel) + kKeys * kPanel + Extras::kRoom);
   float* q = scratch.take(panels * q_size);
   float* o = scratch.take(panels * o_size);
-  float* sums = scratch.take(panels * kPanel);
+  double* sums = scratch.take_wide(panels * kPanel);
   float* w = scratch.take(kKeys * kPanel);
   Extras extras(scratch.take(Extras::kRoom));
   const View view(c, b, h);
@@ -52,7 +64,7 @@ void attend(const Call& c, int64_t piece) {
     clear_lanes(q + p * q_size, rows, c.dim);
   }
   std::memset(o, 0, panels * o_size * 4);
-  if (c.sums.data) std::memset(sums, 0, panels * kPanel * 4);
+  if (c.sums.data) std::memset(sums, 0, panels * kPanel * 8);
   const int64_t end = view.end(i1);
   // Tiles begin at multiples of their size, so that no bit depends on how rows are shared out.
   for (int64_t j0 = view.start(i0) / kKeys * kKeys; j0 < end; j0 += kKeys) {
@@ -73,19 +85,19 @@ void attend(const Call& c, int64_t piece) {
   }
   for (int64_t p = 0; p < panels; ++p) {
     const int64_t from = i0 + p * kPanel, rows = from + kPanel < i1 ? kPanel : i1 - from;
-    float *factors = q, *total = sums + p * kPanel;  // q is not needed again
-    if (c.sums.data)
-      for (int64_t i = 0; i < rows; ++i)
-        *at(c.sums, b, h, from + i) = total[i] *= static_cast<float>(c.moved);
-    for (int64_t i = 0; i < rows; ++i)
-      factors[i] = c.is_divided ? view.factor(from + i, total[i]) : view.factor(from + i);
-    const int64_t vectors = (rows + kLanes - 1) / kLanes;
-    float* panel = o + p * o_size;
-    for (int64_t d = 0; d < c.value_dim; ++d)
-      for (int64_t n = 0; n < vectors; ++n) {
-        float* x = panel + d * kPanel + n * kLanes;
-        store(x, load(x) * load(factors + n * kLanes));
-      }
+    float *factors = w, *lifts = w + kPanel, *panel = o + p * o_size;  // w is not needed again
+    bool has_tiny = false;
+    for (int64_t i = 0; i < rows; ++i) {
+      const float total = c.sums.data ? static_cast<float>(sums[p * kPanel + i] * c.moved) : 0;
+      if (c.sums.data) *at(c.sums, b, h, from + i) = total;
+      const float divisor = c.is_divided ? view.divisor(from + i, total) : 0;
+      const bool is_tiny = divisor != 0 && divisor < kTiny;
+      lifts[i] = is_tiny ? 1 / kTiny : 1;
+      factors[i] = c.is_divided ? view.over(divisor * lifts[i]) : view.factor(from + i);
+      has_tiny |= is_tiny;
+    }
+    if (has_tiny) scale_columns(panel, lifts, c.value_dim, rows);
+    scale_columns(panel, factors, c.value_dim, rows);
     turn(panel, kPanel, c.value_dim, rows, at(c.o, b, h, from), c.o.row);
   }
 }

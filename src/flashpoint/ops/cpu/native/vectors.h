@@ -27,12 +27,29 @@ constexpr int64_t kTerms = 64;              // of head dims that are added up wi
 
 using Vector = float __attribute__((vector_size(kLanes * 4)));
 using Integers = int32_t __attribute__((vector_size(kLanes * 4)));
+using Doubles = double __attribute__((vector_size(kLanes * 8)));
+using DoublesAnywhere =
+    double __attribute__((vector_size(kLanes * 8), aligned(8), may_alias));
 using Anywhere = float __attribute__((vector_size(kLanes * 4), aligned(4), may_alias));
 using Four = float __attribute__((vector_size(16)));
 using FourAnywhere = float __attribute__((vector_size(16), aligned(4), may_alias));
 
 inline Vector load(const float* p) { return *reinterpret_cast<const Anywhere*>(p); }
 inline void store(float* p, Vector x) { *reinterpret_cast<Anywhere*>(p) = x; }
+// Adds x to sums of 64 bits, which lose nothing however many they are of.
+inline void add_wide(double* sums, Vector x) {
+  DoublesAnywhere* place = reinterpret_cast<DoublesAnywhere*>(sums);
+  *place = *place + __builtin_convertvector(x, Doubles);
+}
+// The same numbers in 32 bits, in their place.
+inline float* narrow(double* sums, int64_t count) {
+  float* out = reinterpret_cast<float*>(sums);
+  for (int64_t at = 0; at < count; at += kLanes) {
+    const Doubles x = *reinterpret_cast<const DoublesAnywhere*>(sums + at);
+    store(out + at, __builtin_convertvector(x, Vector));
+  }
+  return out;
+}
 inline Vector keep(Integers where, Vector x) {
   return reinterpret_cast<Vector>(where & reinterpret_cast<Integers>(x));
 }
@@ -86,11 +103,12 @@ INLINE inline void by_width(int64_t rows, Body body) {
 }
 
 // out[keys][panel] = k b, of k [keys][terms] as it lies and b [terms][panel]. Long sums are made of
-// shorter ones, which err less.
+// shorter ones, which err less; of no terms they are zeros.
 template <int N>
 void multiply_keys(int64_t keys, int64_t terms, const float* k, int64_t k_row, const float* b,
                    float* out) {
-  for (int64_t t = 0; t < terms; t += kTerms)
+  int64_t t = 0;
+  do {
     in_steps(keys, [&](auto m, int64_t at) INLINE {
       constexpr int M = m;
       const int64_t count = t + kTerms < terms ? kTerms : terms - t;
@@ -100,6 +118,7 @@ void multiply_keys(int64_t keys, int64_t terms, const float* k, int64_t k_row, c
                        store(p, t == 0 ? x : load(p) + x);
                      });
     });
+  } while ((t += kTerms) < terms);
 }
 
 // total[columns][panel] += a' b, of a [terms][columns] as it lies and b [terms][panel].
@@ -207,6 +226,7 @@ struct Scratch {
     used += round_up(numbers, 16);
     return result;
   }
+  double* take_wide(int64_t numbers) { return reinterpret_cast<double*>(take(2 * numbers)); }
 };
 thread_local Scratch scratch;
 
