@@ -38,6 +38,12 @@ MODELS = {
     "whisper": ("WhisperConfig", "WhisperForConditionalGeneration", WHISPER),
     "vit": ("ViTConfig", "ViTForImageClassification", IMAGE | NO_DROPOUT | {"num_labels": 5}),
     "dinov2": ("Dinov2Config", "Dinov2ForImageClassification", IMAGE | {"num_labels": 5}),
+    "swin": (
+        "SwinConfig",
+        "SwinForImageClassification",
+        {"image_size": 16, "patch_size": 2, "embed_dim": 32, "depths": [2], "num_heads": [4]}
+        | {"window_size": 4, "drop_path_rate": 0.0, "num_labels": 5},
+    ),
     "clip": (
         "CLIPConfig",
         "CLIPModel",
@@ -51,7 +57,7 @@ MODELS = {
     ),
 }
 DECODERS = ("gpt2", "gpt2-scaled", "llama", "mistral", "qwen3")
-IMAGES = ("vit", "dinov2")
+IMAGES = ("vit", "dinov2", "swin")
 SERVED = ("bert", *DECODERS, "t5", "whisper", *IMAGES, "clip")
 
 

@@ -1,5 +1,7 @@
 """flashpoint.replace_attention on models of transformers."""
 
+from types import MethodType
+
 import pytest
 import torch
 from hugging_face_models import SERVED, TEXT, make_call, make_model, make_padding, make_tokens
@@ -7,6 +9,8 @@ from hugging_face_models import outputs_of as outputs
 
 import flashpoint
 from flashpoint import AttentionSpec
+from flashpoint.convert.substitute import HIDES_FROM, Substitute
+from flashpoint.convert.transformers import register
 from flashpoint.errors import UnsupportedError
 
 EXPONENTIAL = AttentionSpec(activation="exp", normalize="sum", floor=0.0)
@@ -25,6 +29,49 @@ def test_models_are_replaced_and_restored(transformers, name):
     assert list(model.state_dict()) == keys
     assert flashpoint.restore_attention(model) == len(report.replaced)
     torch.testing.assert_close(outputs(model, call), own, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("name", SERVED)
+def test_masks_hide_by_numbers_that_are_known(transformers, name, monkeypatch):
+    """What softmax gives no weight must not count here: no mask has numbers between."""
+    least = []
+    usual = Substitute.forward
+
+    def look(self, query, key, value, attn_mask=None, **options):
+        if attn_mask is not None and attn_mask.is_floating_point():
+            shown = attn_mask[attn_mask > HIDES_FROM]
+            least.append(shown.min().item())
+        return usual(self, query, key, value, attn_mask, **options)
+
+    monkeypatch.setattr(Substitute, "forward", look)
+    model = make_model(transformers, name)
+    flashpoint.replace_attention(model, "relu")
+    outputs(model, make_call(name))
+    assert all(number > -30 for number in least)
+
+
+@pytest.mark.parametrize("by_name", [False, True])
+@pytest.mark.parametrize("activation", ["relu", "sigmoid", "relu4/sum"])
+def test_shifted_windows_hide_keys_and_do_not_count_them(transformers, activation, by_name):
+    """Swin adds -100 for them: as if it were -inf."""
+
+    def run(lowest):
+        model = make_model(transformers, "swin")
+        for module in model.modules():
+            if isinstance(mask := getattr(module, "get_attn_mask", None), MethodType):
+                module.get_attn_mask = lambda *sizes, mask=mask, **options: hide(
+                    mask(*sizes, **options), lowest
+                )
+        if by_name:
+            model.set_attn_implementation(register(activation))
+        else:
+            flashpoint.replace_attention(model, activation)
+        return outputs(model, make_call("swin"))
+
+    def hide(mask, lowest):
+        return None if mask is None else mask.masked_fill(mask < 0, lowest)
+
+    torch.testing.assert_close(run(-100.0), run(-torch.inf), rtol=0, atol=0)
 
 
 def test_layers_choose_by_name(transformers):

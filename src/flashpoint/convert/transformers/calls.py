@@ -5,12 +5,14 @@ whatever else the model passes by name. What is not understood is refused: a sof
 that is left out gives another model.
 """
 
+import math
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from flashpoint.convert.sites import CHILD
+from flashpoint.convert.sites import CHILD, original_class, path_of
 from flashpoint.convert.substitute import Substitute
 from flashpoint.convert.transformers.masks import can_read_masks, merge
 from flashpoint.errors import UnsupportedError
@@ -46,6 +48,11 @@ _REASONS = {
     "cu_seq_lens_q": "packs sequences for flash kernels",
     "cu_seq_lens_k": "packs sequences for flash kernels",
 }
+_HIDES_FROM: Mapping[str, float] = {
+    "transformers.models.swin.modeling_swin.SwinAttention": -50.0,
+}
+"""Modules that hide keys by less than others do, as Swin by -100 on top of its bias of positions:
+numbers of their masks from here down hide."""
 _DROPOUTS = (
     "attention_dropout",
     "attention_probs_dropout_prob",
@@ -91,6 +98,9 @@ def attend(
         [B, Lq, H, Dv], and None in place of the weights.
     """
     _check_options(module, options)
+    hides_from = _HIDES_FROM.get(path_of(original_class(module)))
+    if attention_mask is not None and hides_from is not None:
+        attention_mask = attention_mask.masked_fill(attention_mask <= hides_from, -math.inf)
     if dropout and substitute.spec.activation != SOFTMAX:
         _refuse_dropout(module, dropout)
     num_queries = query.shape[2]
