@@ -304,6 +304,22 @@ def test_vit_of_torchvision_is_reproduced(torchvision, word):
 
 
 @pytest.mark.slow
+def test_features_are_extracted_by_fx_as_before(torchvision):
+    """torch.fx looks into no module of torch.nn, so neither into one that is replaced."""
+    from torchvision.models.feature_extraction import create_feature_extractor
+    from torchvision.models.vision_transformer import VisionTransformer
+
+    model = VisionTransformer(32, 8, 2, 4, 48, 96).eval()
+    replace_attention(model, "relu")
+    image, seen = torch.randn(2, 3, 32, 32), []
+    layer = "encoder.layers.encoder_layer_0"
+    hook = model.get_submodule(layer).register_forward_hook(lambda *x: seen.append(x[-1]))
+    model(image)
+    hook.remove()
+    features = create_feature_extractor(model, [layer])
+    torch.testing.assert_close(features(image)[layer], seen[0])
+
+
 def test_encoder_is_compiled_whole_and_exported():
     model = stir(STACKS["encoder"]())
     replace_attention(model, "relu")

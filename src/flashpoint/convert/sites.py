@@ -116,6 +116,7 @@ def path_of(kind: type) -> str:
 @functools.cache
 def _served_class(first: type[Served], original: type[nn.Module]) -> type[nn.Module]:
     names = {"original": original, "first": first, "__doc__": first.__doc__}
+    names["__module__"] = original.__module__  # by which torch.fx knows what it need not look into
     return type(f"Flashpoint{original.__name__}", (first, original), names)
 
 
