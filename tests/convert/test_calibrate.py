@@ -267,7 +267,7 @@ REFUSED = {
     "no batch": ([], "calibrate has no batch"),
     "tensor": (X, r"calibrate must be batches, as \[images\], or a state dict. Got a tensor of"),
     "number": (3, "calibrate must be batches.*Got 3"),
-    "one batch": ({"src": X}, r"has None as 'layers.0.self_attn.substitute.gain', expected \[4\]"),
+    "one batch": ({"src": X}, r"lacks 'layers.0.self_attn.substitute.gain', expected \[4\]"),
     "softmax": ([X], "attention is softmax. Leave calibrate out"),
 }
 

@@ -122,6 +122,11 @@ def test_parse_refuses_other_types():
         AttentionSpec.parse(3)
 
 
+def test_parse_says_what_to_pass_of_a_named_one():
+    with pytest.raises(InputError, match=r"named\.spec for the mathematics alone"):
+        AttentionSpec.parse(AttentionSpec.named("gau"))
+
+
 @pytest.mark.parametrize("word", ["relu4/", "/sum", "relu4/sum/sum", "relu4 /sum"])
 def test_wrong_word_is_one_line(word):
     with pytest.raises(InputError, match="is unknown"):

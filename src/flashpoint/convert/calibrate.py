@@ -87,10 +87,11 @@ def take_numbers(substitutes: Mapping[Site, Substitute], weights: Mapping[str, T
             key = f"{site.name}.{CHILD}.{name}" if site.name else f"{CHILD}.{name}"
             given = weights.get(key)
             if given is None or given.shape != parameter.shape:
+                has = f"lacks {key!r}" if given is None else f"has {describe(given)} as {key!r}"
                 raise InputError(
-                    f"calibrate has {describe(given)} as {key!r}, expected "
-                    f"{list(parameter.shape)}. Give the state dict of a model that was calibrated "
-                    "with this attention and these layers; batches come in a list."
+                    f"calibrate {has}, expected {list(parameter.shape)}. Give the state dict of "
+                    "a model that was calibrated with this attention and these layers; batches "
+                    "come in a list."
                 )
             found.append((parameter, given))
     for parameter, given in found:

@@ -161,7 +161,7 @@ def replace_attention(
     chosen, is_left_out = choose([site.name for site in found.sites], layers)
     refused = {name: why for name, why in found.left.items() if not is_left_out(name)}
     if refused:
-        _refuse(refused)
+        _refuse(refused, has_others=bool(found.sites))
     if not found.sites:
         raise InputError(f"{type(model).__name__} has no attention module that could be replaced.")
     sites = [found.sites[i] for i in chosen]
@@ -307,13 +307,17 @@ def _has_parts(module: nn.Module) -> bool:
     return has_heads or any(hasattr(module, name) for name in _PROJECTIONS)
 
 
-def _refuse(refused: Mapping[str, str]) -> None:
+def _refuse(refused: Mapping[str, str], *, has_others: bool) -> None:
     """Say what cannot be replaced, before anything is."""
     name, why = next(iter(refused.items()))
     more = f" and {len(refused) - 1} more" if len(refused) > 1 else ""
     raise UnsupportedError(
         f"{name or 'the model itself'}{more} cannot be replaced: {why}. Nothing was changed. "
-        "Leave it out by layers=, a pattern or a function of names."
+        + (
+            "Leave it out by layers=, a pattern or a function of names."
+            if has_others
+            else "The model has no attention that can be."
+        )
     )
 
 

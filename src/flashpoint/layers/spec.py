@@ -171,6 +171,12 @@ class AttentionSpec:
             return value
         if isinstance(value, str):
             return cls(**fields_of(value))
+        if isinstance(getattr(value, "spec", None), AttentionSpec):
+            raise InputError(
+                "attention is a named one, which sets options of the layer too. Pass "
+                "**named.for_model() to create_model, **named.for_layer() to a layer, or "
+                "named.spec for the mathematics alone."
+            )
         if not isinstance(value, Mapping):
             raise InputError(
                 f"attention must be a name, a mapping or an AttentionSpec. Got {describe(value)}."

@@ -68,7 +68,7 @@ def test_text_model_is_its_encoder_or_a_folder_with_its_pieces(tmp_path, monkeyp
     run = tmp_path / "text"
     loop.train(text_config(write_corpus(tmp_path / "corpus"), "steps=4"), run)
     out, _ = call(export, run, "--int8")
-    assert out.startswith(f"text.onnx: the encoder of {run}, step 4, ")
+    assert out.startswith(f"text_int8.onnx: the encoder of {run}, step 4, ")
     difference, largest = map(float, DIFFERENCE.search(out).groups())
     assert 1e-4 < difference < 0.2 * largest
     call(export, run, "--format", "pretrained", "--out", "model")
@@ -96,7 +96,7 @@ def test_wrong_arguments_are_one_line(options, message):
 
 def test_missing_packages_are_one_line(monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    with pytest.raises(UnsupportedError, match=r"pip install 'flashpoint\[onnx\]'"):
+    with pytest.raises(UnsupportedError, match=r"pip install '\.\[onnx\]'"):
         call(export, trained_run())
 
 

@@ -47,7 +47,7 @@ Out: TypeAlias = Annotated[
         metavar="FILE",
         parser=path_of,
         help="Where to write; a folder if pretrained.",
-        show_default="the run's name, here",
+        show_default="the run's name, here, with _int8 behind it if --int8",
     ),
 ]
 Int8: TypeAlias = Annotated[
@@ -83,7 +83,7 @@ def export(
     if int8 and format_ is not Format.ONNX:
         raise InputError(f"--int8 is for --format onnx, and the format is {format_.value}.")
     opened, model, step = open_with_model(run, checkpoint, "cpu")
-    out = out or Path(f"{run.resolve().name}{_ENDINGS[format_]}")
+    out = out or Path(f"{run.resolve().name}{'_int8' * int8}{_ENDINGS[format_]}")
     if format_ is Format.PRETRAINED:
         if out.resolve() == run.resolve():
             raise InputError(f"--out {out} is the run itself. Name a folder for the model.")

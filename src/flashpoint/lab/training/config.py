@@ -255,7 +255,7 @@ class TrainConfig:
         if (self.epochs is None) == (self.steps is None):
             raise InputError(
                 f"epochs={self.epochs} and steps={self.steps}: exactly one must be set, "
-                "the other null."
+                "the other null, as by --set epochs=null."
             )
 
     @property

@@ -276,8 +276,8 @@ def _require_same_config(path: Path, config: "TrainConfig") -> None:
                 f"{key} was {old!r}, is {new!r}" for key, (old, new) in fatal.items()
             )
             raise InputError(
-                f"{path} holds a run with another config: {first}. Pass another --out, or remove "
-                "the folder."
+                f"{path} holds a run with another config: {first}. Pass another --out, or "
+                "train's --fresh to begin this one anew."
             )
 
 
