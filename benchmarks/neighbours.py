@@ -3,6 +3,7 @@
     python benchmarks/neighbours.py --json benchmarks/results/neighbours/cpu.json
     python benchmarks/neighbours.py --activation gelu --json FILE
     python benchmarks/neighbours.py --scores mask --json FILE
+    python benchmarks/neighbours.py --decoding --json FILE
 
 About three minutes on two cores. Neighbours are processes that compute without a pause. Three
 providers take turns: ours by the kernel in C++, ours by PyTorch's products, and SDPA. The ratios
@@ -10,7 +11,6 @@ are our time over SDPA's, under 1 is faster; the script exits with 1 where the k
 """
 
 import multiprocessing
-import sys
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -89,7 +89,7 @@ def beside(count: int) -> Generator[None]:
 
 def by_products(work: Callable[[], object]) -> object:
     """A call as it is where there is no compiler."""
-    with patch.multiple(call, FEWEST_QUERIES=sys.maxsize, _plans={}):
+    with patch.multiple(call, CLASSES={}, _plans={}):
         return work()
 
 
@@ -106,13 +106,15 @@ def tensors_of(scores: Scores, shape: Shape, generator: torch.Generator) -> dict
 
 
 def calls_of(
-    shape: Shape, mode: str, causal: bool, activation: str, scores: Scores
+    shape: Shape, mode: str, causal: bool, activation: str, scores: Scores, decoding: bool
 ) -> dict[str, Callable[[], object]]:
     """What each provider does in a sample; a bias has a gradient."""
     size = (shape.batch, shape.length, shape.heads, shape.dim)
     generator = torch.Generator().manual_seed(0)
     q, k, v, do = (torch.randn(size, generator=generator).transpose(1, 2) for _ in range(4))
     do = do.contiguous()
+    if decoding:
+        q = q[:, :, -1:]
     given = tensors_of(scores, shape, generator)
     leaves = [q, k, v, *(x for x in given.values() if x.is_floating_point())]
     if mode == "backward":
@@ -134,11 +136,17 @@ def calls_of(
 
 
 def measure(
-    shape: Shape, mode: str, causal: bool, neighbours: int, activation: str, scores: Scores
+    shape: Shape,
+    mode: str,
+    causal: bool,
+    neighbours: int,
+    activation: str,
+    scores: Scores,
+    decoding: bool,
 ) -> dict[str, Any]:
     """One row: medians and the two ratios."""
     timer = CpuTimer()
-    calls = calls_of(shape, mode, causal, activation, scores)
+    calls = calls_of(shape, mode, causal, activation, scores, decoding)
     started = {name: start(work, timer, compiles=True)[0] for name, work in calls.items()}
     times = interleave(started, BUDGET, timer)
     medians = {name: timing.median_s for name, timing in times.items()}
@@ -155,6 +163,7 @@ def main(
     threads: Annotated[int, typer.Option(help="That PyTorch uses.")] = 2,
     activation: Annotated[str, typer.Option(help="What stands in softmax's place.")] = "relu",
     scores: Annotated[Scores, typer.Option(help="What they meet, if anything.")] = Scores.NONE,
+    decoding: Annotated[bool, typer.Option("--decoding", help="One query, forward.")] = False,
 ) -> None:
     """Measure all rows and write one file."""
     if activation not in build.CLASSES:
@@ -164,15 +173,19 @@ def main(
         raise typer.BadParameter(f"there is no kernel in C++ to measure: {obstacle}")
     torch.set_num_threads(threads)
     record: dict[str, Any] = {"environment": asdict(describe("cpu")), "activation": activation}
-    record["scores"], record["rows"] = scores.value, []
+    record["scores"], record["decoding"], record["rows"] = scores.value, decoding, []
     is_plain = scores is Scores.NONE
     shapes = [x for x in SHAPES if is_plain or x.length <= LONGEST_SCORES]
     kinds = (("forward", False), ("backward", False), ("forward", True))
+    if decoding:
+        kinds = kinds[:1]
+    elif not is_plain:  # SDPA takes no mask beside causality
+        kinds = kinds[:2]
     for neighbours in NEIGHBOURS:
         with beside(neighbours):
             for shape in shapes:
-                for mode, causal in kinds if is_plain else kinds[:2]:  # SDPA takes no mask then
-                    row = measure(shape, mode, causal, neighbours, activation, scores)
+                for mode, causal in kinds:
+                    row = measure(shape, mode, causal, neighbours, activation, scores, decoding)
                     record["rows"].append(row)
                     write_json(json, record)
                     sizes = ", ".join(map(str, shape))

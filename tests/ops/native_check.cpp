@@ -17,7 +17,8 @@ struct Shape {
 constexpr Shape kShapes[] = {{2, 3, 3, 67, 129, 32, 32},  {1, 4, 2, 50, 133, 24, 40},
                              {1, 2, 1, 90, 31, 16, 7},    {1, 1, 1, 13, 9, 65, 1},
                              {1, 2, 2, 100, 300, 8, 130}, {1, 1, 1, 1, 1, 1, 1},
-                             {1, 1, 1, 24, 64, 31, 32},   {1, 1, 1, 24, 64, 33, 158}};
+                             {1, 1, 1, 24, 64, 31, 32},   {1, 1, 1, 24, 64, 33, 158},
+                             {2, 6, 2, 1, 129, 33, 70},   {1, 10, 2, 2, 70, 64, 15}};
 constexpr int64_t kWindows[][2] = {{INT64_MAX, INT64_MAX}, {INT64_MAX, 0}, {20, 0}, {5, 9}};
 constexpr double kScale = 0.3, kMost = 2e-6;
 
@@ -146,7 +147,7 @@ int count_misses(const Shape& s, int64_t left, int64_t right, const Extra& extra
   std::vector<uint8_t> bytes(mask.size());
   for (size_t i = 0; extra.is_bool && i < mask.size(); ++i) mask[i] = bytes[i] = mask[i] > 0;
   std::vector<float> o(g.size()), dq(q.size()), dk(k.size()), dv(v.size());
-  std::vector<float> dbias(bias.size()), dmask(mask.size());
+  std::vector<float> few, dbias(bias.size()), dmask(mask.size());
   Call call{};
   call.q = as_tensor(q, s.q_heads, s.queries, s.dim);
   call.k = as_tensor(k, s.kv_heads, s.keys, s.dim);
@@ -160,6 +161,12 @@ int count_misses(const Shape& s, int64_t left, int64_t right, const Extra& extra
   call.queries = s.queries, call.keys = s.keys, call.dim = s.dim, call.value_dim = s.value_dim;
   call.left = left, call.right = right, call.block = 48, call.threads = 1;
   call.scale = kScale, call.moved = call.factor = call.alpha = 1;
+  if (s.queries <= 2 && !extra.has_bias && !extra.has_mask) {
+    call.kind = kFew, call.block = block == 64 ? 3 : 100;
+    flashpoint_run(&call, nullptr);
+    few = o, o.assign(o.size(), 0);
+    call.kind = kForward, call.block = 48;
+  }
   flashpoint_run(&call, nullptr);
   call.g = as_tensor(g, s.q_heads, s.queries, s.value_dim);
   call.dq = as_tensor(dq, s.q_heads, s.queries, s.dim);
@@ -182,12 +189,12 @@ int count_misses(const Shape& s, int64_t left, int64_t right, const Extra& extra
   }
   Exact e = define(s, left, right, extra, grid, q, k, v, g, bias, mask);
   if (extra.is_bool) dmask.clear();
-  int misses = 0;
+  int misses = !few.empty() && !(error(few, e.o) < kMost);
   for (double x : {error(o, e.o), error(dq, e.dq), error(dk, e.dk), error(dv, e.dv),
                    error(dbias, e.dbias), error(dmask, e.dmask)})
     misses += !(x < kMost);
   if (misses)
-    std::printf("%d of 6 miss: %ld queries, %ld keys\n", misses, long(s.queries), long(s.keys));
+    std::printf("%d of 7 miss: %ld queries, %ld keys\n", misses, long(s.queries), long(s.keys));
   return misses;
 }
 

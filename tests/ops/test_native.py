@@ -19,6 +19,7 @@ from results import evaluate
 from flashpoint import attention
 from flashpoint.lab.selfcheck.case import Scored
 from flashpoint.lab.selfcheck.draws import Scope, draw_case
+from flashpoint.lab.selfcheck.judge import Sample, Sums, share_of
 from flashpoint.lab.selfcheck.run import run_case
 from flashpoint.ops.activation import find_activation
 from flashpoint.ops.cpu.native import build, call
@@ -60,7 +61,6 @@ def used(monkeypatch, threads):
     for name in usual:
         monkeypatch.setattr(call, name, counted(name))
     monkeypatch.setattr(call, "_plans", {})
-    monkeypatch.setattr(call, "FEWEST_QUERIES", 0)
     monkeypatch.setattr(call, "FEWEST_KEYS", 16)
     monkeypatch.setattr("flashpoint.ops.cpu.forward.SMALL", 0)
     threads(4)
@@ -134,6 +134,43 @@ def test_more_queries_than_are_packed_at_a_time(used, activation, options):
     for name, value in exact.items():
         budget = 2 * (plain[name] - value).abs().max()
         assert (got[name] - value).abs().max() <= budget, name
+
+
+@needs_kernel
+@pytest.mark.parametrize("activation", build.CLASSES)
+@pytest.mark.parametrize("queries", [1, 2])
+@pytest.mark.parametrize("heads", [(3, 3), (6, 2), (20, 2)], ids=str)
+@pytest.mark.pairwise
+def test_few_queries_meet_their_keys_together(used, activation, queries, heads):
+    """As in decoding: all heads of a key head, over windows, lengths, sums and odd head dims."""
+    h = find_activation(activation)
+    divisions = [{"normalize": "length", "alpha": 0.5}]
+    divisions += [{"normalize": "sum"}] if h.is_nonnegative else []
+    ranges = ({}, {"causal": True}, {"window": (70, 0)}, {"key_lengths": torch.tensor([130, 0])})
+    for division, seen, dims in itertools.product(divisions, ranges, ((64, 64), (33, 70))):
+        function = partial(attention, activation=activation, return_sums=True, **division, **seen)
+        samples = []
+        for seed in range(3):  # one query's errors are few numbers, and some small by chance
+            tensors = make_inputs((2, *heads, queries, 150, *dims), seed=seed)
+            exact, plain, got = evaluate_thrice(function, {name: tensors[name] for name in "qkv"})
+            samples.append(Sample(got, exact, plain))
+            for name in ("dq", "dk", "dv"):
+                bound = 1e-5 * exact[name].abs().max()
+                assert (got[name] - exact[name]).abs().max() <= bound, (name, division, seen, dims)
+        shares = [share_of(name, samples, Sums()) for name in ("o", "sums")]
+        assert all(share.ratio <= 1 for share in shares), (shares, division, seen, dims)
+    assert min(used.values()) == len(divisions) * 24
+
+
+@needs_kernel
+def test_bits_of_few_queries_do_not_depend_on_threads_or_neighbors(used, threads):
+    q, k, v = place_qkv("cpu", (1, 12, 3, 1, 700, 64, 40), torch.float32).values()
+    expected = attention(q, k, v, window=(300, 0))
+    for count in (1, 2, 3, 4):
+        threads(count)
+        assert torch.equal(attention(q, k, v, window=(300, 0)), expected)
+    alone = attention(q[:, 4:5], k[:, 1:2], v[:, 1:2], window=(300, 0))
+    assert torch.equal(alone, expected[:, 4:5])
 
 
 @needs_kernel

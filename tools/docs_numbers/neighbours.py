@@ -8,7 +8,10 @@ from docs_numbers.tables import between, numbers, table
 
 FOLDER = "benchmarks/results/neighbours"
 FILE = f"{FOLDER}/cpu.json"
-OTHERS = {"sigmoid": "sigmoid", "gelu": "gelu", "mask": "padding masked", "bias": "bias"}
+OTHERS = {
+    **{"sigmoid": "sigmoid", "gelu": "gelu", "mask": "padding masked", "bias": "bias"},
+    "decoding": "one query",
+}
 """By the end of a file's name."""
 
 
@@ -34,6 +37,8 @@ def _others(stored: Stored) -> str:
         rows = [row for row in rows if row["shape"]["heads"] > 1]
         for mode in ("forward", "backward"):
             of_mode = [row for row in rows if row["mode"] == mode and not row["causal"]]
+            if not of_mode:
+                continue
             cells = []
             for count in sorted({row["neighbours"] for row in of_mode}):
                 found = [row for row in of_mode if row["neighbours"] == count]

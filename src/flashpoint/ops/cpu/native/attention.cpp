@@ -12,6 +12,7 @@
 
 #include "activations.h"
 #include "backward.h"
+#include "few.h"
 #include "forward.h"
 
 namespace {
@@ -25,14 +26,17 @@ struct Work {
 
 int64_t count_pieces(const Call& c) {
   if (c.kind == kOfBias || c.kind == kOfMask) return Pieces(c).count();
-  const int64_t length = c.kind == kBackward ? c.keys : c.queries;
-  const int64_t heads = c.kind == kBackward ? c.kv_heads : c.q_heads;
+  const int64_t heads = c.kind == kForward ? c.q_heads : c.kv_heads;
+  const int64_t length = c.kind == kForward ? c.queries
+                         : c.kind == kFew   ? c.q_heads / c.kv_heads * c.queries
+                                            : c.keys;
   return c.samples * heads * ((length + c.block - 1) / c.block);
 }
 
 void run_piece(const Call& c, int64_t piece) {
   switch (c.kind) {
     case kForward: return attend<ACTIVATION>(c, piece);
+    case kFew: return attend_few<ACTIVATION>(c, piece);
     case kBackward: return differentiate_share<ACTIVATION>(c, piece);
     case kOfBias: return differentiate_scores<ACTIVATION, false>(c, piece);
     case kOfMask: return differentiate_scores<ACTIVATION, true>(c, piece);

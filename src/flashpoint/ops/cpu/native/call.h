@@ -19,7 +19,8 @@ struct Scores {
   int64_t sample, head, row, key;
 };
 
-enum Kind : int64_t { kForward, kBackward, kOfBias, kOfMask };  // the last two: their gradients
+// Few: forward of few queries without a bias or mask. The last two: gradients of these.
+enum Kind : int64_t { kForward, kFew, kBackward, kOfBias, kOfMask };
 
 struct Call {
   Tensor q, k, v, o;
@@ -34,7 +35,7 @@ struct Call {
   std::atomic<int64_t>* finished;  // backward: shares done of each key head, or null
   int64_t samples, q_heads, kv_heads, queries, keys, dim, value_dim;
   int64_t left, right;  // of the window; as large as int64 allows where there is none
-  int64_t block;        // forward: rows of a piece; backward: keys of a share
+  int64_t block;        // forward: rows of a piece; few: of all heads; backward: keys of a share
   int64_t threads;
   Kind kind;
   int64_t mask_is_bool;
@@ -51,6 +52,13 @@ namespace {
 inline float* at(const Tensor& x, int64_t b, int64_t h, int64_t i) {
   return x.data + b * x.sample + h * x.head + i * x.row;
 }
+
+constexpr float kTiny = 0x1p-64;  // a number over less than this may overflow
+
+// What a row's sum over values is multiplied by: first by what lifts it, where its sum is tiny.
+struct RowScale {
+  float lift, factor;
+};
 
 // Which keys the rows of a head see.
 struct View {
@@ -123,6 +131,17 @@ struct View {
   // What row i multiplies its sum over values by, where nothing or its sum of weights divides it.
   float factor(int64_t i) const { return call.factor * over_length(i); }
   float factor(int64_t i, float sum) const { return over(divisor(i, sum)); }
+  // What finishes row i of forward, given the sum of its weights, which is written where asked for.
+  RowScale scale_of(int64_t i, double sum) const {
+    const float total = static_cast<float>(sum * call.moved);
+    if (call.sums.data) *at(call.sums, b, h, i) = total;
+    if (!call.is_divided) return {1, factor(i)};
+    const float divided_by = divisor(i, total);
+    const float lift = divided_by != 0 && divided_by < kTiny ? 1 / kTiny : 1;
+    return {lift, over(divided_by * lift)};
+  }
+
+ private:
   float divisor(int64_t i, float sum) const {
     return sum + (call.floor == 0 ? 0 : static_cast<float>(call.floor * over_length(i)));
   }

@@ -12,13 +12,13 @@ from flashpoint.ops.check import read_key_lengths
 from flashpoint.ops.cpu.native.build import CLASSES, Kernel, find, is_found
 from flashpoint.ops.spec import Terms
 
-FEWEST_QUERIES = 8  # they fill the lanes of vectors
 QUERIES = 192  # in a piece of work, forward; halved where threads would stand idle
+FEW = 2  # queries that leave too many lanes of vectors empty, so that head dims fill these
 FEWEST_KEYS = 256  # in a piece of work, backward
 MOST_BYTES = 2**25  # that the shares of dq may take
 PIECES = 4  # for each thread, so that none waits long for another's last one
 _UNBOUNDED, _FAR = 2**63 - 1, 2**48
-_KINDS = ("forward", "backward", "of bias", "of mask")  # in the order of ``Kind``
+_KINDS = ("forward", "few", "backward", "of bias", "of mask")  # in the order of ``Kind``
 _SMALLEST_SCALE, _LARGEST_SCALE = 2.0**-100, 2.0**100
 _MOST_PLANS = 1024  # then all are forgotten: shapes that never come back
 
@@ -128,7 +128,7 @@ def find_kernel(
     if any(x is not None and x.dtype == torch.float64 for x in (bias, mask)):
         return None  # with more digits than the kernel computes
     scale = 1.0 if terms.scale is None else abs(terms.scale)
-    if q.shape[2] < FEWEST_QUERIES or not _SMALLEST_SCALE <= scale <= _LARGEST_SCALE:
+    if not _SMALLEST_SCALE <= scale <= _LARGEST_SCALE:
         return None
     found = find(terms.activation)
     return found if isinstance(found, Kernel) else None
@@ -162,11 +162,17 @@ def attend(
 ) -> Tensor:
     """[B, Hq, Lq, Dv] in q's dtype; rows' sums of weights go to ``sums``, [B, Hq, Lq] in fp32."""
     o = _empty(*q.shape[:3], v.shape[3])
-    pieces, block = PIECES * torch.get_num_threads(), QUERIES
-    while block > QUERIES // 4 and q.shape[0] * q.shape[1] * -(-q.shape[2] // block) < pieces:
-        block //= 2
+    heads, rows, block, least = q.shape[1], q.shape[2], QUERIES, QUERIES // 4
+    is_few = rows <= FEW and bias is mask is None
+    if is_few:  # all rows of a key head
+        heads, rows = k.shape[1], q.shape[1] // k.shape[1] * rows
+        block, least = rows, 1
+    pieces = PIECES * torch.get_num_threads()
+    while block > least and q.shape[0] * heads * -(-rows // block) < pieces:
+        block = -(-block // 2)
     tensors = {"q": q, "k": k, "v": v, "bias": bias, "mask": mask, "o": o, "sums": sums}
-    call = _run(kernel, "forward", tensors, key_lengths, terms, block)
+    kind = "few" if is_few else "forward"
+    call = _run(kernel, kind, tensors, key_lengths, terms, block)
     if call is not None and bias is mask is key_lengths is sums is None:
         _plan(kernel, call, terms, {"q": q, "k": k, "v": v}, {"o": o})
     return o.to(q.dtype)

@@ -39,8 +39,6 @@ void scale_columns(float* panel, const float* numbers, int64_t count, int64_t co
     }
 }
 
-constexpr float kTiny = 0x1p-64;  // a number over less than this may overflow
-
 // Forward of rows [i0, i1) of a head.
 template <class H>
 void attend(const Call& c, int64_t piece) {
@@ -88,13 +86,9 @@ void attend(const Call& c, int64_t piece) {
     float *factors = w, *lifts = w + kPanel, *panel = o + p * o_size;  // w is not needed again
     bool has_tiny = false;
     for (int64_t i = 0; i < rows; ++i) {
-      const float total = c.sums.data ? static_cast<float>(sums[p * kPanel + i] * c.moved) : 0;
-      if (c.sums.data) *at(c.sums, b, h, from + i) = total;
-      const float divisor = c.is_divided ? view.divisor(from + i, total) : 0;
-      const bool is_tiny = divisor != 0 && divisor < kTiny;
-      lifts[i] = is_tiny ? 1 / kTiny : 1;
-      factors[i] = c.is_divided ? view.over(divisor * lifts[i]) : view.factor(from + i);
-      has_tiny |= is_tiny;
+      const RowScale by = view.scale_of(from + i, c.sums.data ? sums[p * kPanel + i] : 0);
+      lifts[i] = by.lift, factors[i] = by.factor;
+      has_tiny |= by.lift != 1;
     }
     if (has_tiny) scale_columns(panel, lifts, c.value_dim, rows);
     scale_columns(panel, factors, c.value_dim, rows);
