@@ -287,6 +287,20 @@ def large_sums(strategy):
     return o.detach().unique().tolist(), [x.isfinite().all().item() for x in grads]
 
 
+def change_before_backward(strategy, name):
+    """What backward says where a tensor of the call was changed in place since."""
+    attend = sequence_parallel(group_of_size(2), strategy, timeout_s=5.0)
+    q = torch.randn(1, 2, 4, 8, requires_grad=True)
+    given = {"key_lengths": torch.tensor([5]), "mask": torch.ones(8), "bias": torch.ones(8)}[name]
+    o = attend(q, q, q, **{name: given})
+    given.fill_(2)
+    try:
+        o.sum().backward()
+    except RuntimeError as error:
+        return str(error)
+    return "no error"
+
+
 def asked_again(check):
     """How often a rank compares its call with others', of four calls of two kinds."""
     attend = sequence_parallel(group_of_size(2), "gather", check=check)

@@ -42,6 +42,13 @@ def test_shards_that_cancel_stay_within_the_budget(workers, strategy):
         assert (got - exact).abs().max() <= budget, name
 
 
+@pytest.mark.parametrize("name", ["key_lengths", "mask", "bias"])
+@pytest.mark.parametrize("strategy", on_ranks.STRATEGIES)
+def test_what_is_changed_in_place_before_backward_is_refused(workers, strategy, name):
+    for said in workers.run(on_ranks.change_before_backward, strategy, name):
+        assert "modified by an inplace operation" in said
+
+
 def test_receivers_add_16_bits_in_fp32(workers):
     """256 and three times 1: in bf16 every sum would stay 256."""
     for total, dv in workers.run(on_ranks.sums_of_parts):
