@@ -1,7 +1,5 @@
 """What tests let every rank do: functions that processes import by name."""
 
-import os
-import time
 from contextlib import ExitStack
 from functools import partial
 from unittest import mock
@@ -17,7 +15,6 @@ from flashpoint import layers
 from flashpoint.convert.substitute import Substitute
 from flashpoint.convert.transformers import calls
 from flashpoint.distributed import agreement, ring, sequence_parallel, shard, unshard
-from flashpoint.distributed.attendance import GRACE_S
 
 STRATEGIES = ("gather", "ring", "reduce", "ulysses")
 
@@ -44,35 +41,6 @@ def changing_lengths(check):
         part = exact.split(lengths, 2)[dist.get_rank(group)]
         errors.append((attend(mine, mine, mine, causal=True) - part).abs().max().item())
     return errors
-
-
-def die_or_hang(how, strategy, timeout_s, lost=1):
-    """What the others say, and after how long, when a rank dies or hangs in backward."""
-    attend = sequence_parallel(None, strategy, timeout_s=timeout_s)
-    q = torch.randn(1, 2, 8, 4, requires_grad=True)
-    if how == "differs":  # and hangs where ranks tell one another in what
-        return differ_and_hang(attend, q, timeout_s)
-    o = attend(q, q, q)
-    if dist.get_rank() == lost:
-        if how == "dies":
-            os._exit(1)
-        time.sleep(timeout_s + 2 * GRACE_S)
-        os._exit(1)
-    start = time.perf_counter()
-    said = message_of(o.sum().backward)
-    return said, time.perf_counter() - start
-
-
-def differ_and_hang(attend, q, timeout_s):
-    """What rank 0 says, and after how long, if rank 1 stops behind the first comparison."""
-    if dist.get_rank() == 1:
-        attend.transport.exchange_texts = lambda *_: (
-            time.sleep(timeout_s + 2 * GRACE_S) or os._exit(1)
-        )
-        q = q.double()
-    start = time.perf_counter()
-    said = message_of(attend, q, q, q)
-    return said, time.perf_counter() - start
 
 
 def layer_results(strategy, layout, spec, causal):
@@ -361,6 +329,16 @@ def order_of_ring():
         q = torch.randn(1, 2, 8, 4, requires_grad=True)
         sequence_parallel(strategy="ring")(q, q, q).sum().backward()
     return done
+
+
+def sums_on_the_way():
+    """Sums of parts as NCCL's reduce-scatter makes them, of other lengths for each rank."""
+    attend = sequence_parallel()
+    mine, size = float(dist.get_rank()), attend.transport.size
+    parts = [[torch.full((rank + 1,), mine), torch.full((2,), 10 + mine)] for rank in range(size)]
+    with mock.patch.object(attend.transport, "_adds_on_the_way", return_value=True):
+        found = attend.transport.reduce_scatter(parts, "parts")
+    return [x.tolist() for x in found]
 
 
 def sums_of_parts():

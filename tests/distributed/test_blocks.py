@@ -17,10 +17,19 @@ from flashpoint.errors import InputError
 from flashpoint.ops.spec import Terms
 
 
-def call_of(queries, keys, *, sizes=(1, 8, 8, 64, 64), offset=None, documents=None, **terms):
+def call_of(
+    queries,
+    keys,
+    *,
+    sizes=(1, 8, 8, 64, 64),
+    offset=None,
+    documents=None,
+    has_nccl=False,
+    **terms,
+):
     """A call by a rank that exists in name alone."""
     offset = keys.total - queries.total if offset is None else offset
-    transport = SimpleNamespace(rank=0, size=len(keys.ranges))
+    transport = SimpleNamespace(rank=0, size=len(keys.ranges), has_nccl=has_nccl)
     sums = (False, False)
     rest = (Sizes(*sizes), Terms(**terms), None, "cpu", *sums, transport, documents)
     return ShardedCall(queries, keys, offset, *rest)

@@ -1,7 +1,5 @@
 """Layers, meshes, converted models and errors, over processes."""
 
-import re
-
 import pytest
 import torch
 from distributed import on_ranks, refused
@@ -259,40 +257,6 @@ def test_second_derivatives_are_refused(workers):
     assert all(
         "has no second derivatives" in said for said in workers.run(refused.second_derivative)
     )
-
-
-@pytest.mark.parametrize(
-    ("world", "how", "strategy"),
-    [(1, "dies", "ring"), (2, "hangs", "gather"), (3, "differs", "ring")],
-)
-def test_lost_rank_ends_the_others_in_one_line(worlds, world, how, strategy):
-    (ok, answer), (is_there, _) = worlds[world].try_run(on_ranks.die_or_hang, how, strategy, 1.0)
-    assert ok, answer
-    assert not is_there
-    message, seconds = answer
-    assert "\n" not in message
-    what = "calls" if how == "differs" else "(gradients of )?keys and values"
-    reason = "died" if how == "dies" else "did not answer"
-    begins = (
-        rf"LostRankError: sequence_parallel: rank 0 of 2 lost rank 1, which {reason}, while it"
-    )
-    assert re.match(rf"{begins} exchanged {what}.* \([^.,:;\[]+\)\. A lost rank", message), message
-    assert seconds < 3
-
-
-@pytest.mark.parametrize(
-    ("world", "how", "strategy", "reason"),
-    [(4, "dies", "ring", "died"), (5, "hangs", "gather", "did not answer")],
-)
-def test_lost_rank_is_named_by_all_others(worlds, world, how, strategy, reason):
-    """Also by those that it sends nothing, or that stand beside others alone."""
-    found = worlds[world].try_run(on_ranks.die_or_hang, how, strategy, 1.5, 2)
-    for rank in (0, 1, 3):
-        ok, answer = found[rank]
-        assert ok, answer
-        message, seconds = answer
-        assert f"rank {rank} of 4 lost rank 2, which {reason}, while it exchanged" in message
-        assert seconds < 4
 
 
 @pytest.mark.parametrize("spec", ["relu", "softmax"])

@@ -56,6 +56,11 @@ def test_receivers_add_16_bits_in_fp32(workers):
         assert dv == 260.0  # rounded once
 
 
+def test_library_may_add_parts_of_other_lengths(workers):
+    for rank, sums in enumerate(workers.run(on_ranks.sums_on_the_way)):
+        assert sums == [[6.0] * (rank + 1), [46.0] * 2]
+
+
 def test_ring_computes_while_messages_are_on_their_way(workers):
     for done in workers.run(on_ranks.order_of_ring):
         assert done[: 3 * 4] == ["begin", "compute", "end"] * 4  # forward

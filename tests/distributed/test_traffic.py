@@ -93,6 +93,16 @@ def test_uneven_shards_send_what_auto_counts(workers, lengths, dtype):
         assert elements(call, name, dtype) == tuple(map(round, mean)), name
 
 
+def test_auto_counts_what_nccl_pads():
+    lengths = UNEVEN["uneven"]
+    shards = [Shards.of(lengths, "contiguous", "tokens")] * 2
+    calls = [call_of(*shards, sizes=Sizes(1, 1, 1, 1, 1), has_nccl=x) for x in (False, True)]
+    gathered = 2 * 3 * max(lengths)
+    for dtype, padded in [(torch.float32, gathered), (torch.bfloat16, 2 * 3 * sum(lengths) // 4)]:
+        found = [elements(call, "gather", dtype)[1] - gathered for call in calls]
+        assert found == [2 * 3 * sum(lengths) // 4, padded]
+
+
 def test_ring_sends_no_document_that_ends_before(workers):
     ends = (0, 16, 20, 48, 64)  # of shards of 16: the third document lies on two of them
     case = replace(case_of(queries=L, causal=True), sizes=(1, HQ, HK, D, D), ends=(ends, ends))

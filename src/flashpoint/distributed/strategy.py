@@ -143,13 +143,13 @@ def _messages(
     if name == "reduce":
         width = (size - 1) * B * q_heads
         gathered = width * max(call.queries.lengths)
-        scattered = width * _scattered(call.queries, partial)
+        scattered = width * _scattered(call, call.queries, partial)
         forward = [_Message(gathered * D, dtype), _Message(scattered * Dv, partial)]
         return forward, [_Message(gathered * (D + Dv), partial), _Message(scattered * D, partial)]
     width = B * kv_heads * (D + Dv)
     if name == "gather":
         forward = [_Message((size - 1) * width * max(call.keys.lengths), dtype)]
-        scattered = (size - 1) * width * _scattered(call.keys, dtype)
+        scattered = (size - 1) * width * _scattered(call, call.keys, dtype)
         return forward, [*forward, _Message(scattered, dtype)]
     passed, seen = _ring_tokens(call)
     forward = [_Message(width * passed, dtype)]
@@ -198,9 +198,10 @@ def elements_sent(
     return round(forward), round(backward)
 
 
-def _scattered(shards: Shards, dtype: torch.dtype) -> float:
-    """Tokens in a rank's part of a reduce-scatter, which pads to the longest but for 16 bits."""
-    return shards.total / len(shards.ranges) if dtype.itemsize < 4 else max(shards.lengths)
+def _scattered(call: ShardedCall, shards: Shards, dtype: torch.dtype) -> float:
+    """Tokens in a rank's part of a reduce-scatter; NCCL's own pads to the longest."""
+    pads = call.transport.has_nccl and dtype.itemsize >= 4
+    return max(shards.lengths) if pads else shards.total / len(shards.ranges)
 
 
 def _ring_tokens(call: ShardedCall) -> tuple[float, float]:

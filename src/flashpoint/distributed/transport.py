@@ -1,7 +1,8 @@
 """What ranks send one another: a few collectives that count elements and never wait in silence.
 
-Tensors that belong together travel as one message. Sums arrive in fp32 (fp64 for fp64): tensors of
-16 bits are sent as they are and added by the receiver, so each is rounded once, in any order.
+Tensors that belong together travel as one message. Sums arrive in fp32 (fp64 for fp64): parts are
+sent as they are and added by the receiver, so each is rounded once, in any order. NCCL adds those
+of fp32 and fp64 itself.
 """
 
 import math
@@ -44,6 +45,7 @@ class Transport:
 
     Attributes:
         sent: elements that this rank has sent to others.
+        has_nccl: whether tensors on GPUs go by NCCL.
     """
 
     def __init__(self, group: ProcessGroup, name: str, timeout_s: float | None = None) -> None:
@@ -52,6 +54,7 @@ class Transport:
         self.group, self.name, self.timeout_s = group, name, timeout_s
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
         self.sent = 0
+        self.has_nccl = "nccl" in str(dist.get_backend_config(group))
         self._attendance = _attendance_of(group)
 
     def all_gather(
@@ -69,7 +72,7 @@ class Transport:
     def reduce_scatter(self, parts: Sequence[Sequence[Tensor]], what: str) -> list[Tensor]:
         """Sums over ranks of what each has for this one; ``parts`` are for whom, by rank."""
         mine = parts[self.rank]
-        if any(x.dtype not in _WIDE for x in mine):
+        if not self._adds_on_the_way(mine):
             shapes = [[tuple(x.shape) for x in mine]] * self.size
             found = self.all_to_all(parts, shapes, what)
             return [_sum([of_rank[i] for of_rank in found]) for i in range(len(mine))]
@@ -81,6 +84,10 @@ class Transport:
         self.sent += (self.size - 1) * longest
         self._run(what, lambda: _reduce_scatter(total, message, group=self.group, async_op=True))
         return _unpack(total, [tuple(x.shape) for x in mine], [x.dtype for x in mine])
+
+    def _adds_on_the_way(self, tensors: Sequence[Tensor]) -> bool:
+        """Whether the library may add up parts: gloo would, but waits there without a timeout."""
+        return self.has_nccl and all(x.is_cuda and x.dtype in _WIDE for x in tensors)
 
     def all_to_all(
         self, parts: Sequence[Sequence[Tensor]], shapes: Sequence[Sequence[Shape]], what: str

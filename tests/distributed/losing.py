@@ -1,0 +1,55 @@
+"""What tests let every rank do where one is lost; functions that processes import by name."""
+
+import os
+import time
+
+import torch
+import torch.distributed as dist
+from distributed.on_ranks import message_of
+
+from flashpoint.distributed import sequence_parallel
+
+
+def hang(timeout_s, *_):
+    """Until all others have ended: they wait for a message, then for those that notice later."""
+    time.sleep(2 * timeout_s + 1)
+    os._exit(1)
+
+
+ENDS = {"dies": lambda _: os._exit(1), "hangs": hang}
+
+
+def timed_message_of(function, *given):
+    """What a call says, and after how long."""
+    start = time.perf_counter()
+    said = message_of(function, *given)
+    return said, time.perf_counter() - start
+
+
+def lost_in_backward(how, strategy, timeout_s, lost=1):
+    """What the others say when a rank ends between forward and backward."""
+    attend = sequence_parallel(None, strategy, timeout_s=timeout_s)
+    q = torch.randn(1, 2, 8, 4, requires_grad=True)
+    o = attend(q, q, q)
+    if dist.get_rank() == lost:
+        ENDS[how](timeout_s)
+    return timed_message_of(o.sum().backward)
+
+
+def hangs_in_comparison(timeout_s):
+    """What rank 0 says if rank 1 stops behind the first comparison of calls that differ."""
+    attend = sequence_parallel(None, "ring", timeout_s=timeout_s)
+    q = torch.randn(1, 2, 8, 4)
+    if dist.get_rank() == 1:
+        attend.transport.exchange_texts = lambda *_: hang(timeout_s)
+        q = q.double()
+    return timed_message_of(attend, q, q, q)
+
+
+def hangs_in_sums(strategy, dtype, timeout_s):
+    """What rank 0 says if rank 1 hangs before sums over ranks."""
+    attend = sequence_parallel(None, strategy, timeout_s=timeout_s)
+    q = torch.randn(1, 2, 8, 4, dtype=dtype, requires_grad=True)
+    if dist.get_rank() == 1:
+        attend.transport.reduce_scatter = lambda *_: hang(timeout_s)
+    return timed_message_of(lambda: attend(q, q, q).sum().backward())
