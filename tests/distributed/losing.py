@@ -53,3 +53,13 @@ def hangs_in_sums(strategy, dtype, timeout_s):
     if dist.get_rank() == 1:
         attend.transport.reduce_scatter = lambda *_: hang(timeout_s)
     return timed_message_of(lambda: attend(q, q, q).sum().backward())
+
+
+def hangs_in_total(timeout_s):
+    """What rank 0 says if rank 1 does not count what is valid."""
+    attend = sequence_parallel(timeout_s=timeout_s)
+    q = torch.randn(1, 2, 8, 4)
+    seen = attend.visibility_of(q, q, None, False, None)
+    if dist.get_rank() == 1:
+        hang(timeout_s)
+    return timed_message_of(seen.total, torch.ones(8, dtype=torch.bool))

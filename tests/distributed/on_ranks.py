@@ -341,6 +341,14 @@ def sums_on_the_way():
     return [x.tolist() for x in found]
 
 
+def numbers_of_valid():
+    """How many queries are valid on all ranks, where each rank has so many as its number."""
+    attend = sequence_parallel()
+    q = torch.ones(1, 1, 4, 8)
+    valid = torch.arange(4) < dist.get_rank()
+    return attend.visibility_of(q, q, None, False, None).total(valid).item()
+
+
 def sums_of_parts():
     """Of bf16 parts 256, 1, 1 and 1: a reduce-scatter's sum, and a ring's dv."""
     part = 256.0 if dist.get_rank() == 0 else 1.0

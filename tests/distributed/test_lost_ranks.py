@@ -15,6 +15,7 @@ LOST = {
     "differs": 2,
     "gather-sums": 2,
     "reduce-sums": 2,
+    "total": 2,
     "one-of-four-dies": 4,
     "one-of-four-hangs": 4,
 }
@@ -69,6 +70,11 @@ def test_rank_that_hangs_before_sums_is_named_in_time(worlds, strategy, dtype, w
     world = worlds[f"{strategy}-sums"]
     found = world.try_run(losing.hangs_in_sums, strategy, dtype, TIMEOUT_S)
     assert said_without(found, lost=1)[0].startswith(f"{begin(0, 2, 1)} {what}")
+
+
+def test_rank_that_does_not_count_is_named(worlds):
+    found = worlds["total"].try_run(losing.hangs_in_total, TIMEOUT_S)
+    assert said_without(found, lost=1)[0].startswith(f"{begin(0, 2, 1)} counts")
 
 
 @pytest.mark.parametrize(

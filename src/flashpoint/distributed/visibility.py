@@ -3,7 +3,6 @@
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from flashpoint.distributed.call import ShardedCall
@@ -33,9 +32,10 @@ class ShardVisibility(Visibility):
 
     def total(self, valid: Tensor) -> Tensor:
         """How many are valid, on all ranks."""
-        count = valid.sum()
-        dist.all_reduce(count, group=self.call.transport.group)
-        return count
+        transport = self.call.transport
+        mine = valid.sum().view(1)
+        found = transport.all_gather([mine], [[(1,)]] * transport.size, "counts")
+        return torch.cat([count for (count,) in found]).sum()
 
     def counts(self, rows: slice | None = None) -> Any:
         """How many keys of the whole sequence a query of these rows sees: [#B, 1, rows, 1]."""
