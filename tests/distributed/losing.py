@@ -1,13 +1,16 @@
 """What tests let every rank do where one is lost; functions that processes import by name."""
 
 import os
+import signal
+import subprocess
 import time
+from unittest import mock
 
 import torch
 import torch.distributed as dist
 from distributed.on_ranks import message_of
 
-from flashpoint.distributed import sequence_parallel
+from flashpoint.distributed import ring, sequence_parallel
 
 
 def hang(timeout_s, *_):
@@ -16,7 +19,14 @@ def hang(timeout_s, *_):
     os._exit(1)
 
 
-ENDS = {"dies": lambda _: os._exit(1), "hangs": hang}
+def stop(timeout_s):
+    """Hang with all threads, also that of a store."""
+    end = f"sleep {2 * timeout_s + 2}; kill -9 {os.getpid()}"
+    subprocess.Popen(["sh", "-c", end])
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+ENDS = {"dies": lambda _: os._exit(1), "hangs": hang, "stops": stop}
 
 
 def timed_message_of(function, *given):
@@ -63,3 +73,29 @@ def hangs_in_total(timeout_s):
     if dist.get_rank() == 1:
         hang(timeout_s)
     return timed_message_of(seen.total, torch.ones(8, dtype=torch.bool))
+
+
+def hangs_in_slow_ring(timeout_s, slowness_s):
+    """What the others say if rank 0 hangs, where each rank takes longer than the one before.
+
+    The next rank waits for the lost one a step before the others wait for the next rank.
+    """
+    rank, attend = dist.get_rank(), sequence_parallel(None, "ring", timeout_s=timeout_s)
+    add, pass_on = ring.Partial.add, ring.Travel.pass_on
+
+    def add_slowly(*given):
+        time.sleep(rank * slowness_s)
+        return add(*given)
+
+    def pass_once(self, step):
+        if rank == 0 and step == 1:
+            time.sleep(6 * slowness_s)  # until the others have begun to wait
+            hang(timeout_s)
+        return pass_on(self, step)
+
+    q = torch.randn(1, 2, 8, 4)
+    with (
+        mock.patch.object(ring.Partial, "add", add_slowly),
+        mock.patch.object(ring.Travel, "pass_on", pass_once),
+    ):
+        return timed_message_of(attend, q, q, q)

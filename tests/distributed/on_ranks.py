@@ -1,6 +1,7 @@
 """What tests let every rank do: functions that processes import by name."""
 
 from contextlib import ExitStack
+from datetime import timedelta
 from functools import partial
 from unittest import mock
 
@@ -339,6 +340,13 @@ def sums_on_the_way():
     with mock.patch.object(attend.transport, "_adds_on_the_way", return_value=True):
         found = attend.transport.reduce_scatter(parts, "parts")
     return [x.tolist() for x in found]
+
+
+def patience():
+    """How long ranks wait for others that notice later, by what was said and by the group."""
+    group = dist.new_group(timeout=timedelta(seconds=7))
+    made = [sequence_parallel(group, timeout_s=x) for x in (3.0, None)]
+    return [attend.transport._patience_s() for attend in made]
 
 
 def numbers_of_valid():

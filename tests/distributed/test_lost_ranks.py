@@ -18,8 +18,11 @@ LOST = {
     "total": 2,
     "one-of-four-dies": 4,
     "one-of-four-hangs": 4,
+    "slow-ring": 4,
 }
 """Groups of which a rank is lost, and how many it had."""
+KEPT = {"keeper-dies": 3, "keeper-stops": 3}
+"""The same, where rank 0 keeps the store that ranks meet at."""
 
 
 def said_without(found, lost, most_s=2 * TIMEOUT_S + 1):
@@ -87,3 +90,24 @@ def test_lost_rank_is_named_by_all_others(worlds, how, strategy, reason):
     found = world.try_run(losing.lost_in_backward, how, strategy, TIMEOUT_S, 2)
     for rank, message in said_without(found, lost=2).items():
         assert message.startswith(begin(rank, 4, 2, reason))
+
+
+def test_ranks_that_notice_late_are_not_named(worlds):
+    """They begin to wait for one another 1.2 s after the first waits for the lost one."""
+    found = worlds["slow-ring"].try_run(losing.hangs_in_slow_ring, 1.5, 0.3)
+    for rank, message in said_without(found, lost=0, most_s=5.5).items():
+        assert message.startswith(begin(rank, 4, 0))
+
+
+def test_rank_that_died_with_the_store_is_named(worlds):
+    found = worlds["keeper-dies"].try_run(losing.lost_in_backward, "dies", "ring", TIMEOUT_S, 0)
+    for rank, message in said_without(found, lost=0).items():
+        assert message.startswith(begin(rank, 3, 0, "died"))
+
+
+def test_rank_that_hangs_with_the_store_ends_the_others(worlds):
+    """Nobody can be asked then: they name those that they had a message for or from."""
+    world = worlds["keeper-stops"]
+    found = world.try_run(losing.lost_in_backward, "stops", "ring", TIMEOUT_S, 0)
+    for rank, message in said_without(found, lost=0, most_s=2 * TIMEOUT_S + 2).items():
+        assert f"rank {rank} of 3 lost one of ranks 0, {3 - rank}, while it exchanged" in message

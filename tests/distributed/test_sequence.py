@@ -33,6 +33,10 @@ def test_layer_with_heads_and_tokens_on_a_mesh_is_one_process(workers, strategy)
     assert max(workers.run(on_ranks.tensor_and_sequence, strategy)) < 1e-13
 
 
+def test_ranks_wait_for_late_ones_as_long_as_for_messages(workers):
+    assert workers.run(on_ranks.patience) == [[3.0, 7.0]] * 4
+
+
 def test_valid_are_counted_over_all_ranks(workers):
     assert workers.run(on_ranks.numbers_of_valid) == [0 + 1 + 2 + 3] * 4
 

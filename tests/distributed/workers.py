@@ -6,6 +6,7 @@ One process imports torch and forks all others, so that a start costs one import
 import importlib
 import os
 import pickle
+import socket
 import subprocess
 import sys
 import tempfile
@@ -54,22 +55,28 @@ def _answer(back):
 
 
 class Worlds:
-    """Several groups of workers, of so many processes each; ``module`` is what all need."""
+    """Several groups of workers, of so many processes each; ``module`` is what all need.
 
-    def __init__(self, *sizes, module="distributed.on_ranks"):
+    The first meet at a file. The last ``num_kept`` meet at a store that their rank 0 keeps.
+    """
+
+    def __init__(self, *sizes, module="distributed.on_ranks", num_kept=0):
         self.folder = tempfile.TemporaryDirectory()
         path = [str(TESTS), str(TESTS.parent / "src"), os.environ.get("PYTHONPATH", "")]
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(path), "OMP_NUM_THREADS": "1"}
         environment.pop("TRITON_INTERPRET", None)
         given, self.worlds = [], []  # by world and rank, the ends of pipes there and here
-        for size in sizes:
+        for number, size in enumerate(sizes):
+            is_kept = number >= len(sizes) - num_kept
+            store = (
+                f"tcp://{_free_address()}" if is_kept else f"file://{self.folder.name}/{number}"
+            )
             pairs = [(os.pipe(), os.pipe()) for _ in range(size)]
-            given.append([(there[0], back[1]) for there, back in pairs])
+            given.append((store, [(there[0], back[1]) for there, back in pairs]))
             ours = [(os.fdopen(a[1], "wb"), os.fdopen(b[0], "rb")) for a, b in pairs]
             self.worlds.append(Workers(ours))
-        fds = [fd for world in given for pair in world for fd in pair]
-        command = [sys.executable, "-m", "distributed.workers", self.folder.name]
-        command += [repr(given), module]
+        fds = [fd for _, world in given for pair in world for fd in pair]
+        command = [sys.executable, "-m", "distributed.workers", repr(given), module]
         self.process = subprocess.Popen(command, env=environment, pass_fds=fds)
         for fd in fds:
             os.close(fd)
@@ -85,23 +92,28 @@ class Worlds:
         self.folder.cleanup()
 
 
-def main(folder, given, module):
+def _free_address():
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return f"127.0.0.1:{free.getsockname()[1]}"
+
+
+def main(given, module):
     """Fork a process for every rank and wait for all of them."""
     import torch
     import torch.fx.experimental.symbolic_shapes  # a first backward does
 
     importlib.import_module(module)
     torch.set_num_threads(1)
-    worlds = [[tuple(pair) for pair in world] for world in eval(given)]
-    fds = {fd for world in worlds for pair in world for fd in pair}
+    worlds = eval(given)
+    fds = {fd for _, world in worlds for pair in world for fd in pair}
     children = []
-    for number, world in enumerate(worlds):
+    for store, world in worlds:
         for rank, pair in enumerate(world):
             child = os.fork()
             if child == 0:
                 for fd in fds.difference(pair):
                     os.close(fd)
-                serve(f"{folder}/{number}", rank, len(world), *pair)
+                serve(store, rank, len(world), *pair)
             children.append(child)
     for fd in fds:
         os.close(fd)
@@ -125,7 +137,7 @@ def serve(store, rank, size, there, back):
                 limit = timedelta(seconds=TIMEOUT_S)
                 dist.init_process_group(
                     "gloo",
-                    init_method=f"file://{store}",
+                    init_method=store,
                     rank=rank,
                     world_size=size,
                     timeout=limit,

@@ -8,6 +8,7 @@ of fp32 and fp64 itself.
 import math
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any, NamedTuple, cast
 
@@ -128,6 +129,8 @@ class Transport:
         self._run(
             what, lambda: _all_gather(found.view(-1), mine, group, async_op=True), on_host=True
         )
+        if self._attendance is not None:  # all ranks have come
+            self._attendance.learn_places()
         return found
 
     def start(self, sends: "Sequence[Send]", receives: "Sequence[Receive]") -> "Pending":
@@ -174,7 +177,7 @@ class Transport:
 
     def _lost(self, what: str, peers: Sequence[int], error: RuntimeError) -> LostRankError:
         if self._attendance is not None:
-            missing = self._attendance.describe_missing()
+            missing = self._attendance.describe_missing(self._patience_s(), peers)
         else:
             missing = f"rank{'s' if len(peers) > 1 else ''} {', '.join(map(str, peers))}"
         return LostRankError(
@@ -182,6 +185,15 @@ class Transport:
             f"{what} ({_clause(error)}). A lost rank died, hangs or makes another call: look at "
             "its log."
         )
+
+    def _patience_s(self) -> float | None:
+        """How long a message may take: what the caller said, or else the group, if it can tell."""
+        if self.timeout_s is not None:
+            return self.timeout_s
+        group: Any = self.group
+        with suppress(AttributeError, RuntimeError):  # not every backend has options
+            return group._get_backend(group._device_types[0]).options._timeout.total_seconds()
+        return None
 
 
 class Send(NamedTuple):
@@ -228,6 +240,8 @@ def _clause(error: RuntimeError) -> str:
 
 
 _attendances: dict[ProcessGroup, Attendance] = {}
+_names: list[str] = []
+"""Of the groups with an attendance; one that was destroyed leaves its name to the next."""
 
 
 def _attendance_of(group: ProcessGroup) -> Attendance | None:
@@ -237,7 +251,9 @@ def _attendance_of(group: ProcessGroup) -> Attendance | None:
         return None
     if group not in _attendances:
         ranks = dist.get_process_group_ranks(group)
-        own: Any = cast("Any", dist).PrefixStore(f"flashpoint ranks {ranks}", store)
+        name = f"flashpoint group {group.group_name} of ranks {ranks}"
+        own: Any = cast("Any", dist).PrefixStore(f"{name}, {_names.count(name)} before", store)
+        _names.append(name)
         _attendances[group] = Attendance(own, dist.get_rank(group), len(ranks))
     return _attendances[group]
 

@@ -172,16 +172,13 @@ def join(device: str, parallel: ParallelConfig) -> Generator[Ranks]:
     except RuntimeError as error:
         if not _is_lost(error):
             raise
+        missing = attendance.describe_missing(parallel.timeout_s)
         raise LostRankError(
-            f"process {dist.get_rank()} of {size} lost {attendance.describe_missing()} "
+            f"process {dist.get_rank()} of {size} lost {missing} "
             f"({_cause(error)}). What was saved is whole: give the same command again to go on."
         ) from error
     finally:
         dist.destroy_process_group()
-
-
-GRACE_S = 3.0
-"""How long a process that lost another waits for the others to notice it: on several nodes."""
 
 
 def _meet(backend: str) -> Attendance:
@@ -193,7 +190,9 @@ def _meet(backend: str) -> Attendance:
         start = os.environ["TORCHELASTIC_RESTART_COUNT"]
         store = cast("Any", dist).PrefixStore(f"start {start}", store)
     dist.init_process_group(backend, store=store, rank=rank, world_size=size)
-    return Attendance(store, rank, size, ("process", "processes"), GRACE_S)
+    attendance = Attendance(store, rank, size, ("process", "processes"))
+    attendance.learn_places()
+    return attendance
 
 
 def _is_lost(error: RuntimeError) -> bool:
