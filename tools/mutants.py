@@ -462,6 +462,20 @@ MUTANTS = (
         ("distributed/test_blocks.py",),
     ),
     Mutant(
+        "distributed-late-rank",
+        "distributed/attendance.py",
+        "min(MOST_S if timeout_s is None else timeout_s, MOST_S)",
+        "1.0",
+        ("distributed/test_attendance.py",),
+    ),
+    Mutant(
+        "distributed-store-hangs",
+        "distributed/attendance.py",
+        "thread.join(limit_s)",
+        "thread.join()",
+        ("distributed/test_attendance.py",),
+    ),
+    Mutant(
         "added-rows",
         "ops/gpu/portable/addition.py",
         "rows.to(tl.int64) * total_row",
