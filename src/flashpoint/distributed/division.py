@@ -62,15 +62,15 @@ def undivide(
         return RowGradients(_times(do, _factor(call, queries, do), dtype), dsums)
     assert o is not None
     assert sums is not None
-    g = do.to(wide) * _reciprocal(call, queries, sums)
-    share = -(g * o.to(wide)).sum(-1)
+    g = (do.to(wide) * _reciprocal(call, queries, sums)).to(dtype)
+    share = -(g.to(wide) * o.to(wide)).sum(-1)  # of g as values meet it: the two nearly cancel
     if dsums is None:
         of_sums = torch.stack((share, torch.zeros_like(share))) if call.terms.logs else share
     elif call.terms.logs:
         of_sums = torch.stack((dsums[0] + share, dsums[1]))
     else:
         of_sums = dsums + share
-    return RowGradients(g.to(dtype), of_sums)
+    return RowGradients(g, of_sums)
 
 
 def count_seen(call: ShardedCall, queries: Sequence[Range], device: torch.device) -> Tensor:
