@@ -27,7 +27,7 @@ LATER = {
 """Parts of a suite with later kernels, the latest last; they stand for its file's cases."""
 NEWEST = "triton_3_9"
 """Folder of the same suites with the newest Triton."""
-CPU_FILE = "cpu_amd_epyc_zen4_2_threads"
+CPU_FILE = "cpu_amd_epyc_zen5_2_threads"
 VIT_LENGTHS = (49, 196, 577, 784)
 RATED_BYTES_PER_S = 4.8e12
 """Of an H200's memory, by its data sheet."""
