@@ -77,7 +77,7 @@ def test_pt2_file_of_an_adapted_hybrid_serves_any_batch_and_length(runs):
 @pytest.mark.slow
 def test_int8_file_of_an_adapted_hybrid_is_near_and_has_the_softmax_that_is_left(runs):
     call(export, runs / "adapted", "--int8")
-    run, operations, _ = open_onnx("adapted.onnx")
+    run, operations, _ = open_onnx("adapted_int8.onnx")
     assert [operations[name] for name in ("MatMulInteger", "Softmax", "Relu")] == [9, 1, 1]
     wanted = open_run(runs / "adapted").load_model()(rows(3, 20)).logits
     assert 1e-5 < (run(rows(3, 20))[0] - wanted).abs().max() < 0.1 * wanted.abs().max()

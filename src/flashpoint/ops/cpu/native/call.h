@@ -131,7 +131,7 @@ struct View {
   // What row i multiplies its sum over values by, where nothing or its sum of weights divides it.
   float factor(int64_t i) const { return call.factor * over_length(i); }
   float factor(int64_t i, float sum) const { return over(divisor(i, sum)); }
-  // What finishes row i of forward, given the sum of its weights, which is written where asked for.
+  // What finishes row i of forward, given the sum of its weights; that is written if asked for.
   RowScale scale_of(int64_t i, double sum) const {
     const float total = static_cast<float>(sum * call.moved);
     if (call.sums.data) *at(call.sums, b, h, i) = total;

@@ -84,7 +84,7 @@ struct Rows {
       }
   }
 
-  // The same of N vectors of columns. Every K-th key has sums of its own: one would wait for itself.
+  // The same of N vectors of columns. Every K-th key has sums of its own: one waits for itself.
   template <int R, int N, int K>
   INLINE inline void add_columns(float* total, int64_t keys, const float* v, int64_t v_row) {
     Vector sums[K][R][N] = {};
