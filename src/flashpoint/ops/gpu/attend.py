@@ -21,6 +21,9 @@ from flashpoint.ops.gpu.portable.masks import read_mask
 from flashpoint.ops.gpu.replay import Recorder, Role, run_recorded
 from flashpoint.ops.spec import Terms
 
+# tensors of calls, in the order in which ``Call`` takes them
+DENSE = (Role.Q, Role.K, Role.V, Role.BIAS, Role.MASK, Role.LENGTHS)
+VARLEN = (*DENSE[:5], Role.CU_Q, Role.CU_K)
 GRADIENTS = (Role.DQ, Role.DK, Role.DV)
 Inputs = dict[Role, Tensor | None]
 
@@ -43,7 +46,8 @@ def launch_forward(
     ``totals``, fp32 with dense rows, the result is added to these instead, or overwrites them, and
     the sums are all.
     """
-    inputs, outputs = _dense(q, k, v, bias, mask, key_lengths), results_of(has_sums)
+    inputs: Inputs = dict(zip(DENSE, (q, k, v, bias, mask, key_lengths), strict=True))
+    outputs = results_of(has_sums)
     if totals is not None:
         inputs, outputs = inputs | {Role.TOTALS: totals}, outputs[1:]
 
@@ -54,21 +58,6 @@ def launch_forward(
         return attend(call, recorder, Layout.HEADS_FIRST)
 
     return run_recorded("forward", inputs, (has_sums, overwrites, terms), outputs, first_call)
-
-
-def _dense(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    bias: Tensor | None,
-    mask: Tensor | None,
-    key_lengths: Tensor | None,
-) -> Inputs:
-    """The tensors of a dense call by role, in the order in which ``Call.dense`` takes them."""
-    return {
-        Role.Q: q, Role.K: k, Role.V: v,
-        Role.BIAS: bias, Role.MASK: mask, Role.LENGTHS: key_lengths,
-    }
 
 
 def launch_forward_varlen(
@@ -85,7 +74,8 @@ def launch_forward_varlen(
     terms: Terms,
 ) -> list[Tensor]:
     """[Tq, Hq, Dv] from q [Tq, Hq, D], k [Tk, Hkv, D], v [Tk, Hkv, Dv]; sums [Hq, Tq]."""
-    inputs = _varlen(q, k, v, bias, mask, cu_seqlens_q, cu_seqlens_k)
+    tensors = (q, k, v, bias, mask, cu_seqlens_q, cu_seqlens_k)
+    inputs: Inputs = dict(zip(VARLEN, tensors, strict=True))
     longest = (max_seqlen_q, max_seqlen_k)
 
     def first_call(recorder: Recorder, prepared: Inputs) -> list[Tensor]:
@@ -94,22 +84,6 @@ def launch_forward_varlen(
 
     options = (has_sums, *longest, terms)
     return run_recorded("forward_varlen", inputs, options, results_of(has_sums), first_call)
-
-
-def _varlen(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    bias: Tensor | None,
-    mask: Tensor | None,
-    cu_seqlens_q: Tensor,
-    cu_seqlens_k: Tensor,
-) -> Inputs:
-    """Those of a varlen call, as ``Call.varlen`` takes them."""
-    return {
-        Role.Q: q, Role.K: k, Role.V: v, Role.BIAS: bias, Role.MASK: mask,
-        Role.CU_Q: cu_seqlens_q, Role.CU_K: cu_seqlens_k,
-    }
 
 
 def results_of(has_sums: bool) -> tuple[Role, ...]:
@@ -177,8 +151,9 @@ def launch_backward(
     ``of_sums``: the gradient of the sums, and o and the sums where these divide; or nothing. With
     ``totals``, fp32 with dense rows, dq is added to these instead, and not among the results.
     """
-    inputs, outputs = _dense(q, k, v, bias, mask, key_lengths), GRADIENTS
-    inputs[Role.DO] = do
+    tensors = (q, k, v, bias, mask, key_lengths, do)
+    inputs: Inputs = dict(zip((*DENSE, Role.DO), tensors, strict=True))
+    outputs = GRADIENTS
     if of_sums:
         inputs |= name_sums(of_sums)
     if totals is not None:
@@ -213,8 +188,8 @@ def launch_backward_varlen(
     need_dmask: bool,
 ) -> list[Tensor]:
     """As ``launch_backward``, of sequences that follow one another."""
-    inputs = _varlen(q, k, v, bias, mask, cu_seqlens_q, cu_seqlens_k)
-    inputs[Role.DO] = do
+    tensors = (q, k, v, bias, mask, cu_seqlens_q, cu_seqlens_k, do)
+    inputs: Inputs = dict(zip((*VARLEN, Role.DO), tensors, strict=True))
     inputs |= name_sums(of_sums)
     longest = (max_seqlen_q, max_seqlen_k)
 

@@ -33,6 +33,8 @@ from flashpoint.ops.gpu.portable.whole_heads import sums_bias
 from flashpoint.ops.gpu.replay import Recorder, Role, run_recorded
 from flashpoint.ops.spec import NormTerms, Terms
 
+# tensors of calls, in the order in which ``Call.packed`` takes them
+PACKED = (Role.QKV, Role.Q_GAIN, Role.K_GAIN, Role.BIAS, Role.MASK, Role.LENGTHS)
 ON_CHIP = range(192, 257)  # tokens for which it pays to normalize k there: docs/log.md
 
 
@@ -48,7 +50,8 @@ def launch_packed_forward(
     terms: Terms,
 ) -> list[Tensor]:
     """[B, L, H, D] from qkv [B, L, 3, H, D]; with sums those of each row's weights, [B, H, L]."""
-    inputs = _packed(qkv, q_gain, k_gain, bias, mask, key_lengths)
+    tensors = (qkv, q_gain, k_gain, bias, mask, key_lengths)
+    inputs: Inputs = dict(zip(PACKED, tensors, strict=True))
 
     def first_call(recorder: Recorder, prepared: Inputs) -> list[Tensor]:
         call = Call.packed(*prepared.values(), qk_norm, terms)._replace(has_sums=has_sums)
@@ -56,21 +59,6 @@ def launch_packed_forward(
 
     options = (has_sums, qk_norm, terms)
     return run_recorded("packed", inputs, options, results_of(has_sums), first_call)
-
-
-def _packed(
-    qkv: Tensor,
-    q_gain: Tensor | None,
-    k_gain: Tensor | None,
-    bias: Tensor | None,
-    mask: Tensor | None,
-    key_lengths: Tensor | None,
-) -> Inputs:
-    """The tensors of a packed call by role, in the order in which ``Call.packed`` takes them."""
-    return {
-        Role.QKV: qkv, Role.Q_GAIN: q_gain, Role.K_GAIN: k_gain,
-        Role.BIAS: bias, Role.MASK: mask, Role.LENGTHS: key_lengths,
-    }
 
 
 def _normalize_before(call: Call, recorder: Recorder) -> Call:
@@ -104,8 +92,9 @@ def launch_packed_backward(
 
     ``of_sums``: as for ``launch_backward``.
     """
-    inputs = _packed(qkv, q_gain, k_gain, bias, mask, key_lengths)
-    inputs |= {Role.DO: do, **name_sums(of_sums)}
+    tensors = (qkv, q_gain, k_gain, bias, mask, key_lengths, do)
+    inputs: Inputs = dict(zip((*PACKED, Role.DO), tensors, strict=True))
+    inputs |= name_sums(of_sums)
     has_sums = len(of_sums) > 0
     kinds = {Role.DQ_GAIN: qk_norm.q_kind, Role.DK_GAIN: qk_norm.k_kind}
     gains = {Role.DQ_GAIN: q_gain, Role.DK_GAIN: k_gain}
