@@ -6,6 +6,8 @@ import pytest
 import torch
 from implementations import HAS_GPU, HAS_TRITON
 
+from flashpoint.ops.cpu.native import build, call
+
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # deterministic mode asks for it
 
 
@@ -59,3 +61,46 @@ def store(monkeypatch, tmp_path):
     forget()
     yield tmp_path / "cache" / "tiles.json"
     forget()
+
+
+@pytest.fixture
+def threads():
+    usual = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(usual)
+
+
+@pytest.fixture
+def used(monkeypatch, threads):
+    """How often the kernel in C++ ran, which has four threads and cuts short keys, too."""
+    counts = {"attend": 0, "differentiate": 0}
+    usual = {name: getattr(call, name) for name in (*counts, "repeat")}
+
+    def counted(name):
+        def run(*args, **kwargs):
+            results = usual[name](*args, **kwargs)
+            if name == "repeat":
+                if results is not None:
+                    counts["attend" if len(results) == 1 else "differentiate"] += 1
+            else:
+                counts[name] += 1
+            return results
+
+        return run
+
+    for name in usual:
+        monkeypatch.setattr(call, name, counted(name))
+    monkeypatch.setattr(call, "_plans", {})
+    monkeypatch.setattr(call, "FEWEST_KEYS", 16)
+    monkeypatch.setattr("flashpoint.ops.cpu.forward.SMALL", 0)
+    threads(4)
+    return counts
+
+
+@pytest.fixture
+def nothing_built(monkeypatch, tmp_path):
+    """An empty cache; gives its folder."""
+    monkeypatch.setenv("FLASHPOINT_CACHE", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setattr(build, "_found", {})
+    return tmp_path / "native"

@@ -4,15 +4,13 @@ from functools import partial
 
 import pytest
 import torch
+from native_kernel import needs_kernel
 from results import evaluate
 
 from flashpoint import attention
 from flashpoint.lab.selfcheck.judge import Sample, Sums, share_of
-from flashpoint.ops.cpu.native import build
 
-pytestmark = pytest.mark.skipif(
-    build.why_not() is not None, reason=f"no kernel in C++ here: {build.why_not()}"
-)
+pytestmark = needs_kernel
 
 
 def shares_of(tensors, parts=None, **options):
