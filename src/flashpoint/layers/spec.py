@@ -171,13 +171,15 @@ class AttentionSpec:
             return value
         if isinstance(value, str):
             return cls(**fields_of(value))
-        if isinstance(getattr(value, "spec", None), AttentionSpec):
-            raise InputError(
-                "attention is a named one, which sets options of the layer too. Pass "
-                "**named.for_model() to create_model, **named.for_layer() to a layer, or "
-                "named.spec for the mathematics alone."
-            )
         if not isinstance(value, Mapping):
+            from flashpoint.layers.named import NamedAttention
+
+            if isinstance(value, NamedAttention):
+                raise InputError(
+                    "attention is a named one, which sets options of the layer too. Pass "
+                    "**named.for_model() to create_model, **named.for_layer() to a layer, or "
+                    "named.spec for the mathematics alone."
+                )
             raise InputError(
                 f"attention must be a name, a mapping or an AttentionSpec. Got {describe(value)}."
             )
