@@ -4,6 +4,7 @@ import os
 import sys
 
 import pytest
+import torch
 from lab.study.tiny import AFTERWARDS, content, measurement, read_json, settle, training
 from lab.training.runs import curve
 
@@ -140,6 +141,16 @@ def test_measurement_is_not_repeated(place):
     writing.write_json(folder / names.RECORD, {"numbers": {"pid": -1}})
     assert do_trial(folder) == "finished"
     assert store.read_outcome(folder).numbers == {"pid": -1.0}
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="captures updates, as it should")
+@pytest.mark.parametrize("compile_", ["graphs", "graphs_only"])
+def test_what_needs_a_gpu_for_its_speed_alone_is_left_out_without_one(place, compile_):
+    folder = place(training("relu", 1, compile=compile_))
+    assert do_trial(folder) == "finished"
+    assert "compile: none" in (folder / names.CONFIG).read_text().splitlines()
+    said = f"compile='none' instead of {compile_!r}, which needs a GPU"
+    assert said in (folder / names.LOG).read_text().splitlines()
 
 
 def test_our_error_is_the_reason_as_it_is(place):

@@ -15,8 +15,9 @@ import time
 import traceback
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import IO, Literal, TypeAlias
+from typing import IO, TYPE_CHECKING, Literal, TypeAlias
 
 from flashpoint.errors import FlashpointError, InputError
 from flashpoint.lab.runs import names, trials, writing
@@ -25,6 +26,9 @@ from flashpoint.lab.runs.locks import InUse, locked
 from flashpoint.lab.study import store
 from flashpoint.lab.study.measures.registry import MEASURES
 from flashpoint.lab.study.plan import Measurement, Training
+
+if TYPE_CHECKING:
+    from flashpoint.lab.training.config import TrainConfig
 
 Ending: TypeAlias = Literal["finished", "failed", "stopped"]
 
@@ -84,7 +88,7 @@ def _train(folder: Path, work: Training, log: IO[bytes]) -> None:
     from flashpoint.lab.training.run_folder import LostError
 
     register_powers()
-    config = config_file.parse(work.config)
+    config = _without_gpu(config_file.parse(work.config), log)
     with open(log.fileno(), "w", closefd=False) as text:
         try:
             loop.train(config, folder, console=Console(file=text, width=200))
@@ -102,6 +106,16 @@ def _train(folder: Path, work: Training, log: IO[bytes]) -> None:
             numbers = run_evaluation(evaluation.kind, folder, evaluation.options)
             answers[evaluation.name] = {**numbers}
             writing.write_json(folder / names.EVALUATIONS, answers)
+
+
+def _without_gpu(config: "TrainConfig", log: IO[bytes]) -> "TrainConfig":
+    """Studies capture updates as CUDA graphs, for speed alone; on a CPU they run as they are."""
+    from flashpoint.lab.training.ranks import choose_device
+
+    if not config.is_captured or choose_device(config.device).type == "cuda":
+        return config
+    _write(log, f"compile='none' instead of {config.compile!r}, which needs a GPU\n")
+    return replace(config, compile="none")
 
 
 def _inspect(folder: Path, log: IO[bytes]) -> None:
