@@ -7,18 +7,17 @@ import numpy as np
 
 from docs_numbers.stored import SEEDS, Stored
 from docs_numbers.tables import (
+    behind,
     between,
     by_seed,
     difference,
     interval,
-    less,
     listed,
     numbers,
     spread,
     table,
 )
 from flashpoint.lab.study.reading import change
-from flashpoint.lab.study.verdict import LEAST_SEEDS
 
 FOLDER = "en_de_docs"
 LENGTHS = (256, 512, 1024)
@@ -74,13 +73,6 @@ def _lengths(stored: Stored) -> str:
     return table([*head, "the paper's"], rows)
 
 
-def _behind(bleu: np.ndarray, softmax: np.ndarray) -> str:
-    """BLEU less softmax's, with its interval where there are seeds enough for one."""
-    if len(bleu) >= LEAST_SEEDS:
-        return less(bleu, softmax)
-    return f"{bleu.mean() - softmax.mean():+.2f}"
-
-
 @numbers("document-length-sums")
 def _sums(stored: Stored) -> str:
     rows = []
@@ -91,7 +83,7 @@ def _sums(stored: Stored) -> str:
             bleu, softmax = (_of_length(stored, one, length, "bleu") for one in (arm, "softmax"))
             whole = _of_length(stored, arm, length, "document_bleu")
             loss = stored.values("document-length", f"{arm}-length{length}-", "loss")
-            gap = "" if arm == "softmax" else _behind(bleu, softmax)
+            gap = "" if arm == "softmax" else behind(bleu, softmax)
             means = [f"{one.mean():.2f}" for one in (whole, loss)]
             rows.append([length, name, by_seed(bleu, ".1f"), f"{bleu.mean():.2f}", gap, *means])
     head = ["tokens", "attention", "BLEU by seed", "mean", "less softmax", "d-BLEU"]

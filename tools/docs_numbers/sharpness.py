@@ -1,13 +1,35 @@
 """Tables of powers of relu, over the length or over their own sum."""
 
+from collections.abc import Mapping
+
 import numpy as np
 
-from docs_numbers.stored import Stored
-from docs_numbers.tables import by_seed, difference, numbers, spread, table
+from docs_numbers.stored import PERCENT, Stored
+from docs_numbers.tables import behind, by_seed, difference, numbers, spread, table
 
 POWERS = {"softmax": "softmax", "relu-length": "relu / L", "relu4-sum": "relu4/sum"}
 """Arms of sharpness on images that have run, by their trials."""
 SEEN_EPOCHS = (10, 30, 60)
+POWER_NAMES = {
+    "relu": "relu",
+    "relu2": "relu2",
+    "relu3": "relu3",
+    "relu4": "relu4",
+    "relu-p6": "relu^6",
+}
+RULES = {"length": " / L", "sum": "/sum"}
+MIXED = {
+    "relu4-sum-softmax-in-cross": "relu4/sum, softmax in cross-attention",
+    "softmax-relu4-sum-in-cross": "softmax, relu4/sum in cross-attention",
+}
+ALL_POWERS = {
+    "softmax": "softmax",
+    **{
+        f"{trial}-{rule}": f"{name}{sign}"
+        for rule, sign in RULES.items()
+        for trial, name in POWER_NAMES.items()
+    },
+}
 
 
 def power_top1(stored: Stored, arm: str) -> np.ndarray:
@@ -28,6 +50,54 @@ def _powers_of_images(stored: Stored) -> str:
     head = ["attention", "by seed", "top-1", "less softmax", "interval"]
     trained = [f"training loss, epoch {epoch}" for epoch in SEEN_EPOCHS]
     return table([*head, *trained, "validation loss"], rows)
+
+
+@numbers("sharpness-documents")
+def _powers_of_documents(stored: Stored) -> str:
+    return _documents(stored, {**ALL_POWERS, **MIXED})
+
+
+@numbers("sharpness-mixed")
+def _mixed(stored: Stored) -> str:
+    """Softmax and relu4/sum alone and with each other."""
+    whole = {arm: ALL_POWERS[arm] for arm in ("softmax", "relu4-sum")}
+    return _documents(stored, {**whole, **MIXED})
+
+
+def _documents(stored: Stored, arms: Mapping[str, str]) -> str:
+    rows = []
+    for arm, name in arms.items():
+        bleu, softmax, losses = (
+            stored.values("sharpness", f"documents-{trial}-", number)
+            for trial, number in (
+                (arm, "translation.bleu"),
+                ("softmax", "translation.bleu"),
+                (arm, "loss"),
+            )
+        )
+        gap = "" if arm == "softmax" else behind(bleu, softmax)
+        rows.append(
+            [
+                *(name, by_seed(losses), f"{losses.mean():.2f}"),
+                *(by_seed(bleu, ".1f"), f"{bleu.mean():.1f}", gap),
+            ]
+        )
+    head = ["attention", "validation loss by seed", "mean", "BLEU by seed", "mean"]
+    return table([*head, "less softmax"], rows)
+
+
+@numbers("sharpness-recall")
+def _powers_of_recall(stored: Stored) -> str:
+    def found(trial: str) -> np.ndarray:
+        return PERCENT * stored.values("sharpness", f"retrieval-{trial}-", "pairs128.exact")
+
+    softmax = found("softmax")
+    rows = []
+    for arm, name in ALL_POWERS.items():
+        beside = ["", ""] if arm == "softmax" else difference(found(arm), softmax, 1)
+        rows.append([name, by_seed(found(arm), ".0f"), f"{found(arm).mean():.1f}", *beside])
+    head = ["attention", "percent by seed", "mean", "less softmax", "interval"]
+    return table(head, rows)
 
 
 def _training_loss(stored: Stored, arm: str, epoch: int) -> float:

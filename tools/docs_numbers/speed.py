@@ -22,7 +22,7 @@ CORNERS_FILE = "h200_corners"
 """Of that suite; its tables are in ``corners``."""
 LATER = {
     GPU_FILES["sums"]: ("sums/h200_64", "sums/h200_128", "one_pass/h200_sums"),
-    CORNERS_FILE: ("one_pass/h200_corners",),
+    CORNERS_FILE: ("one_pass/h200_corners", "launched/h200_corners"),
 }
 """Parts of a suite with later kernels, the latest last; they stand for its file's cases."""
 NEWEST = "triton_3_9"

@@ -6,7 +6,7 @@ import numpy as np
 
 from docs_numbers.stored import Stored
 from flashpoint.lab.report.verdicts import PAST, describe_region, numbers_of
-from flashpoint.lab.study.verdict import Interval, bootstrap
+from flashpoint.lab.study.verdict import LEAST_SEEDS, Interval, bootstrap
 
 Generator = Callable[[Stored], str]
 TABLES: dict[str, Generator] = {}
@@ -95,6 +95,13 @@ def less(first: np.ndarray, second: np.ndarray, digits: int = 2) -> str:
     return f"{value} ({interval})"
 
 
+def behind(first: np.ndarray, second: np.ndarray) -> str:
+    """The same, without an interval where there are too few seeds for one."""
+    if len(first) >= LEAST_SEEDS:
+        return less(first, second)
+    return f"{first.mean() - second.mean():+.2f}"
+
+
 def claims(stored: Stored, study: str) -> str:
     """What came of every claim of a study that has runs, by the rule of verdicts."""
     rows: list[list[str]] = []
@@ -106,7 +113,7 @@ def claims(stored: Stored, study: str) -> str:
                 verdict.claim.removesuffix("."),
                 f"**{PAST[verdict.word]}**",
                 f"{value}{space}{verdict.unit}",
-                f"{low} to {high}",
+                verdict.note.removesuffix(".") if verdict.low is None else f"{low} to {high}",
                 describe_region(verdict.region),
             ]
         )
