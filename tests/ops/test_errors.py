@@ -44,6 +44,12 @@ def joined(**changes):
     return attention_qkvpacked, {"qkv": rand(2, 5, 3, 4, 8)} | changes
 
 
+def nested():
+    """Two samples of other lengths, as PyTorch nests them."""
+    samples = [rand(5, 4, 8), rand(6, 4, 8)]
+    return torch.nested.nested_tensor(samples, layout=torch.jagged).transpose(1, 2)
+
+
 GOOD = {"batch": batch(), "packed": packed(), "joined": joined()}
 every_good = pytest.mark.parametrize("good", GOOD.values(), ids=GOOD)
 
@@ -74,6 +80,13 @@ QKV = {
     "q is a list": (batch(q=[[1.0]]), "must be tensors", "list, Tensor, Tensor"),
     "k is None": (batch(k=None), "must be tensors", "Tensor, NoneType, Tensor"),
     "v is a number": (batch(v=1.0), "must be tensors", "Tensor, Tensor, float"),
+    "k is sparse": (batch(k=rand(2, 2, 6, 8).to_sparse()), "k is sparse_coo", "k.to_dense()"),
+    "v is nested": (batch(v=nested()), "v is nested", "attention_varlen"),
+    "all are jagged": (
+        batch(q=nested(), k=nested(), v=nested()),
+        "q is nested",
+        "key_lengths",
+    ),
     "packed q is a list": (packed(q=[[1.0]]), "must be tensors", "list, Tensor, Tensor"),
 }
 for dtype in (torch.int64, torch.bool, torch.complex64, torch.uint8):
@@ -191,6 +204,12 @@ VALUES = {
 }
 JOINED = {
     "qkv is a list": (joined(qkv=[1.0]), "qkv must be a tensor", "[1.0]"),
+    "qkv is sparse": (
+        joined(qkv=rand(2, 5, 3, 4, 8).to_sparse()),
+        "qkv is sparse_coo",
+        "to_dense",
+    ),
+    "qkv is nested": (joined(qkv=nested()), "qkv is nested", "cu_seqlens"),
     "qkv has rank 4": (joined(qkv=rand(2, 5, 3, 32)), "qkv has 4 dim", "5: [B, L, 3, H, D]"),
     "qkv has two parts": (joined(qkv=rand(2, 5, 2, 4, 8)), "[2, 5, 2, 4, 8]", "third axis"),
     "qkv with parts first": (joined(qkv=rand(3, 2, 5, 4, 8)), "[3, 2, 5, 4, 8]", "[B, L, 3, H"),

@@ -24,6 +24,7 @@ from flashpoint.layers.qk_norm import (
 from flashpoint.layers.spec import SOFTMAX, AnySpec, AttentionSpec
 from flashpoint.layers.visibility import Visibility, is_sharded, merge_masks
 from flashpoint.ops.api import attention, attention_qkvpacked
+from flashpoint.ops.check import check_tensor
 from flashpoint.shapes import Float, Int
 
 
@@ -90,6 +91,7 @@ class Attention(HeadMixing):
     ) -> None:
         super().__init__(dim, num_heads, spec, num_kv_heads, attend)
         refuse_weight_dropout("attn_drop", attn_drop)
+        self.dim, self.context_dim = dim, context_dim
         self.is_cross, self.qkv_init = context_dim is not None, qkv_init
         self._add_projections(dim, context_dim, qkv_bias)
         self.q_norm = make_norm(qk_norm, self.head_dim, norm_layer)
@@ -151,6 +153,9 @@ class Attention(HeadMixing):
         attn_mask is a mask as PyTorch's SDPA and timm have it: bool, or added to the scores, and
         -inf hides a key. is_causal is timm's word for causal.
         """
+        _check_tokens("x", x, self.dim)
+        if context is not None and self.context_dim is not None:
+            _check_tokens("context", context, self.context_dim)
         causal = causal or is_causal
         added, mask = merge_masks(mask, attn_mask)
         if cache is mask is context is None and self._packs(x):
@@ -323,3 +328,13 @@ class Attention(HeadMixing):
             k, v = kv.split(kv_heads, dim=2)
         q, k = self.q_norm(q), self.k_norm(k)
         return q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+
+
+def _check_tokens(name: str, x: Tensor, width: int) -> None:
+    """[B, L, width]."""
+    check_tensor(name, x)
+    if x.dim() != 3 or x.shape[2] != width:
+        raise InputError(
+            f"{name} has shape {list(x.shape)}; this layer takes [B, L, {width}]: samples, "
+            "tokens, width."
+        )

@@ -36,9 +36,7 @@ def check_inputs(q: Tensor, k: Tensor, v: Tensor, axes: Axes) -> tuple[Tensor, T
 
     ``axes`` names the axes of q, of k and of v.
     """
-    if not (isinstance(q, Tensor) and isinstance(k, Tensor) and isinstance(v, Tensor)):
-        kinds = ", ".join(type(t).__name__ for t in (q, k, v))
-        raise InputError(f"q, k and v must be tensors. Got {kinds}.")
+    _check_kinds(q, k, v)
     if torch._C._is_any_autocast_enabled():
         q, k, v = cast_for_autocast(q, k, v)
     q_shape, k_shape, v_shape, rank = q.shape, k.shape, v.shape, len(axes[0])
@@ -67,9 +65,21 @@ def check_inputs(q: Tensor, k: Tensor, v: Tensor, axes: Axes) -> tuple[Tensor, T
     return q, k, v
 
 
+def _check_kinds(q: Any, k: Any, v: Any) -> None:
+    if not (isinstance(q, Tensor) and isinstance(k, Tensor) and isinstance(v, Tensor)):
+        kinds = ", ".join(type(t).__name__ for t in (q, k, v))
+        raise InputError(f"q, k and v must be tensors. Got {kinds}.")
+    if not q.layout is k.layout is v.layout is torch.strided or (
+        q.is_nested or k.is_nested or v.is_nested
+    ):
+        for name, x in zip("qkv", (q, k, v), strict=True):
+            check_dense(name, x)
+
+
 def check_packed(qkv: Tensor) -> Tensor:
     """Packed q, k and v, in autocast's dtype where it is on."""
     check_tensor("qkv", qkv)
+    check_dense("qkv", qkv)
     if torch._C._is_any_autocast_enabled():
         (qkv,) = cast_for_autocast(qkv)
     shape = list(qkv.shape)
@@ -266,6 +276,18 @@ def check_tensor(name: str, x: Any) -> None:
     """A tensor, of whatever kind."""
     if not isinstance(x, Tensor):
         raise InputError(f"{name} must be a tensor. Got {describe(x)}.")
+
+
+def check_dense(name: str, x: Tensor) -> None:
+    """Numbers in rows and columns, none left out."""
+    if x.is_nested:
+        raise InputError(
+            f"{name} is nested, and sequences must be padded or packed. Pad them and pass "
+            "key_lengths, or pass their values to flashpoint.attention_varlen with cu_seqlens."
+        )
+    if x.layout is not torch.strided:
+        layout = str(x.layout).removeprefix("torch.")
+        raise InputError(f"{name} is {layout}, and must be dense. Pass {name}.to_dense().")
 
 
 def check_flag(name: str, value: Any) -> None:

@@ -18,6 +18,7 @@ from flashpoint.errors import InputError, UnsupportedError
 from flashpoint.ops.activation import Activation
 from flashpoint.ops.api import attention
 from flashpoint.ops.check import (
+    check_dense,
     check_finite,
     check_flag,
     check_number,
@@ -231,6 +232,7 @@ def _fold_inputs(
 
 def _check_rank(name: str, x: Tensor, smallest: int) -> None:
     check_tensor(name, x)
+    check_dense(name, x)
     if x.dim() < smallest:
         axes = "heads, tokens" if smallest == 3 else "tokens"
         raise InputError(
