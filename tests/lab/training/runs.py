@@ -2,11 +2,14 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+import torch
 import yaml
 from lab.data.pictures import make_folder
 from rich.console import Console
@@ -154,6 +157,27 @@ def final(out):
     """The last checkpoint of a run."""
     folder = out / "checkpoints"
     return checkpoint_tensors.load(folder, checkpoints.saved_steps(folder)[-1])
+
+
+def cut_back(out, step):
+    """As if the run had been killed after a step."""
+    (out / "record.json").unlink()
+    for later in checkpoints.saved_steps(out / "checkpoints"):
+        if later > step:
+            shutil.rmtree(out / "checkpoints" / f"step_{later}")
+
+
+def assert_close_run(one, other):
+    """The same curve, weights and moments, within the rounding of sums in another order."""
+    for mine, theirs in zip(curve(one), curve(other), strict=True):
+        assert mine.pop("kind") == theirs.pop("kind")
+        assert mine == pytest.approx(theirs, rel=1e-4), other
+    mine, theirs = final(one), final(other)
+    for part in ("model", "optimizer"):
+        tensors, others = getattr(mine, part), getattr(theirs, part)
+        assert tensors.keys() == others.keys()
+        for name, tensor in tensors.items():
+            torch.testing.assert_close(others[name], tensor, rtol=1e-3, atol=1e-5)
 
 
 def assert_same_run(one, other):

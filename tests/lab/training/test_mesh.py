@@ -1,17 +1,16 @@
-"""Four gloo processes that share samples, tokens, heads and weights are one process."""
+"""Gloo processes that share samples, tokens, heads and weights are one process."""
 
 import re
 import shutil
 
 import pytest
 import torch
-from distributed.workers import Worlds
 from lab.training.mesh_runs import train_each
-from lab.training.runs import curve, final, tiny_config, train_quietly
+from lab.training.runs import assert_close_run, cut_back, final, tiny_config, train_quietly
 from lab.training.text_runs import text_config, write_corpus
 
+from flashpoint.distributed.strategy import STRATEGIES
 from flashpoint.errors import UnsupportedError
-from flashpoint.lab.runs import checkpoints
 from flashpoint.lab.runs.checkpoints import DamagedError
 from flashpoint.lab.training import checkpoint_tensors, config_file
 from flashpoint.lab.training.given_weights import read_weights
@@ -25,24 +24,34 @@ SHORT = ("steps=3", "log_every=1", "evaluate_every=3", "checkpoint_every=1", "ke
 # Five tokens, so that shards differ in length; a gate, and learned numbers per head.
 IMAGES = (*SHORT, "model.pool=token", "model.gate=silu", "batch_size=64")
 TEXT = (*SHORT, "data.join=false", "data.length=128", "model.num_heads=4")
-MESHES = {
+FOUR = {
     "images": {
         "tokens": ("data=2", "sequence=2"),
         "tokens-sharded": ("data=2", "sequence=2", "shard=true"),
         "heads": ("sequence=2", "tensor=2"),
         "heads-sharded": ("data=2", "tensor=2", "shard=true"),
     },
-    "text": {"tokens": ("data=2", "sequence=2")},
+    "text": {
+        "tokens": ("data=2", "sequence=2"),
+        "tokens-sharded": ("data=2", "sequence=2", "shard=true"),
+    },
     "penalty": {"heads": ("tensor=4",), "tokens": ("sequence=2", "tensor=2")},
 }
-FEWER = {"tokens": ("sequence=2",), "tokens-sharded": ("shard=true",), "heads": ("tensor=2",)}
+TWO = {
+    "tokens": ("sequence=2", "strategy=gather"),
+    "tokens-sharded": ("shard=true",),
+    "heads": ("tensor=2",),
+}
 """What two processes make of runs that four began."""
+ALL = ("data=2", "sequence=2", "tensor=2")
+EIGHT = {task: {"all": ALL, "all-sharded": (*ALL, "shard=true")} for task in ("images", "text")}
 
 
-@pytest.mark.distributed
-def test_a_mesh_of_four_equals_one_process_and_two_and_one_go_on_from_it(tmp_path):
-    """Within the rounding of sums in another order."""
-    corpus = write_corpus(tmp_path)
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """Runs of one process, by task, beside their configs."""
+    folder = tmp_path_factory.mktemp("mesh")
+    corpus = write_corpus(folder)
     configs = {
         "images": tiny_config(*IMAGES),
         "text": text_config(corpus, *TEXT, "penalty=0"),
@@ -50,28 +59,63 @@ def test_a_mesh_of_four_equals_one_process_and_two_and_one_go_on_from_it(tmp_pat
         "penalty": text_config(corpus, *TEXT, "penalty=0.1", "steps=2"),
     }
     for task, config in configs.items():
-        (tmp_path / f"{task}.yaml").write_text(config_file.dump(config))
-        train_quietly(config, tmp_path / task)
-    meshes = [(task, name, mesh) for task in MESHES for name, mesh in MESHES[task].items()]
-    worlds = Worlds(4, 2, module="lab.training.mesh_runs")
-    try:
-        four, two = worlds.worlds
-        four.run(train_each, plans_of(tmp_path, meshes))
-        for task, name, _ in meshes:
-            assert_same(tmp_path / task, tmp_path / f"{task}-{name}")
-        check_shards(tmp_path / "images-tokens-sharded", tmp_path / "copy")
-        for name in FEWER:
-            cut_back(tmp_path / f"images-{name}", 1)
-        two.run(train_each, plans_of(tmp_path, [("images", *mesh) for mesh in FEWER.items()]))
-    finally:
-        worlds.stop()
-    for name in FEWER:
+        (folder / f"{task}.yaml").write_text(config_file.dump(config))
+        train_quietly(config, folder / task)
+    return folder
+
+
+@pytest.mark.distributed
+def test_a_mesh_of_four_equals_one_process_and_two_and_one_go_on_from_it(
+    alone, tmp_path, mesh_worlds
+):
+    """Within the rounding of sums in another order."""
+    meshes = [(task, name, mesh) for task in FOUR for name, mesh in FOUR[task].items()]
+    mesh_worlds[4].run(train_each, plans_of(alone, tmp_path, meshes))
+    for task, name, _ in meshes:
+        assert_close_run(alone / task, tmp_path / f"{task}-{name}")
+    check_shards(tmp_path / "images-tokens-sharded", tmp_path / "copy")
+    for name in TWO:
+        cut_back(tmp_path / f"images-{name}", 1)
+    fewer = [("images", *mesh) for mesh in TWO.items()]
+    mesh_worlds[2].run(train_each, plans_of(alone, tmp_path, fewer))
+    for name in TWO:
         out = tmp_path / f"images-{name}"
-        assert_same(tmp_path / "images", out)
+        assert_close_run(alone / "images", out)
         cut_back(out, 2)
-        _, said = train_quietly(configs["images"], out)
+        _, said = train_quietly(tiny_config(*IMAGES), out)
         assert "going on from step 2 of 3" in said
-        assert_same(tmp_path / "images", out)
+        assert_close_run(alone / "images", out)
+
+
+@pytest.mark.distributed
+def test_a_mesh_of_eight_equals_one_process(alone, tmp_path, mesh_worlds):
+    """Two each share samples, tokens and heads; the weights are whole, or spread."""
+    meshes = [(task, name, mesh) for task in EIGHT for name, mesh in EIGHT[task].items()]
+    mesh_worlds[8].run(train_each, plans_of(alone, tmp_path, meshes))
+    for task, name, _ in meshes:
+        assert_close_run(alone / task, tmp_path / f"{task}-{name}")
+
+
+@pytest.mark.distributed
+def test_a_strategy_by_name_is_the_one_that_runs(alone, tmp_path, mesh_worlds):
+    meshes = [("images", name, ("sequence=2", f"strategy={name}")) for name in STRATEGIES]
+    found = mesh_worlds[2].run(train_each, plans_of(alone, tmp_path, meshes))
+    assert found == [[{name} for name in STRATEGIES]] * 2
+    for name in STRATEGIES:
+        assert_close_run(alone / "images", tmp_path / f"images-{name}")
+
+
+@pytest.mark.distributed
+def test_a_strategy_that_cannot_serve_is_refused_before_a_folder_is_made(
+    alone, tmp_path, mesh_worlds
+):
+    mesh = ("sequence=4", "strategy=ulysses")
+    plans = plans_of(alone, tmp_path, [("images", "refused", mesh)])
+    begin = "UnsupportedError: parallel.strategy='ulysses': sequence 4 x tensor 1 = 4 processes"
+    for ok, said in mesh_worlds[4].try_run(train_each, plans):
+        assert not ok
+        assert said.startswith(begin)
+    assert not list(tmp_path.iterdir())
 
 
 def check_shards(out, copy):
@@ -90,32 +134,12 @@ def check_shards(out, copy):
             checkpoint_tensors.load(copy, 3, leave_shards=leave_shards)
 
 
-def plans_of(folder, meshes):
+def plans_of(configs, folder, meshes):
     """For each run its config, its folder and its mesh."""
     return [
-        (f"{folder / task}.yaml", f"{folder / task}-{name}", [f"parallel.{x}" for x in mesh])
+        (f"{configs / task}.yaml", f"{folder / task}-{name}", [f"parallel.{x}" for x in mesh])
         for task, name, mesh in meshes
     ]
-
-
-def cut_back(out, step):
-    """As if the run had been killed after a step."""
-    (out / "record.json").unlink()
-    for later in checkpoints.saved_steps(out / "checkpoints"):
-        if later > step:
-            shutil.rmtree(out / "checkpoints" / f"step_{later}")
-
-
-def assert_same(one, other):
-    for mine, theirs in zip(curve(one), curve(other), strict=True):
-        assert mine.pop("kind") == theirs.pop("kind")
-        assert mine == pytest.approx(theirs, rel=1e-4), other
-    mine, theirs = final(one), final(other)
-    for part in ("model", "optimizer"):
-        tensors, others = getattr(mine, part), getattr(theirs, part)
-        assert tensors.keys() == others.keys()
-        for name, tensor in tensors.items():
-            torch.testing.assert_close(others[name], tensor, rtol=1e-3, atol=1e-5)
 
 
 SMALL = {"width": 16, "num_heads": 2, "depth": 1, "patch_size": 4, "mlp_dim": 32, "image_size": 8}
@@ -144,6 +168,16 @@ def test_softmax_over_slots_cannot_be_cut():
         model = create_model("reluformer_tiny", **settings)
     with pytest.raises(UnsupportedError, match=r"the softmax of encoder\.0\.memory is over all"):
         check_heads(model, Ranks(size=2, tensor=2))
+
+
+def test_heads_that_do_not_divide_by_the_processes_are_refused_for_ulysses():
+    with torch.device("meta"):
+        model = create_model("vit", **SMALL)
+    said = r"sequence 2 x tensor 2 = 4 processes must divide the 2 heads and 2 key heads of block"
+    with pytest.raises(UnsupportedError, match=said) as caught:
+        check_split(model, Ranks(size=4, sequence=2, tensor=2), "ulysses")
+    assert str(caught.value).endswith("Set parallel.strategy: ring, or auto.")
+    check_split(model, Ranks(size=2, sequence=2), "ulysses")
 
 
 def test_compilers_and_other_tasks_are_refused_where_models_are_cut():

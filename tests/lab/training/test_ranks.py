@@ -1,14 +1,17 @@
 """Processes: what one alone does, and which are refused."""
 
+from typing import get_args
+
 import pytest
 import torch
 from lab.training.runs import TINY
 
+from flashpoint.distributed.strategy import STRATEGIES
 from flashpoint.errors import InputError
 from flashpoint.lab.runs.failure import RunError
 from flashpoint.lab.runs.schema import plain
 from flashpoint.lab.training import config_file
-from flashpoint.lab.training.config import ParallelConfig
+from flashpoint.lab.training.config import ParallelConfig, Strategy
 from flashpoint.lab.training.ranks import Ranks, join
 
 
@@ -55,10 +58,23 @@ def test_words_and_sections_of_parallel_are_read_and_written():
         assert plain(ParallelConfig.parse(word)) == word
     assert plain(config_file.parse(TINY))["parallel"] == "ddp"
     changed = config_file.parse({**TINY, "parallel": "fsdp"}, ["parallel.sequence=2"])
-    section = {"data": None, "sequence": 2, "tensor": 1, "shard": True, "timeout_s": None}
-    assert plain(changed)["parallel"] == section
+    section = {"data": None, "sequence": 2, "strategy": "auto", "tensor": 1}
+    assert plain(changed)["parallel"] == {**section, "shard": True, "timeout_s": None}
     with pytest.raises(InputError, match=r"parallel='dp' is unknown\. Did you mean 'ddp'"):
         config_file.parse({**TINY, "parallel": "dp"})
+
+
+def test_a_strategy_is_one_of_the_librarys_and_is_read_and_written():
+    assert get_args(Strategy) == ("auto", *STRATEGIES)
+    for strategy in STRATEGIES:
+        config = config_file.parse(TINY, ["parallel.sequence=2", f"parallel.strategy={strategy}"])
+        assert config.parallel == ParallelConfig(sequence=2, strategy=strategy)
+        assert config_file.parse(plain(config)) == config
+    with pytest.raises(
+        InputError, match=r"^parallel\.strategy='rings' must be 'auto' or "
+    ) as caught:
+        config_file.parse(TINY, ["parallel.strategy=rings"])
+    assert str(caught.value).endswith("'reduce' or 'ulysses'. Did you mean 'ring'?")
 
 
 def test_places_of_a_mesh_follow_the_order_of_ranks():

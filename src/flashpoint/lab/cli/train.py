@@ -80,7 +80,8 @@ def train(
     torchrun --nproc-per-node 8 -m flashpoint train vit_l16 --data DIR --set parallel.sequence=4
 
     Processes of torchrun share the samples of a batch. In the config, parallel: {data: 2,
-    sequence: 2, tensor: 2} also shares tokens and heads, and shard: true the weights.
+    sequence: 2, tensor: 2} also shares tokens and heads, and shard: true the weights. How
+    shared tokens attend is strategy: auto, ring, gather, reduce or ulysses.
 
     The same command again goes on from the newest checkpoint, also after a crash; --fresh begins
     anew. SIGTERM and Ctrl-C save a checkpoint and end with status 75; errors end with status 2.

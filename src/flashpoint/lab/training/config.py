@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from torch import nn
 
 ScheduleKind = Literal["cosine", "inverse_sqrt"]
+Strategy = Literal["auto", "ring", "gather", "reduce", "ulysses"]
+"""Those of ``flashpoint.distributed.sequence_parallel``, whose import would load torch."""
 
 MAX_STEPS = 1_000_000_000
 MAX_BATCH = 2**24
@@ -145,6 +147,8 @@ class ParallelConfig:
     Attributes:
         data: groups that share the samples of a batch. Null: as many as there are processes for.
         sequence: processes that share the tokens of each sample.
+        strategy: how these attend over all tokens, as for ``sequence_parallel``: "auto" sends
+            fewest bytes, and ``flashpoint plan`` names the fastest.
         tensor: processes that share the heads, and the hidden units of MLPs and memories.
         shard: whether each of the data x sequence processes keeps a share of weights, gradients
             and moments (FSDP2), or all of them (DDP).
@@ -158,6 +162,7 @@ class ParallelConfig:
 
     data: Annotated[int | None, Bounds(1, MAX_PROCESSES)] = None
     sequence: Annotated[int, Bounds(1, MAX_PROCESSES)] = 1
+    strategy: Strategy = "auto"
     tensor: Annotated[int, Bounds(1, MAX_PROCESSES)] = 1
     shard: bool = False
     timeout_s: Annotated[float | None, Bounds(1, MAX_SECONDS)] = None

@@ -75,8 +75,8 @@ def train(
         task: Task = task_class(config)(config, ranks)
         total = config.total_steps(task.steps_per_epoch)
         warmup = warmup_steps(config.schedule, total)
-        with torch.device("meta"):
-            check_split(task.build_model(), ranks)  # refused before a folder is made
+        with torch.device("meta"):  # refused before a folder is made
+            check_split(task.build_model(), ranks, config.parallel.strategy)
         progress = Progress(
             console, name=out.name, unit=task.unit, total=total, is_shown=ranks.is_first
         )

@@ -41,7 +41,7 @@ MAY_CHANGE = (
     *("data.max_broken_share", "device"),
     *("evaluate_every", "keep_checkpoints", "log_every", "max_bad_steps", "parallel"),
     *("parallel.data", "parallel.sequence", "parallel.tensor", "parallel.shard"),
-    "parallel.timeout_s",
+    *("parallel.strategy", "parallel.timeout_s"),
 )
 """Keys that may differ when a run goes on: how it is computed and watched, not what it is.
 

@@ -49,9 +49,9 @@ def check_sharing(config: TrainConfig, ranks: Ranks) -> None:
         )
 
 
-def check_split(model: nn.Module, ranks: Ranks) -> None:
+def check_split(model: nn.Module, ranks: Ranks, strategy: str = "auto") -> None:
     """Refuse a model that cannot be cut as asked; it may be one without values."""
-    check_tokens(model, ranks)
+    check_tokens(model, ranks, strategy)
     check_heads(model, ranks)
 
 
@@ -85,7 +85,7 @@ class Shared:
     ) -> None:
         self.ranks = ranks
         self.num_parameters = sum(parameter.numel() for parameter in model.parameters())
-        split_tokens(model, ranks)
+        split_tokens(model, ranks, parallel.strategy)
         self.heads: HeadSplit | None = split_heads(model, ranks)
         self.module = model.to(ranks.device)
         self.is_sharded = parallel.shard and ranks.replica_size > 1

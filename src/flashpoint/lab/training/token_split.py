@@ -30,16 +30,30 @@ TEXT_LAYOUT = "zigzag"
 """A process has one chunk from the front and one from the back: causal work and padding alike."""
 
 
-def check_tokens(model: nn.Module, ranks: Ranks) -> None:
-    """Refuse attention that knows no shards."""
+def check_tokens(model: nn.Module, ranks: Ranks, strategy: str = "auto") -> None:
+    """Refuse attention that knows no shards, and heads that a strategy cannot share out."""
     if ranks.sequence > 1 and any(layer.spec.activation == SOFTMAX for layer in _layers(model)):
         raise UnsupportedError(
             f"parallel.sequence={ranks.sequence} is for pointwise attention; the model has "
             "softmax. Set parallel.sequence: 1, or take another attention, as relu4/sum."
         )
+    if ranks.sequence > 1 and strategy == "ulysses":
+        _check_ulysses(model, ranks)
 
 
-def split_tokens(model: nn.Module, ranks: Ranks) -> None:
+def _check_ulysses(model: nn.Module, ranks: Ranks) -> None:
+    """Refuse heads that cannot be exchanged for tokens, before a first step does."""
+    size = ranks.sequence * ranks.tensor
+    for name, layer in model.named_modules():
+        if isinstance(layer, Attention) and (layer.num_heads % size or layer.num_kv_heads % size):
+            raise UnsupportedError(
+                f"parallel.strategy='ulysses': sequence {ranks.sequence} x tensor {ranks.tensor} "
+                f"= {size} processes must divide the {layer.num_heads} heads and "
+                f"{layer.num_kv_heads} key heads of {name}. Set parallel.strategy: ring, or auto."
+            )
+
+
+def split_tokens(model: nn.Module, ranks: Ranks, strategy: str = "auto") -> None:
     """Let a model attend over the tokens of a sequence group, in place."""
     if ranks.sequence == 1 or ranks.mesh is None:
         return
@@ -47,7 +61,7 @@ def split_tokens(model: nn.Module, ranks: Ranks) -> None:
     is_vit = isinstance(model, ViT)
     # Processes of a group get batches of the same shapes, so that shards change only together.
     layout = "contiguous" if is_vit else TEXT_LAYOUT
-    attend = sequence_parallel(mesh, layout=layout, check="first")
+    attend = sequence_parallel(mesh, strategy, layout=layout, check="first")
     for layer in _layers(model):
         layer.attend = attend
     if is_vit:
