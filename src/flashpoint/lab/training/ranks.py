@@ -197,11 +197,13 @@ def _meet(backend: str) -> Attendance:
 
 def _is_lost(error: RuntimeError) -> bool:
     """Whether messages could not be exchanged; gloo has no class of its own for that."""
-    return isinstance(error, dist.DistError) or "gloo" in str(error)
+    return isinstance(error, (dist.DistError, LostRankError)) or "gloo" in str(error)
 
 
 def _cause(error: RuntimeError) -> str:
     """What gloo or NCCL says, without places in its source and addresses."""
+    if isinstance(error, LostRankError) and isinstance(error.__cause__, RuntimeError):
+        error = error.__cause__  # it names ranks of a sequence group, which have other numbers
     return re.split(r"[.,:;]\s|\s\[", re.sub(r"^\[[^\]]*\]\s*", "", reason(error)))[0]
 
 
