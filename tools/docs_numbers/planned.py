@@ -13,7 +13,7 @@ from flashpoint.lab.study.plan import Training, Trial, options_of, settings_of
 from flashpoint.lab.study.registry import STUDIES
 
 SEEDS = {
-    **{"sentences": 5, "sharpness": 5, "starts": 8, "memory-rates": 5, "scaling": 8},
+    **{"sentences": 5, "sharpness": 5, "starts": 8, "memory-rates": 8, "scaling": 8},
     **{"document-length": 5, "retrieval": 5, "longer-than-trained": 12, "qk-norm": 5},
     **{"length-power": 8},
 }

@@ -7,29 +7,41 @@ from docs_numbers.stored import Stored
 from docs_numbers.tables import numbers, table
 
 FILE = "benchmarks/results/sequence/h200.json"
-CHUNKS_FILE = "benchmarks/results/sequence/h200_chunks.json"
-"""One part of the same script, with later kernels."""
+LEAST_COPY = 0.1
+"""Of the time of computing: shorter copies vanish in what computing differs by."""
 FROM = {"cpu": "the host, pinned", "cuda": "the same GPU"}
 
 
 @numbers("sequence-chunks")
 def _chunks(stored: Stored) -> str:
-    rows = stored.read_json(CHUNKS_FILE)["chunks"]
+    rows = stored.read_json(FILE)["chunks"]
     dims = sorted({row["dim"] for row in rows})
-    ratios = {(row["mode"], row["dim"]): f"{row['ratio']:.2f}" for row in rows}
+    ratios = {(row["mode"] + way, row["dim"]): value for row in rows for way, value in _ways(row)}
     head = ["time over one call", *(f"head dim {dim}" for dim in dims)]
-    modes = dict.fromkeys(row["mode"] for row in rows)
-    return table(head, [[mode, *(ratios[mode, dim] for dim in dims)] for mode in modes])
+    names = dict.fromkeys(name for name, _ in ratios)
+    return table(head, [[name, *(f"{ratios[name, dim]:.3f}" for dim in dims)] for name in names])
+
+
+def _ways(row: Mapping[str, Any]) -> list[tuple[str, float]]:
+    """One by one, and in a row; files from before have no calls in a row."""
+    in_a_row = [(", in a row", row["in_a_row"])] if "in_a_row" in row else []
+    return [("", row["ratio"]), *in_a_row]
 
 
 @numbers("sequence-overlap")
 def _overlap(stored: Stored) -> str:
     head = ["tokens of a block", "comes from", "computed", "copied", "both at once", "hidden"]
     rows = [
-        [f"{row['length']:,}", FROM[row["from"]], *_times(row), f"{row['hidden']:.0%}"]
+        [f"{row['length']:,}", FROM[row["from"]], *_times(row), _hidden(row)]
         for row in stored.read_json(FILE)["overlap"]
     ]
     return table(head, rows)
+
+
+def _hidden(row: Mapping[str, Any]) -> str:
+    """Of the copy; nothing where the copy is so short that the share would be noise."""
+    compute, copy = (row["times"][name]["median_s"] for name in ("compute", "copy"))
+    return f"{row['hidden']:.0%}" if copy > LEAST_COPY * compute else ""
 
 
 def _times(row: Mapping[str, Any]) -> list[str]:

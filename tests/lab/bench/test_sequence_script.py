@@ -1,9 +1,12 @@
 """benchmarks/sequence.py: its parts at tiny sizes on a CPU, and what it says of limits."""
 
+from types import SimpleNamespace
+
 import pytest
 import typer
 from scripts import load_script
 
+from docs_numbers import sequences
 from flashpoint.lab.bench.timing import Budget, CpuTimer
 
 
@@ -53,8 +56,20 @@ def test_long_counts_products(record):
 def test_chunks_are_timed_both_ways(record):
     assert [row["mode"] for row in record["chunks"]] == ["forward", "backward"]
     for row in record["chunks"]:
-        medians = [row["times"][name]["median_s"] for name in ("chunks", "one call")]
-        assert row["ratio"] == pytest.approx(medians[0] / medians[1])
+        for ratio, times in (("ratio", "times"), ("in_a_row", "times_of_rows")):
+            medians = [row[times][name]["median_s"] for name in ("chunks", "one call")]
+            assert row[ratio] == pytest.approx(medians[0] / medians[1])
+
+
+def test_calls_in_a_row_are_timed_together(sequence):
+    made = []
+    calls = {name: lambda name=name: made.append(name) for name in ("chunks", "one call")}
+    timer = CpuTimer()
+    timer.seconds_of = lambda call: call() or 1.0
+    row = sequence._time_both_ways(calls, timer)
+    assert row["calls_in_a_row"] == sequence.IN_A_ROW
+    last = made[-2 * sequence.IN_A_ROW :]
+    assert [len(set(half)) for half in (last[:5], last[5:], last)] == [1, 1, 2]
 
 
 def test_failed_part_leaves_its_reason(record):
@@ -70,13 +85,28 @@ def test_hidden_share_is_of_the_shorter_one(sequence, both, share):
 def test_limits_that_are_missed_are_named(sequence):
     fine = {"mode": "forward", "length": 9, "errors": {"o": 1e-3}, "ratio": 1.05}
     slow = {**fine, "ratio": 1.051}
+    slow_in_a_row = {**fine, "in_a_row": 1.06}
     wrong = {**fine, "errors": {"dq": float("nan")}}
-    said = sequence.problems_of({"failed": {"long": "no room"}, "chunks": [fine, slow, wrong]})
+    rows = [fine, slow, slow_in_a_row, wrong]
+    said = sequence.problems_of({"failed": {"long": "no room"}, "chunks": rows})
     assert said == [
         "long: no room",
         "mode forward, length 9: ratio 1.051, at most 1.05",
+        "mode forward, length 9: in a row 1.060, at most 1.05",
         "mode forward, length 9: error of dq nan, at most 1.0e-02",
     ]
+
+
+def test_table_of_chunks_has_calls_in_a_row_where_they_were_timed():
+    rows = [{"mode": mode, "dim": 64, "ratio": 1.03} for mode in ("forward", "backward")]
+    timed = [{**row, "in_a_row": 1.02} for row in rows]
+    before, since = (
+        sequences._chunks(SimpleNamespace(read_json=lambda _, found=found: found))
+        for found in ({"chunks": rows}, {"chunks": timed})
+    )
+    assert before.splitlines()[2:] == ["| forward | 1.030 |", "| backward | 1.030 |"]
+    assert since.splitlines()[3] == "| forward, in a row | 1.020 |"
+    assert len(since.splitlines()) == 6
 
 
 def test_without_a_gpu_it_is_refused(sequence, tmp_path, monkeypatch):

@@ -12,7 +12,7 @@ from flashpoint.lab.bench.result_file import read
 from flashpoint.lab.scaling.estimate import Choice, Setting, attention_seconds, estimate
 from flashpoint.lab.scaling.load import load_of
 from flashpoint.lab.scaling.rates import rates_of, stored_rates
-from flashpoint.lab.scaling.traffic import HABITS
+from flashpoint.lab.scaling.traffic import HABITS, bytes_copied, bytes_sent, why_not
 from flashpoint.models.cost import attention_flops, forward_flops
 from flashpoint.models.registry import image_model_config
 
@@ -56,6 +56,28 @@ def test_ring_copies_dk_and_dv_of_every_block_and_the_rest_once():
     assert found.copies == pytest.approx(4 * 2 * (blocks + own / P) * L * E / rate)
 
 
+def test_fewer_heads_of_keys_send_and_copy_less():
+    grouped = replace(LOAD, num_kv_heads=1)
+    for strategy, share in (("ring", 1 / 4), ("gather", 1 / 4), ("reduce", 1), ("ulysses", 5 / 8)):
+        sent = bytes_sent(strategy, LOAD, L, P)
+        assert bytes_sent(strategy, grouped, L, P) == tuple(share * each for each in sent)
+    queries, keys = E * L // P, E // 4
+    forward, backward = (
+        6 * queries + 8 * keys * L // P,
+        14 * queries + keys * (28 * L + 4 * L // P),
+    )
+    assert bytes_copied("ring", grouped, L, P) == (forward, backward)
+    assert why_not("ulysses", LOAD, 4) is None
+    assert why_not("ulysses", grouped, 4) == "1 head of toy cannot be divided among {} ranks"
+
+
+def test_causal_attention_is_half_the_work():
+    causal = replace(LOAD, is_causal=True)
+    whole, half = (estimated("ring", load=load).seconds for load in (LOAD, causal))
+    assert half.attention == pytest.approx(whole.attention / 2)
+    assert (half.products, half.copies) == (whole.products, whole.copies)
+
+
 @pytest.mark.parametrize("recomputes", [False, True])
 @pytest.mark.parametrize("strategy", HABITS)
 def test_bytes_sent_are_those_of_the_strategy(strategy, recomputes):
@@ -85,7 +107,7 @@ def test_only_a_ring_hides_attentions_messages():
 def test_messages_between_nodes_by_hand(strategy, gathered, exchanged):
     """16 ranks on two nodes; parts of f L E elements of two bytes."""
     setting = make_setting(
-        load=replace(LOAD, num_heads=16), rates=RATES_OF_4, num_gpus=16, batch=1
+        load=replace(LOAD, num_heads=16, num_kv_heads=16), rates=RATES_OF_4, num_gpus=16, batch=1
     )
     found = estimate(setting, choice(strategy, data=1, sequence=16))
     part = 2 * 15 / 16 * L * E

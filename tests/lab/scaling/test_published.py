@@ -1,20 +1,26 @@
-"""Beside published numbers of ring attention and Ulysses. Their GPUs and kernels are others.
+"""Beside published numbers of ring attention, Ulysses and USP, on other GPUs and by other kernels.
 
-So only what does not depend on them is compared: when a ring hides its messages, what Ulysses
-sends, and which of two is faster. Efficiencies are upper bounds here: nothing is lost in launches.
+What does not depend on them: when a ring hides its messages, what Ulysses sends, and which of two
+is faster. Shares of a GPU's peak are estimated from published rates of one GPU.
 """
+
+from pathlib import Path
 
 import pytest
 from lab.scaling.simple import LOAD, make_rates, make_setting
 
-from flashpoint.distributed.call import Sizes
-from flashpoint.distributed.strategy import elements_sent
-from flashpoint.lab.scaling.estimate import Choice, estimate
+from docs_numbers import published
+from docs_numbers.stored import Stored
+from flashpoint.lab.scaling.estimate import Choice, attention_part, estimate
 from flashpoint.lab.scaling.links import Links
 from flashpoint.lab.scaling.load import load_of
 from flashpoint.lab.scaling.rates import stored_rates
 from flashpoint.lab.scaling.survey import survey
-from flashpoint.lab.scaling.traffic import ITEM_BYTES, bytes_sent
+from flashpoint.lab.scaling.traffic import bytes_sent
+
+ROOT = Path(__file__).parents[3]
+NEAR = (0.75, 1.05)
+"""A published share of the peak over the estimate, which leaves out what nobody hides."""
 
 
 @pytest.mark.parametrize("ranks", [2, 8])
@@ -45,29 +51,38 @@ def test_ulysses_sends_what_its_authors_count():
     assert forward / 2 == 4 * tokens * 1024 / ranks * (ranks - 1) / ranks
 
 
-def test_ulysses_is_near_a_ring_that_hides_its_messages_inside_a_node():
-    """USP's benchmark has it ahead; there a ring does not hide them all."""
+@pytest.mark.parametrize(
+    ("tokens", "low", "high"), [(2**15, 0.95, 1.05), (2**17, 0.95, 1.05), (2**20, 1.05, 1.15)]
+)
+def test_ulysses_over_a_ring_that_hides_its_messages_inside_a_node(tokens, low, high):
+    """USP's benchmark has Ulysses ahead; there a ring does not hide all.
+
+    With a million tokens our ring is ahead: backward over blocks of 128k is faster than over 1M.
+    """
     links = Links(node_bytes_per_s=300e9, network_bytes_per_s=25e9, gpus_per_node=8)
     given = {"load": load_of("vit_l16"), "rates": stored_rates(), "memory_bytes": 141e9}
-    for tokens in (2**15, 2**17, 2**20):
-        found = survey(make_setting(tokens=tokens, links=links, **given), sequence=8).estimates
-        by_name = {one.choice.strategy: one.seconds for one in found}
-        assert by_name["ring"].waiting < 0.01 * by_name["ring"].sending
-        assert by_name["ulysses"].step == pytest.approx(by_name["ring"].step, rel=0.05)
+    found = survey(make_setting(tokens=tokens, links=links, **given), sequence=8).estimates
+    by_name = {one.choice.strategy: one.seconds for one in found}
+    assert by_name["ring"].waiting < 0.01 * by_name["ring"].sending
+    assert low < by_name["ulysses"].step / by_name["ring"].step < high
 
 
-PUBLISHED = {"8xH800": (73.9, 19.3, 63.0, 17.4, 200e9), "8xA100": (46.7, 11.8, 38.2, 10.6, 300e9)}
-"""ring-flash-attention's README: calls a second forward, and with backward: without messages, then
-measured by the balanced ring. Llama 3.1 8B's heads, 8k tokens a GPU. Link speeds are nominal."""
+@pytest.mark.parametrize("gpu", [published.H800, published.A100], ids=lambda gpu: gpu.name)
+def test_ring_of_ring_flash_attention_hides_all_messages_by_the_estimate(gpu):
+    setting, choice = published.ring_of_8(gpu, stored_rates())
+    alone = 8 / gpu.calls[0], 8 / gpu.calls[1] - 8 / gpu.calls[0]
+    for seconds, without_messages in zip(attention_part(setting, choice), alone, strict=True):
+        assert seconds.waiting == 0
+        assert seconds.attention == pytest.approx(without_messages)
+        assert seconds.copies < 0.03 * seconds.attention
 
 
-@pytest.mark.parametrize("machine", PUBLISHED)
-def test_published_ring_reaches_80_to_92_percent_of_a_ring_that_hides_all(machine):
-    alone, alone_both, ring, ring_both, link = PUBLISHED[machine]
-    tokens, kv_heads, dim, ranks = 8 * 8192, 8, 128, 8
-    sizes = Sizes(1, 4 * kv_heads, kv_heads, dim, dim)
-    forward, _ = elements_sent("ring", sizes, (tokens, tokens), ranks)
-    messages = ITEM_BYTES * forward / link
-    assert messages < (ranks - 1) / ranks / alone  # hidden, by our formula: 100%
-    assert 0.80 < ring / alone < 0.92
-    assert 0.80 < ring_both / alone_both < 0.92
+@pytest.mark.parametrize("one", published.comparisons(Stored(ROOT)), ids=lambda one: one.what)
+def test_published_share_of_the_peak_is_near_the_estimate(one):
+    low, high = NEAR
+    assert low < one.ratio < high
+
+
+def test_decoders_have_the_parameters_of_their_models():
+    assert published.LLAMA.num_parameters == pytest.approx(8.03e9, rel=0.01)
+    assert published.GPT.num_parameters == pytest.approx(30e9, rel=0.02)

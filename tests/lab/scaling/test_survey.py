@@ -19,7 +19,7 @@ def test_every_split_and_strategy_that_can_be_is_there():
     expected += [(2, 4, name) for name in STRATEGIES]
     expected += [(1, 8, name) for name in STRATEGIES if name != "ulysses"]
     assert splits(found) == expected
-    assert found.refused == ("ulysses: 4 heads of toy do not divide among 8 ranks",)
+    assert found.refused == ("ulysses: 4 heads of toy cannot be divided among 8 ranks",)
 
 
 def test_best_is_the_fastest_that_fits():
@@ -58,10 +58,18 @@ def test_activations_are_recomputed_where_they_do_not_fit_or_on_demand():
 @pytest.mark.parametrize(
     ("changes", "options", "said"),
     [
-        ({}, {"sequence": 8, "strategy": "ulysses"}, "4 heads of toy do not divide among 8 ranks"),
-        ({"tokens": 1000}, {"sequence": 16, "num_gpus": 16}, "1000 tokens do not divide among 16"),
-        ({}, {"sequence": 3}, "8 GPUs do not divide into groups of 3"),
-        ({"batch": 3}, {"sequence": 2}, "3 samples do not divide among 4 groups"),
+        (
+            {},
+            {"sequence": 8, "strategy": "ulysses"},
+            "4 heads of toy cannot be divided among 8 ranks",
+        ),
+        (
+            {"tokens": 1000},
+            {"sequence": 16, "num_gpus": 16},
+            "1,000 tokens cannot be divided among 16",
+        ),
+        ({}, {"sequence": 3}, "8 GPUs cannot be divided into groups of 3"),
+        ({"batch": 3}, {"sequence": 2}, "3 samples cannot be divided among 4 groups"),
         ({}, {"strategy": "ulises"}, "Did you mean 'ulysses'"),
         ({}, {"sequence": 1, "strategy": "ring"}, "one GPU a sample has nothing to send"),
     ],
@@ -76,7 +84,7 @@ def test_what_cannot_be_is_one_line(changes, options, said):
 def test_splits_that_do_not_divide_are_left_out_and_named():
     found = survey(make_setting(batch=2))
     assert {split[0] for split in splits(found)} == {2, 1}
-    assert found.refused[0] == "2 samples do not divide among 8 or 4 groups"
+    assert found.refused[0] == "2 samples cannot be divided among 8 or 4 groups"
 
 
 def test_plain_data_say_that_they_are_an_estimate():

@@ -171,17 +171,23 @@ def _refuse_files(json_file: Path | None, plot_file: Path | None) -> None:
 
 
 def _publish(found: "Survey", json_file: Path | None, plot_file: Path | None) -> None:
-    """Show the table and write the files; with JSON on stdout the table goes to stderr."""
+    """Show the table and write the files; with JSON on stdout all else goes to stderr."""
     from rich.console import Console
 
     from flashpoint.lab.cli.plan_view import render
     from flashpoint.lab.cli.run_arguments import write_json
+    from flashpoint.lab.scaling.links import counted
     from flashpoint.lab.scaling.survey import to_plain
 
-    Console(stderr=json_file == STDOUT).print(render(found))
+    to_stderr = json_file == STDOUT
+    Console(stderr=to_stderr).print(render(found))
+    estimates = counted(len(found.estimates), "estimate")
     if json_file is not None:
         write_json(to_plain(found), json_file)
+        if not to_stderr:
+            typer.echo(f"{json_file}: {estimates}")
     if plot_file is not None:
         from flashpoint.lab.scaling.plot import draw
 
         draw(found, plot_file)
+        typer.echo(f"{plot_file}: time and memory of {estimates}", err=to_stderr)

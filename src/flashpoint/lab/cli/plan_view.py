@@ -10,7 +10,8 @@ from rich.text import Text
 from flashpoint.lab.cli.terminal import plain_table
 from flashpoint.lab.runs.formats import DASH, brief, count
 from flashpoint.lab.scaling.estimate import Estimate
-from flashpoint.lab.scaling.survey import Survey
+from flashpoint.lab.scaling.links import counted
+from flashpoint.lab.scaling.survey import Survey, parallel_of
 from flashpoint.lab.scaling.traffic import ALONE
 
 _LEGEND = (
@@ -23,7 +24,8 @@ _LEGEND = (
 
 def render(found: Survey) -> RenderableType:
     """What is asked, the table, the best, and what it rests on."""
-    lines = [_verdict(found), *_refusals(found), Text(_LEGEND, style="dim"), _basis(found)]
+    said = [_verdict(found), *_config(found), *_refusals(found)]
+    lines = [*said, Text(_LEGEND, style="dim"), _basis(found)]
     spaced = [part for line in lines for part in (Text(), line)]
     return Group(_header(found), Text(), _table(found), *spaced)
 
@@ -33,7 +35,8 @@ def _header(found: Survey) -> Text:
     return Text.assemble(
         ("An estimate, not a measurement: ", "bold"),
         f"a training step of {setting.load.name}, {count(setting.load.num_parameters)} "
-        f"parameters, {setting.batch:,} x {setting.tokens:,} tokens on {setting.num_gpus:,} GPUs.",
+        f"parameters, {setting.batch:,} x {counted(setting.tokens, 'token')} on "
+        f"{counted(setting.num_gpus, 'GPU')}.",
     )
 
 
@@ -86,6 +89,16 @@ def _verdict(found: Survey) -> Text:
     )
 
 
+def _config(found: Survey) -> Iterator[Text]:
+    """The best one for ``flashpoint train``, as a line of YAML that stands alone."""
+    if found.best is None:
+        return
+    choice = found.best.choice
+    fields = ", ".join(f"{name}: {value}" for name, value in parallel_of(choice).items())
+    again = ", which does not recompute and so needs more memory" if choice.recomputes else ""
+    yield Text(f"For a config of flashpoint train{again}:\nparallel: {{{fields}}}")
+
+
 def _name(one: Estimate) -> str:
     choice = one.choice
     how = "" if choice.strategy == ALONE else f" by {choice.strategy}"
@@ -111,8 +124,9 @@ def _basis(found: Survey) -> Text:
         f"Measured on one {rates.device} ({', '.join(rates.sources)}), bf16: attention with head "
         f"dim {dim} {forward:.0f} and {backward:.0f} TFLOP/s forward and backward{beyond}; a "
         f"matrix product {rates.matrix_flops_per_s / 1e12:.0f} TFLOP/s; memory "
-        f"{rates.memory_bytes_per_s / 1e12:.1f} TB/s. Given, not measured: {links.gpus_per_node} "
-        f"GPUs a node, {links.node_bytes_per_s / 1e9:g} GB/s inside it, "
+        f"{rates.memory_bytes_per_s / 1e12:.1f} TB/s. Given, not measured: "
+        f"{counted(links.gpus_per_node, 'GPU')} a node, "
+        f"{links.node_bytes_per_s / 1e9:g} GB/s inside it, "
         f"{links.network_bytes_per_s / 1e9:g} GB/s between nodes, "
         f"{count(setting.memory_bytes)}B a GPU. Real steps take longer: docs/scaling.md."
     )

@@ -160,24 +160,42 @@ def _seconds(setting: Setting, choice: Choice) -> Seconds:
     samples = setting.batch // choice.data
     layers, share = samples * load.depth, setting.tokens / choice.sequence
     passes = (2 if choice.recomputes else 1, 1)  # forward and backward
-    attention = attention_seconds(setting, choice)
+    forward, backward = attention_part(setting, choice)
     products = samples * load.matrix_flops(setting.tokens) / choice.sequence
     products_s = products / rates.matrix_flops_per_s
     bytes_passed = load.passed_bytes(has_fused_norm=_has_fused_norm(setting, choice))
     elementwise = layers * share * _dot(passes, bytes_passed)
     optimizer = OPTIMIZER_BYTES * load.num_parameters
-    size = (load, setting.tokens, choice.sequence)
-    copied = layers * _dot(passes, bytes_copied(choice.strategy, *size))
-    sending, hidden = _message_seconds(setting, choice, attention)
     reduction = setting.links.seconds("collective", _gradient_bytes(setting), setting.num_gpus)
     return Seconds(
-        attention=layers * _dot(passes, attention),
+        attention=layers * _dot(passes, (forward.attention, backward.attention)),
         products=(passes[0] + 2) * products_s,
         elementwise=(elementwise + optimizer) / rates.memory_bytes_per_s,
-        copies=copied / rates.memory_bytes_per_s,
-        sending=layers * _dot(passes, sending) + reduction,
-        hidden=layers * _dot(passes, hidden) + min(reduction, 2 * products_s / samples),
+        copies=layers * _dot(passes, (forward.copies, backward.copies)),
+        sending=layers * _dot(passes, (forward.sending, backward.sending)) + reduction,
+        hidden=layers * _dot(passes, (forward.hidden, backward.hidden))
+        + min(reduction, 2 * products_s / samples),
     )
+
+
+def attention_part(setting: Setting, choice: Choice) -> tuple[Seconds, Seconds]:
+    """Of one sample and layer on one rank, forward and backward: kernels, copies and messages."""
+    load, rates = setting.load, setting.rates
+    kernels = attention_seconds(setting, choice)
+    copied = bytes_copied(choice.strategy, load, setting.tokens, choice.sequence)
+    sending, hidden = _message_seconds(setting, choice, kernels)
+    forward, backward = (
+        Seconds(
+            attention=kernels[way],
+            products=0.0,
+            elementwise=0.0,
+            copies=copied[way] / rates.memory_bytes_per_s,
+            sending=sending[way],
+            hidden=hidden[way],
+        )
+        for way in (0, 1)
+    )
+    return forward, backward
 
 
 def attention_seconds(setting: Setting, choice: Choice) -> tuple[float, float]:

@@ -22,6 +22,8 @@ class Load:
     """A model as numbers; those of a token are for one block.
 
     Attributes:
+        num_kv_heads: heads of keys and values, which groups of query heads may share.
+        is_causal: whether a token sees only those before it.
         num_parameters: without positions, which are not learned at such lengths.
         token_flops: of the matrix products of all blocks and of the patches, forward.
         sample_flops: of the head.
@@ -32,8 +34,10 @@ class Load:
     width: int
     depth: int
     num_heads: int
+    num_kv_heads: int
     mlp_dim: int
     has_qk_norm: bool
+    is_causal: bool
     num_parameters: int
     token_flops: float
     sample_flops: float
@@ -44,13 +48,18 @@ class Load:
         """D."""
         return self.width // self.num_heads
 
+    @property
+    def kv_width(self) -> int:
+        """Of a token's keys, and of its values."""
+        return self.num_kv_heads * self.head_dim
+
     def matrix_flops(self, tokens: int) -> float:
         """Of a sample's matrix products but attention's, forward."""
         return tokens * self.token_flops + self.sample_flops
 
     def attention_flops(self, tokens: int) -> float:
-        """Of one block's scores and weights with v, forward: 4 L^2 E."""
-        return 4.0 * tokens**2 * self.width
+        """Of one block's scores and weights with v, forward: 4 L^2 E, half of it if causal."""
+        return (2.0 if self.is_causal else 4.0) * tokens**2 * self.width
 
     def passed_bytes(self, *, has_fused_norm: bool) -> tuple[int, int]:
         """Read and written elementwise for a token, forward and backward.
@@ -99,8 +108,10 @@ def load_of(name: str) -> Load:
         width=config.width,
         depth=config.depth,
         num_heads=config.num_heads,
+        num_kv_heads=config.num_heads,
         mlp_dim=config.mlp_dim,
         has_qk_norm=config.qk_norm != "none",
+        is_causal=False,
         num_parameters=parameters,
         token_flops=2.0 * config.width * (pixels + _block_products(config)),
         sample_flops=2.0 * config.width * config.num_classes,

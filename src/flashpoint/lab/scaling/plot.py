@@ -10,6 +10,7 @@ from typing import Any
 from flashpoint.lab.bench.plot import WIDTH
 from flashpoint.lab.bench.plot_style import INK, MUTED, RULE, STYLE
 from flashpoint.lab.scaling.estimate import Estimate
+from flashpoint.lab.scaling.links import counted
 from flashpoint.lab.scaling.survey import Survey
 from flashpoint.lab.scaling.traffic import ALONE
 from flashpoint.lab.training.memory_check import ADVISED_SHARE
@@ -187,16 +188,17 @@ def _draw_frame(figure: Any, found: Survey) -> None:
     """What it is above, what it rests on below."""
     setting, left = found.setting, 0.022
     links, rates = setting.links, setting.rates
-    title = f"{setting.load.name}, {setting.tokens:,} tokens, {setting.num_gpus:,} GPUs: estimate"
+    gpus = counted(setting.num_gpus, "GPU")
+    title = f"{setting.load.name}, {counted(setting.tokens, 'token')}, {gpus}: estimate"
     figure.text(left, 0.97, title, fontsize=20, fontweight="bold", va="top")
     claim = (
-        f"A training step over {setting.batch:,} samples, by split (data x sequence) and "
+        f"A training step over {counted(setting.batch, 'sample')}, by split (data x sequence) and "
         "strategy. Pale: does not fit. Nothing of this was run."
     )
     figure.text(left, 0.905, claim, fontsize=12, color=MUTED, va="top")
     basis = (
         f"Rates measured on one {rates.device} ({', '.join(rates.sources)}). Given: "
-        f"{links.node_bytes_per_s / 1e9:g} GB/s inside nodes of {links.gpus_per_node} GPUs, "
-        f"{links.network_bytes_per_s / 1e9:g} GB/s between."
+        f"{links.node_bytes_per_s / 1e9:g} GB/s inside nodes of "
+        f"{counted(links.gpus_per_node, 'GPU')}, {links.network_bytes_per_s / 1e9:g} GB/s between."
     )
     figure.text(left, 0.02, basis, fontsize=9.5, color=MUTED, va="bottom")

@@ -1,4 +1,4 @@
-"""How fast one GPU is, read out of files of ``flashpoint bench``.
+"""How fast one GPU is, read out of files of ``flashpoint bench`` and of longer sequences.
 
 Three rates make an estimate: of the attention kernels by head dim and length, of one large matrix
 product, and of memory. Nothing is measured here.
@@ -10,14 +10,20 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from flashpoint.errors import InputError, UnsupportedError
 from flashpoint.lab.bench.cases import Mode, QkNorm
 from flashpoint.lab.bench.result import OURS, Result, Row
-from flashpoint.lab.bench.result_file import read
+from flashpoint.lab.bench.result_file import from_json
+from flashpoint.lab.runs.stored import parse_json, read_text
+from flashpoint.lab.scaling.lengths import is_of_lengths, result_of
 
 DTYPE = "bf16"
-STORED = tuple(f"benchmarks/results/h200_{suite}.json" for suite in ("long", "vit", "decode"))
+FOLDER = "benchmarks/results/"
+STORED = tuple(
+    f"{FOLDER}{name}.json" for name in ("h200_long", "h200_vit", "h200_decode", "sequence/h200")
+)
 """Of one H200; the package carries them too."""
 
 _ADVICE = "Measure with `flashpoint bench --device cuda --json FILE`."
@@ -71,18 +77,27 @@ class Rates:
         )
 
 
-def stored_rates() -> Rates:
-    """Those of this repository: of the checkout, or of the installed package."""
-    return read_rates([_find(name) for name in STORED])
+def stored_rates(root: Path | None = None) -> Rates:
+    """Those of this repository; None takes the checkout, or else the installed package."""
+    files = [_find(name) if root is None else root / name for name in STORED]
+    return rates_of(list(map(_read, files)), [name.removeprefix(FOLDER) for name in STORED])
 
 
 def read_rates(files: Sequence[Path]) -> Rates:
     """The rates of one GPU out of files of ``flashpoint bench --json``.
 
+    A file of ``benchmarks/sequence.py`` beside them adds longer sequences.
+
     Raises:
         InputError: a file is none of these, or they lack a rate.
     """
-    return rates_of([read(file) for file in files], [file.name for file in files])
+    return rates_of(list(map(_read, files)), [file.name for file in files])
+
+
+def _read(file: Path) -> Result:
+    text = read_text(file)
+    data = parse_json(text, dict[str, Any], str(file))
+    return result_of(data, str(file)) if is_of_lengths(data) else from_json(text, str(file))
 
 
 def rates_of(results: Sequence[Result], names: Sequence[str]) -> Rates:

@@ -5,6 +5,7 @@ from typing import Any
 
 from flashpoint.errors import InputError, check_choice
 from flashpoint.lab.scaling.estimate import Choice, Estimate, Setting, divisors, estimate
+from flashpoint.lab.scaling.links import counted
 from flashpoint.lab.scaling.traffic import ALONE, HABITS, why_not
 
 STRATEGIES = tuple(HABITS)
@@ -76,9 +77,21 @@ def survey(
     return Survey(setting=setting, estimates=tuple(found), refused=reasons)
 
 
+def parallel_of(choice: Choice) -> dict[str, int | str]:
+    """The section ``parallel`` of a training's config.
+
+    Example:
+        >>> parallel_of(Choice(data=2, sequence=8, strategy="ring", recomputes=False))
+        {'data': 2, 'sequence': 8, 'strategy': 'ring'}
+    """
+    if choice.sequence == 1:
+        return {"data": choice.data}
+    return {"data": choice.data, "sequence": choice.sequence, "strategy": choice.strategy}
+
+
 def to_plain(found: Survey) -> dict[str, Any]:
     """As plain data for JSON, with sums and the best one marked."""
-    setting = found.setting
+    setting, best = found.setting, found.best
     return {
         "estimate": True,
         "model": setting.load.name,
@@ -93,7 +106,8 @@ def to_plain(found: Survey) -> dict[str, Any]:
             "matrix_flops_per_s": setting.rates.matrix_flops_per_s,
             "memory_bytes_per_s": setting.rates.memory_bytes_per_s,
         },
-        "estimates": [_plain(one, one is found.best) for one in found.estimates],
+        "parallel": parallel_of(best.choice) if best else None,
+        "estimates": [_plain(one, one is best) for one in found.estimates],
         "refused": list(found.refused),
     }
 
@@ -126,11 +140,11 @@ def _why_no_split(setting: Setting, ranks: int) -> tuple[str, int] | None:
     """What does not divide, with a gap for the number that follows; None if all does."""
     data = setting.num_gpus // ranks
     if setting.num_gpus % ranks:
-        return f"{setting.num_gpus} GPUs do not divide into groups of {{}}", ranks
+        return f"{counted(setting.num_gpus, 'GPU')} cannot be divided into groups of {{}}", ranks
     if setting.tokens % ranks:
-        return f"{setting.tokens} tokens do not divide among {{}} ranks", ranks
+        return f"{counted(setting.tokens, 'token')} cannot be divided among {{}} ranks", ranks
     if setting.batch % data:
-        return f"{setting.batch} samples do not divide among {{}} groups", data
+        return f"{counted(setting.batch, 'sample')} cannot be divided among {{}} groups", data
     return None
 
 
