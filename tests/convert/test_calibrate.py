@@ -22,6 +22,7 @@ SPECS = (
     *("relu", "relu4/sum", "relu2", "sigmoid", "gelu", "exp/sum", "exp", "identity"),
     AttentionSpec(activation="sigmoid", alpha=0.0, bias="-log_length"),
     AttentionSpec(activation="relu", gain=3.0, bias=-0.5),
+    AttentionSpec(activation="silu", scale=1.0),
     AttentionSpec(activation="relu", alpha="learned", gain="learned", gain_start=2.0),
 )
 KINDS = ("plain", "causal", "bool", "added", "grouped", "blind", "scaled", "cross")
@@ -89,7 +90,10 @@ def test_a_fit_is_the_same_again():
     assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])
 
 
-@pytest.mark.parametrize("spec", ["relu", "relu2", "sigmoid", "relu4/sum", "softplus"])
+SHARP = AttentionSpec(activation="sigmoid", scale=2.0)
+
+
+@pytest.mark.parametrize("spec", ["relu", "relu2", "sigmoid", SHARP, "relu4/sum", "softplus"])
 def test_known_numbers_are_found_again(spec):
     teacher = substitute_for(spec)
     with torch.no_grad():

@@ -70,6 +70,15 @@ def test_learned_scale_multiplies_the_scores_of_its_head():
     assert list(substitute.state_dict()) == ["scale"]
 
 
+@pytest.mark.parametrize("given", [None, 0.3])
+def test_the_scale_of_a_spec_takes_the_place_of_the_models(given):
+    q, k, v = inputs()
+    k, v = (x.repeat_interleave(2, 1) for x in (k, v))
+    substitute = Substitute(AttentionSpec(activation="silu", scale=0.7), 4)
+    expected = F.silu(0.7 * q @ k.mT) @ v / k.shape[2]
+    torch.testing.assert_close(substitute(q, k, v, scale=given), expected)
+
+
 def reference_relu(q, k, v):
     return (8**-0.5 * q @ k.mT).relu() @ v / k.shape[2]
 

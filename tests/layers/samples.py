@@ -12,6 +12,7 @@ SPECS = {
     "gelu, numbers": AttentionSpec(activation="gelu", alpha=0.5, gain=1.5, bias=-0.25),
     "keys": AttentionSpec(length="keys"),
     "number": AttentionSpec(length=5, alpha=0.75),
+    "scale": AttentionSpec(activation="gelu", scale=1.5, bias=0.25),
     "sigmoid": AttentionSpec(activation="sigmoid", alpha=0, bias="-log_length"),
     "sigmoid, keys": AttentionSpec(activation="sigmoid", bias="-log_length", length="keys"),
     "learned": AttentionSpec(activation="softplus", **LEARNED, alpha_start=0.5, bias_start=0.3),

@@ -1,6 +1,7 @@
 """The attention layer beside its formula, written out in fp64, and beside PyTorch's own."""
 
 import itertools
+from functools import partial
 
 import pytest
 import torch
@@ -34,7 +35,8 @@ def textbook_weights(layer, q, k, mask=None, **options):
     """The weights by the formula, head by head where numbers are learned per head."""
     spec = layer.spec
     seen = seen_by(q.shape[2], k.shape[2], mask, **options)
-    scores = torch.einsum("bhid,bhjd->bhij", q, k) / q.shape[-1] ** 0.5
+    scale = q.shape[-1] ** -0.5 if spec.scale is None else spec.scale
+    scores = scale * torch.einsum("bhid,bhjd->bhij", q, k)
     if spec.activation == "softmax":
         exps = scores.exp() * seen
         return exps / exps.sum(-1, keepdim=True).clamp(min=1e-300)
@@ -330,6 +332,18 @@ def test_gain_may_be_wider_than_its_layer():
     assert layer(torch.randn(2, 5, 8).bfloat16()).dtype == torch.bfloat16
 
 
+def test_attend_keeps_its_own_scale_where_the_spec_has_none():
+    x, attend = make_x(), partial(attention, scale=0.5)
+    specs = (AttentionSpec(), AttentionSpec(scale=0.5), AttentionSpec(scale=0.5))
+    bound, stated, both = (
+        make_layer(spec, attend=function)(x)
+        for spec, function in zip(specs, (attend, attention, attend), strict=True)
+    )
+    assert_close(bound, stated)
+    assert_close(both, stated)
+    assert not torch.allclose(make_layer(AttentionSpec())(x), stated)
+
+
 @pytest.mark.parametrize("other", [SPECS["softmax"], SPECS["sigmoid"]])
 def test_twins_have_the_same_parameters(other):
     shapes = [
@@ -352,6 +366,12 @@ def test_twins_have_the_same_parameters(other):
         (lambda: Attention(12, 4, output_norm="lyer"), "Did you mean 'layer'"),
         (lambda: Attention(12, 4, gate="tanh"), "gate='tanh' is unknown"),
         (lambda: Attention(12, 4)(torch.ones(1, 2, 12), torch.ones(1, 2, 12)), "no context"),
+        (lambda: Attention(12, 4)(torch.ones(1, 2, 6)), "takes [B, L, 12]"),
+        (lambda: Attention(12, 4)(torch.ones(2, 12)), "x has shape [2, 12]"),
+        (
+            lambda: Attention(12, 4, context_dim=6)(torch.ones(1, 2, 12), torch.ones(1, 2, 12)),
+            "context has shape [1, 2, 12]; this layer takes [B, L, 6]",
+        ),
         (lambda: Attention(12, 4, context_dim=6)(torch.ones(1, 2, 12)), "pass a context"),
         (
             lambda: Attention(12, 4, SPECS["softmax"])(torch.ones(1, 2, 12), mask=torch.ones(2)),

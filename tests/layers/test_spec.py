@@ -5,6 +5,8 @@ import json
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from flashpoint import Activation, register_activation
 from flashpoint.errors import InputError
@@ -27,6 +29,7 @@ def test_every_activation_is_a_spec_by_name(activation):
         AttentionSpec(alpha="learned", alpha_start=0.5, gain="learned_per_head", gain_start=2),
         AttentionSpec(bias="learned", bias_start=-1, length=196),
         AttentionSpec(activation="relu4", normalize="sum", floor=0, gain="learned"),
+        AttentionSpec(activation="silu", length="keys", scale=1),
     ],
 )
 def test_spec_survives_json(spec):
@@ -52,8 +55,24 @@ def test_word_has_activation_and_normalization(activation, normalize):
     assert AttentionSpec.parse(spec.word) == spec
 
 
+@given(shift=st.floats(1e-3, 1e3).map(lambda x: float(f"{x:g}")))
+@pytest.mark.parametrize("start", ["relu4", "relu", "sigmoid"])
+@pytest.mark.parametrize("end", ["", "/sum"])
+def test_word_has_the_number_that_is_added_to_scores(start, end, shift):
+    spec = AttentionSpec.parse(f"{start}+{shift:g}{end}")
+    assert (spec.activation, spec.bias, spec.by_sum) == (start, shift, bool(end))
+    assert AttentionSpec.parse(spec.word) == spec
+    assert AttentionSpec(activation=start, bias=-shift).word == start
+
+
+@pytest.mark.parametrize("word", ["relu4+/sum", "relu4+four/sum", "relu4+4+4", "relu4+inf"])
+def test_wrong_shift_is_one_line(word):
+    with pytest.raises(InputError, match=r"behind '\+'|bias must be finite"):
+        AttentionSpec.parse(word)
+
+
 def test_fields_written_before_sums_are_read():
-    """Configs and checkpoints of earlier versions have neither normalize nor floor."""
+    """Configs and checkpoints of earlier versions have no normalize, floor or scale."""
     before = {"activation": "relu", "alpha": 0.5, "alpha_start": 1.0, "length": "visible"}
     before |= {"gain": "learned", "gain_start": 1.4, "bias": 0.0, "bias_start": 0.0}
     expected = AttentionSpec(alpha=0.5, gain="learned", gain_start=1.4)
@@ -71,8 +90,9 @@ def test_own_activation_may_be_summed_if_it_says_so(monkeypatch):
 
 
 def test_numbers_become_floats():
-    spec = AttentionSpec(alpha=1, gain=2, bias=-3, length=49)
-    assert [type(x) for x in (spec.alpha, spec.gain, spec.bias, spec.length)] == [float] * 4
+    spec = AttentionSpec(alpha=1, gain=2, scale=4, bias=-3, length=49)
+    numbers = (spec.alpha, spec.gain, spec.scale, spec.bias, spec.length)
+    assert [type(x) for x in numbers] == [float] * 5
 
 
 def test_learns_tells_parameters_from_numbers():
@@ -92,6 +112,9 @@ def test_learns_tells_parameters_from_numbers():
         ({"alpha": float("nan")}, "alpha must be finite"),
         ({"gain": True}, "gain must be a number"),
         ({"length": 0}, "length must be positive"),
+        ({"scale": "learned"}, "scale must be a number"),
+        ({"scale": float("inf")}, "scale must be finite"),
+        ({"activation": "softmax", "scale": 1}, "softmax attention has no scale"),
         ({"length": "visable"}, "length='visable' is unknown"),
         ({"alpha_start": 0.5}, "Set alpha to 'learned'"),
         ({"bias": "-log_length", "bias_start": 1}, "bias='-log_length'. Set bias to 'learned'"),

@@ -173,7 +173,7 @@ class _Search:
         sums = torch.zeros_like(self.size), torch.zeros_like(self.size)
         count = 0
         for target in self.targets:
-            scores = target.scores().transpose(0, 1).flatten(1)  # [H, B Lq Lk]
+            scores = target.scores(self.substitute).transpose(0, 1).flatten(1)  # [H, B Lq Lk]
             sums[0].add_(scores.sum(1, dtype=torch.float64))
             sums[1].add_(scores.square().sum(1, dtype=torch.float64))
             count += scores.shape[1]
@@ -195,11 +195,11 @@ class _Target:
         """The substitute's output in those rows, zeros in the others."""
         return substitute(*self.call.tensors, **self.call.options).where(self.rows, 0.0)
 
-    def scores(self) -> Tensor:
-        """[B, H, Lq, Lk]; what is not finite, as in keys that nobody sees, is 0."""
+    def scores(self, substitute: Substitute) -> Tensor:
+        """The substitute's, [B, H, Lq, Lk]; 0 where not finite, as in keys that nobody sees."""
         q, k, _ = self.call.tensors
         k = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
-        scale = self.call.options.get("scale")
+        scale = substitute.scale_of(self.call.options.get("scale"))
         scores = (q @ k.mT) * (q.shape[-1] ** -0.5 if scale is None else scale)
         return scores.nan_to_num(0.0, 0.0, 0.0)
 

@@ -86,7 +86,7 @@ class Substitute(PointwiseTerms):
             "attn_mask": attn_mask,
             "dropout_p": dropout_p,
             "is_causal": is_causal,
-            "scale": scale,
+            "scale": self.scale_of(scale),
             "enable_gqa": enable_gqa,
         }
         if self.spec.activation == SOFTMAX:
@@ -104,6 +104,10 @@ class Substitute(PointwiseTerms):
             return (o * (self._gain() * power(n, 1.0 - self._alpha()))).to(o.dtype)
         gain = self._outer_gain
         return o if gain is None else (o * gain).to(o.dtype)
+
+    def scale_of(self, given: float | None) -> float | None:
+        """The factor on q . k of a call that gives one: the spec's own comes first."""
+        return given if self.spec.scale is None else self.spec.scale
 
     def _division(self) -> dict[str, Any]:
         """What the operator is told of the spec."""

@@ -106,6 +106,8 @@ class HeadMixing(PointwiseTerms):
         division: dict[str, Any] = {"alpha": 1.0 if self.alpha is not None else spec.alpha}
         if spec.by_sum:
             division = {"normalize": spec.normalize, "floor": spec.floor}
+        # without one of the spec, an ``attend`` may have a scale of its own
+        scale = {} if spec.scale is None else {"scale": spec.scale}
         o = attend(
             activation=spec.activation,
             length=spec.length,
@@ -113,6 +115,7 @@ class HeadMixing(PointwiseTerms):
             causal=visibility.causal,
             key_lengths=visibility.key_lengths,
             **division,
+            **scale,
         )
         if self.alpha is not None:  # a fixed exponent of 1 keeps the output within fp16's range
             return (o * (self._gain() * power(n, 1.0 - self._alpha()))).to(o.dtype)
@@ -149,7 +152,8 @@ class HeadMixing(PointwiseTerms):
         seen = visibility.matrix(rows)
         with torch.autocast(q.device.type, enabled=False):
             keys = k.float().repeat_interleave(self.num_heads // self.num_kv_heads, dim=1)
-            scores = self.head_dim**-0.5 * (q[:, :, rows].float() @ keys.mT)  # [B, H, rows, Lk]
+            scale = self.head_dim**-0.5 if self.spec.scale is None else self.spec.scale
+            scores = scale * (q[:, :, rows].float() @ keys.mT)  # [B, H, rows, Lk]
             scores = scores if added is None else scores + rows_of(added, rows)
             if self.spec.activation == SOFTMAX:
                 check_softmax_mask(mask)

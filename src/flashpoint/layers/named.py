@@ -1,9 +1,9 @@
 """Relatives of relu attention by name: what each needs of a layer, as its paper has it.
 
 A name covers how scores become weights, what divides their sum, and what its paper puts behind
-it: a norm or a gate. Scores are q . k / sqrt(d) in all of them. What else a paper changes in its
-blocks is not part of it: the single head and shared projection of GAU, silu on q, k and v in GAU
-and HSTU, HSTU's relative positions, the second view of threshold attention.
+it: a norm or a gate. Scores are q . k in HSTU and GAU, q . k / sqrt(d) in all others. What else a
+paper changes in its blocks is not part of it: the single head and shared projection of GAU, silu
+on q, k and v in GAU and HSTU, HSTU's relative positions, the second view of threshold attention.
 """
 
 from dataclasses import dataclass
@@ -55,10 +55,11 @@ RELATIVES = {
         paper="2409.04431",
         spec=AttentionSpec(activation="sigmoid", alpha=0.0, bias="-log_length"),
     ),
-    # norm(sum_j silu(s_ij) v_j / N) * silu(x W), N all keys, padding too, as its code has it
+    # norm(sum_j silu(q_i . k_j) v_j / N) * silu(x W), N all keys, padding too, as the code of its
+    # paper has it; its authors' STULayer has 1 / sqrt(d) inside silu
     "hstu": NamedAttention(
         paper="2402.17152",
-        spec=AttentionSpec(activation="silu", length="keys"),
+        spec=AttentionSpec(activation="silu", length="keys", scale=1.0),
         gate="silu",
         output_norm="layer",
     ),
@@ -68,10 +69,10 @@ RELATIVES = {
         spec=AttentionSpec(activation="relu", alpha=0.0),
         output_norm="gated_rms",
     ),
-    # relu(s / N)^2 = relu(s)^2 / N^2, times silu(x W)
+    # relu(q . k / N)^2 = relu(q . k)^2 / N^2, times silu(x W)
     "gau": NamedAttention(
         paper="2202.10447",
-        spec=AttentionSpec(activation="relu2", alpha=2.0, length="keys"),
+        spec=AttentionSpec(activation="relu2", alpha=2.0, length="keys", scale=1.0),
         gate="silu",
     ),
     # s^3 / sqrt(n)

@@ -33,14 +33,19 @@ _WORDS = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AttentionSpec:
-    """How scores become weights, w_ij = h(s_ij + bias), and what divides their sum over keys.
+    """How scores become weights, and what divides their sum over keys.
+
+        w_ij = h(scale * q_i . k_j + bias)
 
         o_i = gain * sum_j w_ij * v_j / n_i ** alpha                      normalize="length"
         o_i = gain * sum_j w_ij * v_j / (sum_j w_ij + floor * n_i)        normalize="sum"
 
-    A word stands for the common ones: "relu", "softmax", and "relu4/sum" for both of
-    ``activation="relu4", normalize="sum"``; ``parse`` reads it. "exp/sum" has floor 0 and so is
-    softmax, as long as no exp overflows.
+    A word stands for the common ones: "relu", "softmax", "relu4/sum", and "relu4+4/sum" for all
+    of ``activation="relu4", bias=4, normalize="sum"``; ``parse`` reads it. "exp/sum" has floor 0
+    and so is softmax, as long as no exp overflows.
+
+    relu(s + p)^p over its sum is (1 + s / p)^p over its own, which nears softmax as p grows: a
+    score of 0 has a weight and a gradient, as in softmax, where relu(s)^p has neither.
 
     With "sum" the output is an average of values, and needs no factor at the start: with scores
     and values of variance 1 its variance is E h^2 / (n (E h)^2), for relu 3.1 / n, relu2 6 / n,
@@ -61,6 +66,7 @@ class AttentionSpec:
         length: n_i. "visible": the keys that query i sees; "keys": all keys; or a number.
         gain: factor on the output: a number, "learned" or "learned_per_head".
         gain_start: where a learned gain starts.
+        scale: factor on q . k. None: D ** -0.5; in a converted model, what its softmax had.
         bias: added to the scores: a number, "-log_length" (minus the logarithm of n_i, which
             sigmoid wants), "learned" or "learned_per_head".
         bias_start: where a learned bias starts.
@@ -80,6 +86,7 @@ class AttentionSpec:
     length: Annotated[Literal["visible", "keys"] | float, _LENGTH] = "visible"
     gain: Annotated[float | Learned, _NUMBER] = 1.0
     gain_start: Number = 1.0
+    scale: Annotated[float | None, _NUMBER] = None
     bias: Annotated[float | Literal["-log_length"] | Learned, _NUMBER] = 0.0
     bias_start: Number = 0.0
 
@@ -90,6 +97,8 @@ class AttentionSpec:
         if not isinstance(self.length, str):
             object.__setattr__(self, "length", float(self.length))
         object.__setattr__(self, "floor", check_number("floor", self.floor))
+        if self.scale is not None:
+            object.__setattr__(self, "scale", check_number("scale", self.scale))
         for name in _WORDS:
             self._check_setting(name)
         check_bounds(self)
@@ -151,13 +160,15 @@ class AttentionSpec:
 
     @property
     def word(self) -> str:
-        """Activation and normalization in short, as ``parse`` reads them.
+        """Activation, shift and normalization in short, as ``parse`` reads them.
 
         Example:
-            >>> AttentionSpec(activation="relu4", normalize="sum", gain=2.0).word
-            'relu4/sum'
+            >>> AttentionSpec(activation="relu4", normalize="sum", bias=4, gain=2.0).word
+            'relu4+4/sum'
         """
-        return f"{self.activation}/sum" if self.by_sum else self.activation
+        is_shifted = isinstance(self.bias, float) and self.bias > 0
+        shift = f"+{self.bias:g}" if is_shifted else ""
+        return f"{self.activation}{shift}{'/sum' if self.by_sum else ''}"
 
     @classmethod
     def parse(cls, value: "AnySpec") -> "AttentionSpec":
@@ -206,7 +217,7 @@ class AttentionSpec:
         check_choice("name", name, tuple(RELATIVES))
         return RELATIVES[name]
 
-    def to_dict(self) -> dict[str, str | float]:
+    def to_dict(self) -> dict[str, str | float | None]:
         """Every field as plain data; ``parse`` reads it back."""
         return dataclasses.asdict(self)
 
@@ -229,19 +240,33 @@ def _check_activation(name: str) -> None:
 def fields_of(word: str) -> dict[str, Any]:
     """The fields that a word for an attention sets.
 
-    "exp/sum" has floor 0: no row of exp is all zero, and without a floor it is softmax.
+    "exp/sum" has floor 0: no row of exp is all zero, and without a floor it is softmax. A number
+    behind "+" is added to the scores.
 
     Example:
         >>> fields_of("relu4/sum"), fields_of("softmax")
         ({'activation': 'relu4', 'normalize': 'sum'}, {'activation': 'softmax'})
-        >>> fields_of("exp/sum")["floor"]
-        0.0
+        >>> fields_of("relu4+4/sum")["bias"], fields_of("exp/sum")["floor"]
+        (4.0, 0.0)
     """
-    activation, slash, normalize = word.partition("/")
-    fields: dict[str, Any] = {"activation": activation} | (
-        {"normalize": normalize} if slash else {}
-    )
+    start, slash, normalize = word.partition("/")
+    activation, plus, shift = start.partition("+")
+    fields: dict[str, Any] = {"activation": activation}
+    if plus:
+        fields["bias"] = _shift_of(shift, word)
+    if slash:
+        fields["normalize"] = normalize
     return fields | ({"floor": 0.0} if word == "exp/sum" else {})
+
+
+def _shift_of(number: str, word: str) -> float:
+    try:
+        return float(number)
+    except ValueError:
+        raise InputError(
+            f"attention {word!r} has {number!r} behind '+', which is no number. Write it as "
+            "relu4+4/sum, where 4 is added to the scores."
+        ) from None
 
 
 AnySpec = AttentionSpec | str | Mapping[str, Any]

@@ -84,7 +84,7 @@ def _words() -> tuple[str, ...]:
 
 
 def _name_of(word: str) -> str:
-    return f"{PREFIX}_{word.replace('/', '_')}"
+    return f"{PREFIX}_{word.replace('/', '_').replace('+', '_plus_')}"
 
 
 def _checked(name: object, spec: AttentionSpec) -> str:

@@ -17,7 +17,10 @@ NOTE = (
     "Accuracy and loss are those of the validation data at the end. Training time leaves out "
     "validation and checkpoints. The best of each column is green."
 )
-_PLAIN = {"floor": 1e-3, "alpha": 1.0, "length": "visible", "gain": 1.0, "bias": 0.0}
+_PLAIN = {
+    **{"floor": 1e-3, "alpha": 1.0, "length": "visible"},
+    **{"gain": 1.0, "scale": None, "bias": 0.0},
+}
 
 
 def report_runs(folders: Sequence[Path], *, title: str) -> str:
