@@ -1,5 +1,6 @@
 """Plans of what came later: arms of older studies, sentences, powers, starts and rates."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -9,9 +10,12 @@ from flashpoint.lab.runs.stored import read_yaml
 from flashpoint.lab.study.powers import register_powers
 from flashpoint.lab.study.settings import NEVER, changed
 from flashpoint.lab.training import config_file
+from flashpoint.lab.training.text import PENALTY
 from flashpoint.models.registry import model_config, text_model_config
 
 SUM = "relu4/sum"
+WHOLE = "relu, factor and penalty"
+IN_SELF = f"{WHOLE}, softmax in cross"
 FIVE = replace(SMALL, seeds=5)
 
 
@@ -31,7 +35,7 @@ def arms(name, settings=SMALL):
         ("qk-norm", 8, (SUM, "without")),
         ("longer-than-trained", 4, (SUM, 64)),
         ("retrieval", 6, (SUM, 32)),
-        ("sentences", 14, ("En-De", f"{SUM}, qk-norm")),
+        ("sentences", 16, ("En-De", f"{SUM}, qk-norm")),
         ("sharpness", 35, ("images", "relu3/length")),
         ("starts", 5, ("smaller start",)),
         ("memory-rates", 60, ("softmax + norm", 4096, 0.0015)),
@@ -61,22 +65,49 @@ def published():
     return read_yaml(config_file.find_published("reluformer_iwslt"))
 
 
-@pytest.mark.parametrize("kind", ["relu, factor and penalty", SUM, "softmax"])
-def test_sentences_at_the_paper_s_scale_are_the_published_recipe(kind):
-    trial = next(t for t in planned("sentences", PAPER) if t.factors["attention"] == kind)
-    ours, theirs = config_file.parse(trial.work.config), config_file.parse(published())
-    same = ("schedule", "epochs", "batch_size", "precision", "compile", "label_smoothing")
-    assert all(getattr(ours, name) == getattr(theirs, name) for name in (*same, "optimizer"))
-    assert ours.optimizer.clip is None
-    where = {"train": theirs.data.train, "validation": theirs.data.validation}
-    assert replace(ours.data, **where) == theirs.data
-    models = [
-        text_model_config(one.model.name, **{**one.model.settings, "attention": "softmax"})
-        for one in (ours, theirs)
-    ]
-    assert models[0] == models[1]
-    (evaluation,) = trial.work.afterwards
-    assert evaluation.options["beam"] == 5
+def own_of(trial):
+    """What a trial changes in the published recipe beside seed and data, by dotted names."""
+    moved = config_file.differences(published(), trial.work.config)
+    return set(moved) - {"seed", "max_bad_steps", "data.train", "data.validation"}
+
+
+@pytest.mark.parametrize("name", ["sentences", "relu-attention"])
+def test_the_ablation_at_the_paper_s_scale_is_the_published_recipe(name):
+    trials = planned(name, PAPER)
+    kinds = {trial.factors["attention"] for trial in trials}
+    assert kinds >= {"softmax", "relu, no factor", "relu, factor", WHOLE}
+    arms = {"model.attention", "model.cross_attention", "model.qk_norm", "penalty"}
+    for trial in trials:
+        directions = {"data.source", "data.target"} if "direction" in trial.factors else set()
+        assert own_of(trial) <= arms | directions
+        assert [one.options["beam"] for one in trial.work.afterwards] == [5]
+
+
+@pytest.mark.parametrize("name", ["memory-slots", "memory-rates"])
+def test_memories_at_the_paper_s_scale_are_in_the_published_recipe(name):
+    rate = {"optimizer.lr"} if name == "memory-rates" else set()
+    memory = {"model.mlp_dim", "model.memory_activation", "model.memory_norm"}
+    for trial in planned(name, PAPER):
+        assert trial.work.config["model"]["attention"] == "softmax"
+        assert own_of(trial) <= {"model.attention", *memory, *rate}
+        assert trial.work.config["model"]["mlp_dim"] == trial.factors["slots"]
+
+
+def sides(config):
+    """What the lines of the published config change: languages, penalty, attentions."""
+    model = text_model_config(config.model.name, **config.model.settings)
+    usual = PENALTY if model.has_penalty else 0.0
+    penalty = usual if config.penalty is None else config.penalty
+    return config.data.languages, penalty, model.attention, model.cross_attention
+
+
+def test_the_study_runs_every_line_of_the_published_config_s_head():
+    file = config_file.find_published("reluformer_iwslt")
+    lines = re.findall(r"^#   \.\.\. (.*) --out", file.read_text(), re.MULTILINE)
+    given = [config_file.load(file, line.replace("--set ", "").split()) for line in lines]
+    arms = [sides(config_file.parse(t.work.config)) for t in planned("sentences", PAPER)]
+    assert len(given) == 6
+    assert all(sides(config) in arms for config in given)
 
 
 def test_sentences_at_small_are_the_recipe_on_fewer_and_narrower_layers():
@@ -89,11 +120,18 @@ def test_sentences_at_small_are_the_recipe_on_fewer_and_narrower_layers():
         assert config["evaluate_every"] == NEVER
         moved = config_file.differences(published(), config)
         assert set(sizes) <= set(moved)
-        arms = ("model.attention", "model.qk_norm", "data.source", "data.target")
+        attention = ("model.attention", "model.cross_attention", "model.qk_norm")
+        arms = (*attention, "data.source", "data.target")
         assert set(moved) <= {*sizes, *own, *arms}
         assert config["data"]["samples"] == "segments"
         direction = "-".join(config["data"][side].title() for side in ("source", "target"))
         assert direction == trial.factors["direction"]
+
+
+def test_relu_in_self_attention_alone_differs_in_cross_attention_alone():
+    some = {t.factors["attention"]: t.work.config for t in planned("sentences")}
+    moved = config_file.differences(some[WHOLE], some[IN_SELF])
+    assert moved == {"model.cross_attention": (None, "softmax")}
 
 
 def test_powers_differ_in_attention_alone():

@@ -6,7 +6,7 @@ from flashpoint.lab.runs.findings import Chart, Findings, Verdict
 from flashpoint.lab.study.outcome import Outcome
 from flashpoint.lab.study.plan import Evaluation, Settings, Study, Trial
 from flashpoint.lab.study.reading import PERCENT, arm_table, line, numbers, state_notes
-from flashpoint.lab.study.settings import pointwise, trial, vision
+from flashpoint.lab.study.settings import LOSS_OF_A_POINT, pointwise, trial, vision
 from flashpoint.lab.study.verdict import Runs, judge
 
 ATTENTIONS: Mapping[str, object] = {
@@ -48,7 +48,10 @@ def findings(outcomes: Sequence[Outcome]) -> Findings:
     stages = ("converted", "calibrated", "matched", "adapted")
     columns = [f"{name}.{stage}" for name in evaluations for stage in stages]
     return Findings(
-        verdicts=[verdict for word in ATTENTIONS for verdict in _verdicts(outcomes, word)],
+        verdicts=[
+            *(verdict for word in ATTENTIONS for verdict in _verdicts(outcomes, word)),
+            *(_loss_verdict(outcomes, word) for word in ATTENTIONS),
+        ],
         charts=[
             Chart(
                 name="adapt",
@@ -66,7 +69,10 @@ def findings(outcomes: Sequence[Outcome]) -> Findings:
             )
         ],
         tables=[arm_table("adapt", outcomes, ("top1", "loss", *columns))],
-        notes=state_notes(outcomes),
+        notes=[
+            "Converted and adapted models have no loss here and are judged by accuracy alone.",
+            *state_notes(outcomes),
+        ],
     )
 
 
@@ -116,6 +122,16 @@ def _verdicts(outcomes: Sequence[Outcome], word: str) -> list[Verdict]:
         )
         for claim, (first, second, least) in claims.items()
     ]
+
+
+def _loss_verdict(outcomes: Sequence[Outcome], word: str) -> Verdict:
+    margin = MARGIN * LOSS_OF_A_POINT
+    return judge(
+        f"{word} from scratch has a validation loss at most {margin:g} nats above softmax's.",
+        [numbers(outcomes, "loss", attention=one) for one in (word, "softmax")],
+        (-float("inf"), margin),
+        unit=f"nats of loss, {name_stage('from scratch', word)} minus softmax",
+    )
 
 
 STUDY = Study(

@@ -18,6 +18,7 @@ from flashpoint.lab.study.reading import (
     state_notes,
 )
 from flashpoint.lab.study.settings import (
+    NORM_CHOSEN,
     NORMED,
     RELU4_SUM,
     SMALL_CORPUS,
@@ -89,6 +90,7 @@ def findings(outcomes: Sequence[Outcome]) -> Findings:
         notes=[
             "BLEU is of segments. A part whose translation has another number of them is "
             "translated again in halves (repeated_share); document_bleu is of what came first.",
+            NORM_CHOSEN,
             *state_notes(outcomes),
         ],
     )
@@ -148,20 +150,12 @@ def _sum_verdicts(outcomes: Sequence[Outcome]) -> list[Verdict]:
     """What the fourth power over its sum should reach, and whether it helps at all."""
     lengths = _lengths(outcomes)
     below = [Means(_groups(outcomes, n, "loss", (RELU4_SUM, "relu"))) for n in lengths]
-    twins = [(RELU4_SUM, "softmax"), (NORMED[RELU4_SUM], "softmax"), tuple(NORMED.values())]
+    normed = [(NORMED[RELU4_SUM], twin) for twin in ("softmax", NORMED["softmax"])]
+    normed = [
+        twins for twins in normed if all(is_planned(outcomes, "attention", one) for one in twins)
+    ]
     return [
-        *(
-            judge(
-                f"At {LONG} tokens {first} is at most {MARGIN:g} BLEU below {second}.",
-                _groups(outcomes, LONG, attentions=(first, second)),
-                (-MARGIN, float("inf")),
-                unit=f"BLEU, {first} minus {second} at {LONG} tokens",
-                lack="" if LONG in lengths else f"No trial of this scale has {LONG} tokens.",
-            )
-            for first, second in twins
-            if is_planned(outcomes, "attention", first)
-            and is_planned(outcomes, "attention", second)
-        ),
+        *(_bleu_beside(outcomes, *twins) for twins in [(RELU4_SUM, "softmax"), *normed]),
         _loss_verdict(outcomes, RELU4_SUM, RELU4_SUM),
         judge_quantity(
             f"{RELU4_SUM}'s validation loss is below ReLUFormer's at every length.",
@@ -169,7 +163,33 @@ def _sum_verdicts(outcomes: Sequence[Outcome]) -> list[Verdict]:
             (-float("inf"), 0.0),
             unit=f"nats of loss a token, {RELU4_SUM} minus ReLUFormer in the worst case",
         ),
+        *(_loss_beside(outcomes, *twins) for twins in normed),
     ]
+
+
+def _bleu_beside(outcomes: Sequence[Outcome], first: str, second: str) -> Verdict:
+    return judge(
+        f"At {LONG} tokens {first} is at most {MARGIN:g} BLEU below {second}.",
+        _groups(outcomes, LONG, attentions=(first, second)),
+        (-MARGIN, float("inf")),
+        unit=f"BLEU, {first} minus {second} at {LONG} tokens",
+        lack=_why_not_long(outcomes),
+    )
+
+
+def _loss_beside(outcomes: Sequence[Outcome], first: str, second: str) -> Verdict:
+    return judge(
+        f"At {LONG} tokens the validation loss of {first} is at most {LOSS_MARGIN:g} nats above "
+        f"that of {second}.",
+        _groups(outcomes, LONG, "loss", (first, second)),
+        (-float("inf"), LOSS_MARGIN),
+        unit=f"nats of loss a token, {first} minus {second} at {LONG} tokens",
+        lack=_why_not_long(outcomes),
+    )
+
+
+def _why_not_long(outcomes: Sequence[Outcome]) -> str:
+    return "" if LONG in _lengths(outcomes) else f"No trial of this scale has {LONG} tokens."
 
 
 def _by_cut(outcomes: Sequence[Outcome]) -> Chart:

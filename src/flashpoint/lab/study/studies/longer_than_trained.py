@@ -16,7 +16,7 @@ from flashpoint.lab.study.reading import (
     numbers,
     state_notes,
 )
-from flashpoint.lab.study.settings import RELU4_SUM, pointwise, trial, vision
+from flashpoint.lab.study.settings import LOSS_OF_A_POINT, RELU4_SUM, pointwise, trial, vision
 from flashpoint.lab.study.verdict import judge
 
 ATTENTIONS: Mapping[str, Any] = {
@@ -115,13 +115,14 @@ def _trained(outcomes: Sequence[Outcome]) -> int:
 
 
 def _verdicts(outcomes: Sequence[Outcome]) -> list[Verdict]:
-    verdicts = [
-        _keeps_up(outcomes, "relu/L divided by the keys seen", "relu/L", RELU),
+    relu = ("relu/L divided by the keys seen", "relu/L", RELU)
+    by_sum = [(RELU4_SUM,) * 3] if is_planned(outcomes, "attention", RELU4_SUM) else []
+    return [
+        _keeps_up(outcomes, *relu),
         *_rule_verdicts(outcomes),
+        *(_keeps_up(outcomes, *one) for one in by_sum),
+        *(_keeps_its_loss(outcomes, *one) for one in (relu, *by_sum)),
     ]
-    if is_planned(outcomes, "attention", RELU4_SUM):
-        verdicts.append(_keeps_up(outcomes, RELU4_SUM, RELU4_SUM, RELU4_SUM))
-    return verdicts
 
 
 def _longest(outcomes: Sequence[Outcome]) -> tuple[int, str]:
@@ -134,15 +135,34 @@ def _keeps_up(outcomes: Sequence[Outcome], name: str, short: str, attention: str
     longest, words = _longest(outcomes)
     return judge(
         f"At {words}, {name} loses no more than softmax, up to {MARGIN:g} points.",
-        [
-            numbers(outcomes, f"{_PREFIX[SEEN]}{tokens}.top1", PERCENT, attention=one)
-            for one in (attention, "softmax")
-            for tokens in (longest, _trained(outcomes))
-        ],
+        _there_and_trained(outcomes, longest, attention, "top1", PERCENT),
         (-MARGIN, float("inf")),
         unit=f"points of top-1, {short}'s change minus softmax's at {words}",
         quantity=change,
     )
+
+
+def _keeps_its_loss(outcomes: Sequence[Outcome], name: str, short: str, attention: str) -> Verdict:
+    longest, words = _longest(outcomes)
+    margin = MARGIN * LOSS_OF_A_POINT
+    return judge(
+        f"At {words}, the loss of {name} grows by no more than softmax's, up to {margin:g} nats.",
+        _there_and_trained(outcomes, longest, attention, "loss", 1.0),
+        (-float("inf"), margin),
+        unit=f"nats of loss, {short}'s change minus softmax's at {words}",
+        quantity=change,
+    )
+
+
+def _there_and_trained(
+    outcomes: Sequence[Outcome], longest: int, attention: str, number: str, scale: float
+) -> list[list[float]]:
+    """Of an attention and of softmax: at the most tokens, and at those of training."""
+    return [
+        numbers(outcomes, f"{_PREFIX[SEEN]}{tokens}.{number}", scale, attention=one)
+        for one in (attention, "softmax")
+        for tokens in (longest, _trained(outcomes))
+    ]
 
 
 def _rule_verdicts(outcomes: Sequence[Outcome]) -> list[Verdict]:

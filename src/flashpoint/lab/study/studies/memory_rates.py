@@ -22,8 +22,8 @@ from flashpoint.lab.study.reading import (
 from flashpoint.lab.study.settings import (
     SMALL_CORPUS,
     chosen_apart,
+    documents_or_sentences,
     split_of,
-    text,
     trial,
 )
 from flashpoint.lab.study.studies.memory_slots import CHANGES, MANY, MEMORIES
@@ -51,7 +51,7 @@ def plan(settings: Settings) -> tuple[Trial, ...]:
     return tuple(
         trial(
             {"memory": memory, "slots": slots, "rate": rate, "seed": seed},
-            text(
+            documents_or_sentences(
                 settings,
                 seed,
                 {

@@ -7,7 +7,7 @@ from flashpoint.lab.runs.findings import Chart, Findings, Verdict
 from flashpoint.lab.study.outcome import Outcome
 from flashpoint.lab.study.plan import Evaluation, Factor, Scale, Settings, Study, Trial
 from flashpoint.lab.study.reading import along, arm_table, levels, numbers, state_notes
-from flashpoint.lab.study.settings import SMALL_CORPUS, text, trial
+from flashpoint.lab.study.settings import SMALL_CORPUS, documents_or_sentences, trial
 from flashpoint.lab.study.verdict import Extreme, Means, judge_quantity
 
 MEMORIES: Mapping[str, Mapping[str, Any]] = {
@@ -29,7 +29,7 @@ CHANGES: Mapping[Scale, Mapping[str, Any]] = {
         **{"model.encoder_depth": 2, "model.decoder_depth": 2, "steps": 1500},
         **{"data.length": 256, "data.resolutions": 4},
     },
-    "paper": {"model.name": "reluformer_iwslt", "model.dropout": 0.3},
+    "paper": {},
 }
 _AFTERWARDS: Mapping[Scale, tuple[Evaluation, ...]] = {
     "smoke": (),
@@ -43,7 +43,7 @@ def plan(settings: Settings) -> tuple[Trial, ...]:
     return tuple(
         trial(
             {"memory": memory, "slots": slots, "seed": seed},
-            text(
+            documents_or_sentences(
                 settings,
                 seed,
                 {

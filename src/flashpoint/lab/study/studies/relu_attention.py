@@ -10,9 +10,9 @@ from flashpoint.lab.study.reading import arm_table, levels, line, numbers, state
 from flashpoint.lab.study.settings import (
     SMALL_CORPUS,
     SMALL_GAMMA,
+    documents_or_sentences,
     pointwise,
     relu_of_text,
-    text,
     trial,
 )
 from flashpoint.lab.study.verdict import judge
@@ -26,12 +26,6 @@ PAPER_BLEU = {VANILLA: 34.22, FACTOR: 33.19, WHOLE: 34.56}
 MARGIN, LOSS_MARGIN = 0.5, 0.05
 DEPARTURES = f"{SMALL_CORPUS} {SMALL_GAMMA} There, a row of its own has gamma from 1."
 
-_CHANGES: Mapping[Scale, Mapping[str, Any]] = {
-    "smoke": {},
-    "small": {},
-    "paper": {"model.name": "reluformer_iwslt", "model.dropout": 0.3},
-}
-
 
 def translation(scale: Scale) -> Evaluation:
     """The validation set through the model: greedy, and with the paper's beam at its scale."""
@@ -44,7 +38,7 @@ def plan(settings: Settings) -> tuple[Trial, ...]:
     return tuple(
         trial(
             {"attention": kind, "seed": seed},
-            text(settings, seed, {**_CHANGES[settings.scale], **changes}),
+            documents_or_sentences(settings, seed, changes),
             [translation(settings.scale)],
         )
         for seed in range(settings.seeds)

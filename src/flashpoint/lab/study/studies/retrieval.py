@@ -36,6 +36,8 @@ ATTENTIONS: Mapping[str, Mapping[str, Any]] = {
 MARGIN = 2.0
 FAR_MARGIN = 5.0
 """Points that the fourth power over its sum may lose beyond training."""
+LOSS_OF_A_POINT = 0.003
+"""Nats of validation loss that go with about a point of recall in the stored runs."""
 
 _PAIRS: Mapping[Scale, tuple[str, tuple[int, ...]]] = {  # of training, of tests
     "smoke": ("recall:2-8,10000", (4, 16)),
@@ -106,18 +108,16 @@ def trained_pairs(scale: Scale) -> int:
 
 def findings(outcomes: Sequence[Outcome]) -> Findings:
     """Accuracy of recall by the number of pairs."""
-    by_length = [
-        _verdict(outcomes, attention, is_beyond)
-        for is_beyond in (False, True)
-        for attention in ("relu, alpha 0.5", "relu, alpha 1")
-    ]
-    by_sum = [
-        _verdict(outcomes, RELU4_SUM, is_beyond, margin)
-        for is_beyond, margin in ((False, MARGIN), (True, FAR_MARGIN))
-        if is_planned(outcomes, "attention", RELU4_SUM)
-    ]
+    by_length = ("relu, alpha 0.5", "relu, alpha 1")
+    by_sum = [RELU4_SUM] if is_planned(outcomes, "attention", RELU4_SUM) else []
+    places = [(attention, beyond, MARGIN) for beyond in (False, True) for attention in by_length]
+    margins = ((False, MARGIN), (True, FAR_MARGIN))
+    places += [(attention, *margin) for attention in by_sum for margin in margins]
     return Findings(
-        verdicts=[*by_length, *by_sum],
+        verdicts=[
+            *(_verdict(outcomes, *place) for place in places),
+            *(_loss_verdict(outcomes, attention) for attention in (*by_length, *by_sum)),
+        ],
         charts=[_chart(outcomes)],
         tables=[
             arm_table(
@@ -147,30 +147,55 @@ def _trained(outcomes: Sequence[Outcome]) -> int:
 
 
 def _verdict(
-    outcomes: Sequence[Outcome], attention: str, is_beyond: bool, margin: float = MARGIN
+    outcomes: Sequence[Outcome], attention: str, is_beyond: bool, margin: float
 ) -> Verdict:
     """Where a source has the most pairs of training, or the most of all."""
-    trained = _trained(outcomes)
-    there = [pairs for pairs in _measured(outcomes) if (pairs > trained) == is_beyond]
-    pairs = max(there, default=0)
+    pairs = _most_pairs(outcomes, is_beyond)
     where = "pairs, beyond training" if is_beyond else "pairs of training"
-    softmax = numbers(outcomes, f"pairs{pairs}.exact", PERCENT, attention="softmax")
-    guess = PERCENT * best_guess(pairs) if pairs else 0.0
-    right = mean(softmax)
-    has_learned = right is None or right > guess + MARGIN
+    names = (attention, "softmax")
+    twins = [numbers(outcomes, f"pairs{pairs}.exact", PERCENT, attention=one) for one in names]
+    lack = _why_nothing_is_said(outcomes, pairs)
     return judge(
         f"{attention} recalls as well as softmax at {pairs or 'the most'} {where}, up to "
         f"{margin:g} points.",
-        [numbers(outcomes, f"pairs{pairs}.exact", PERCENT, attention=attention), softmax]
-        if has_learned
-        else [[]],
+        [[]] if lack else twins,
         (-margin, float("inf")),
         unit=f"points of recall, {attention} minus softmax at {pairs or 'the most'} pairs",
-        lack=""
-        if has_learned
-        else f"softmax has not learned to recall: {right:.1f}% right, a guess "
-        f"{guess:.1f}%, and more than {MARGIN:g} points above it are asked. To be level with it "
-        "says nothing.",
+        lack=lack,
+    )
+
+
+def _loss_verdict(outcomes: Sequence[Outcome], attention: str) -> Verdict:
+    """Of the validation set, which has the pairs of training."""
+    margin = MARGIN * LOSS_OF_A_POINT
+    lack = _why_nothing_is_said(outcomes, _most_pairs(outcomes, is_beyond=False))
+    twins = [numbers(outcomes, "loss", attention=one) for one in (attention, "softmax")]
+    return judge(
+        f"{attention} has a validation loss at most {margin:g} nats above softmax's, with the "
+        "pairs of training.",
+        [[]] if lack else twins,
+        (-float("inf"), margin),
+        unit=f"nats of loss a token, {attention} minus softmax",
+        lack=lack,
+    )
+
+
+def _most_pairs(outcomes: Sequence[Outcome], is_beyond: bool) -> int:
+    """The most pairs of a test, of those in training or of those beyond."""
+    trained = _trained(outcomes)
+    there = [pairs for pairs in _measured(outcomes) if (pairs > trained) == is_beyond]
+    return max(there, default=0)
+
+
+def _why_nothing_is_said(outcomes: Sequence[Outcome], pairs: int) -> str:
+    """Why it says nothing to be level with softmax at so many pairs; empty where it does."""
+    guess = PERCENT * best_guess(pairs) if pairs else 0.0
+    right = mean(numbers(outcomes, f"pairs{pairs}.exact", PERCENT, attention="softmax"))
+    if right is None or right > guess + MARGIN:
+        return ""
+    return (
+        f"softmax has not learned to recall: {right:.1f}% right, a guess {guess:.1f}%, and more "
+        f"than {MARGIN:g} points above it are asked. To be level with it says nothing."
     )
 
 
