@@ -31,6 +31,9 @@ SHORTEST = 32
 RELU4_SUM = "relu4/sum"
 """relu's fourth power over its row's own sum, which studies have beside relu and softmax."""
 
+SHIFTED = "relu4+4/sum"
+"""The same of scores raised by 4, so that keys below zero have a weight and a gradient."""
+
 NORMED = {RELU4_SUM: f"{RELU4_SUM}, qk-norm", "softmax": "softmax, qk-norm"}
 """Names of arms with a LayerNorm of q and k, by what they are without."""
 

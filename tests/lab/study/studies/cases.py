@@ -9,7 +9,7 @@ from flashpoint.lab.study.moments import output_variance
 YES, NO, OPEN = "supports", "contradicts", "undecided"
 
 
-SUM = "relu4/sum"
+SUM, SHIFTED = "relu4/sum", "relu4+4/sum"
 WAYS = ("all", "every_second")
 
 
@@ -93,7 +93,7 @@ def sentences(bare, factor, whole, by_sum):
 
     def numbers(direction, attention, seed):
         attention = attention.removesuffix(", qk-norm").removesuffix(", softmax in cross")
-        if attention == SUM:
+        if attention in (SUM, SHIFTED):
             return {"translation.bleu": by_sum + noise(seed), "loss": 5.0 - 0.1 * by_sum}
         return steps(attention, seed)
 
@@ -104,7 +104,7 @@ def sharpness(losses, by_sum=0.0, mixed=0.0):
     """Documents' losses by attention; elsewhere softmax is ahead by a share of what there is."""
 
     def numbers(task, attention, seed):
-        lost = by_sum * (attention == SUM)
+        lost = by_sum * (attention in (SUM, SHIFTED))
         if task == "retrieval":
             return {"pairs128.exact": 0.9 - lost + noise(seed), "loss": 1.0}
         if task == "images":
@@ -159,7 +159,10 @@ def starts(changed):
 
 def document_length(gains, by_sum=0.0):
     def numbers(attention, length, seed):
-        gained = {"relu": gains[length], SUM: by_sum, f"{SUM}, qk-norm": by_sum}
+        gained = {
+            "relu": gains[length],
+            **dict.fromkeys((SUM, SHIFTED, f"{SUM}, qk-norm"), by_sum),
+        }
         bleu = 20.0 + gained.get(attention, 0.0) + noise(seed)
         groups = {"translation.bleu_1-128": bleu, "translation.bleu_over 2048": bleu}
         shares = {"translation.repeated_share": 0.5}
@@ -260,17 +263,17 @@ CASES = [
     ("relu-attention", relu_attention(1.0, 19.0, 21.0), [YES] * 7),
     ("relu-attention", relu_attention(20.0, 21.0, 18.0, 22.0), [NO] * 7),
     ("relu-attention", relu_attention(0.0, -noise(0), 18.0), [OPEN, YES, YES, NO, NO, YES, NO]),
-    ("sentences", sentences(1.0, 19.0, 21.0, 19.9), [YES] * 14),
-    ("sentences", sentences(20.0, 21.0, 18.0, 19.0), [NO] * 14),
+    ("sentences", sentences(1.0, 19.0, 21.0, 19.9), [YES] * 18),
+    ("sentences", sentences(20.0, 21.0, 18.0, 19.0), [NO] * 18),
     (
         "document-length",
         document_length({256: -0.1, 512: 0.5, 1024: 1.2}, by_sum=1.3),
-        [YES] * 10,
+        [YES] * 12,
     ),
     (
         "document-length",
         document_length({256: 0.9, 512: 0.5, 1024: -1.2}, by_sum=-1.5),
-        [NO] * 10,
+        [NO] * 12,
     ),
     ("variance", variance(), [YES, YES, NO]),
     ("variance", variance(off=1.3, softmax=1.3, lemma=0.5), [NO, NO, YES]),
@@ -291,15 +294,17 @@ CASES = [
     ),
     (
         "sharpness",
-        sharpness({"softmax": 0.0, SUM: 0.01, "relu/sum": 0.4, "relu4/length": 0.5}),
-        [YES] * 11,
+        sharpness({"softmax": 0.0, SHIFTED: 0.0, SUM: 0.03, "relu/sum": 0.4, "relu4/length": 0.5}),
+        [YES] * 17,
     ),
     (
         "sharpness",
         sharpness(
-            {SUM: 2.0, "relu/sum": 1.9, "relu4/length": 1.5, "softmax": 0.5}, by_sum=0.2, mixed=0.9
+            {SHIFTED: 2.5, SUM: 2.0, "relu/sum": 1.9, "relu4/length": 1.5, "softmax": 0.5},
+            by_sum=0.2,
+            mixed=0.9,
         ),
-        [NO] * 11,
+        [NO] * 17,
     ),
     ("starts", starts(-0.5), [YES] * 4),
     ("starts", starts(9.0), [NO] * 4),

@@ -9,7 +9,7 @@ from lab.study.studies.outcomes import findings, outcomes
 
 from flashpoint.lab.study.registry import STUDIES
 
-SUM = "relu4/sum"
+SUM, SHIFTED = "relu4/sum", "relu4+4/sum"
 
 
 def without(some, **factors):
@@ -54,9 +54,12 @@ def test_short_trainings_of_sizes_are_judged_where_no_longer_ones_are_planned():
 @pytest.mark.parametrize(
     ("name", "number", "arm", "count"),
     [
-        *(("document-length", "translation.bleu", SUM, 7), ("qk-norm", "top1", SUM, 2)),
+        *(("document-length", "translation.bleu", SUM, 9), ("qk-norm", "top1", SUM, 2)),
         *(("longer-than-trained", "top1", SUM, 2), ("retrieval", "pairs128.exact", SUM, 3)),
         ("sentences", "translation.bleu", "relu, factor and penalty, softmax in cross", 2),
+        ("sentences", "translation.bleu", f"{SUM}, softmax in cross", 2),
+        *((name, "translation.bleu", SHIFTED, 2) for name in ("sentences", "document-length")),
+        ("sharpness", "translation.bleu", SHIFTED, 6),
     ],
 )
 def test_claims_about_an_arm_wait_until_it_is_planned(name, number, arm, count):
@@ -66,7 +69,8 @@ def test_claims_about_an_arm_wait_until_it_is_planned(name, number, arm, count):
     said = {verdict.claim for verdict in whole}
     assert len(whole) - len(stored) == count
     assert {verdict.claim for verdict in stored} < said
-    about = SUM if arm == SUM else "softmax in cross-attention"
+    about = arm.replace("relu, factor and penalty", "ReLUFormer")
+    about = about.replace(", softmax in cross", " with softmax in cross-attention")
     assert not any(about in verdict.claim for verdict in stored)
 
 

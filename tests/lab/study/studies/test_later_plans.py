@@ -15,7 +15,7 @@ from flashpoint.models.registry import model_config, text_model_config
 
 SUM = "relu4/sum"
 WHOLE = "relu, factor and penalty"
-IN_SELF = f"{WHOLE}, softmax in cross"
+IN_SELF, SUM_IN_SELF = f"{WHOLE}, softmax in cross", f"{SUM}, softmax in cross"
 FIVE = replace(SMALL, seeds=5)
 
 
@@ -31,12 +31,12 @@ def arms(name, settings=SMALL):
 @pytest.mark.parametrize(
     ("name", "count", "place"),
     [
-        ("document-length", 15, (f"{SUM}, qk-norm", 1024)),
+        ("document-length", 18, (f"{SUM}, qk-norm", 1024)),
         ("qk-norm", 8, (SUM, "without")),
         ("longer-than-trained", 4, (SUM, 64)),
         ("retrieval", 6, (SUM, 32)),
-        ("sentences", 16, ("En-De", f"{SUM}, qk-norm")),
-        ("sharpness", 35, ("images", "relu3/length")),
+        ("sentences", 20, ("En-De", f"{SUM}, qk-norm")),
+        ("sharpness", 40, ("images", "relu3/length")),
         ("starts", 5, ("smaller start",)),
         ("memory-rates", 60, ("softmax + norm", 4096, 0.0015)),
     ],
@@ -128,9 +128,10 @@ def test_sentences_at_small_are_the_recipe_on_fewer_and_narrower_layers():
         assert direction == trial.factors["direction"]
 
 
-def test_relu_in_self_attention_alone_differs_in_cross_attention_alone():
+@pytest.mark.parametrize(("everywhere", "in_self"), [(WHOLE, IN_SELF), (SUM, SUM_IN_SELF)])
+def test_relu_in_self_attention_alone_differs_in_cross_attention_alone(everywhere, in_self):
     some = {t.factors["attention"]: t.work.config for t in planned("sentences")}
-    moved = config_file.differences(some[WHOLE], some[IN_SELF])
+    moved = config_file.differences(some[everywhere], some[in_self])
     assert moved == {"model.cross_attention": (None, "softmax")}
 
 
@@ -143,7 +144,7 @@ def test_powers_differ_in_attention_alone():
             )
             rest.setdefault(trial.factors["task"], []).append(alike)
     assert {task: len(configs) for task, configs in rest.items()} == {
-        **{"documents": 13, "retrieval": 11, "images": 11}
+        **{"documents": 16, "retrieval": 12, "images": 12}
     }
     assert all(config == configs[0] for configs in rest.values() for config in configs)
     assert rest["documents"][0]["data"]["length"] == 512
@@ -152,7 +153,7 @@ def test_powers_differ_in_attention_alone():
 
 def test_powers_of_images_come_behind_what_claims_need():
     trials = planned("sharpness", FIVE)
-    claimed = ("softmax", "relu/length", SUM)
+    claimed = ("softmax", "relu/length", SUM, "relu4+4/sum")
     late = [
         trial.factors["task"] == "images" and trial.factors["attention"] not in claimed
         for trial in trials
@@ -169,7 +170,9 @@ def test_powers_are_those_of_their_names():
             continue
         model = config_file.parse(trial.work.config).model
         spec = model_config(model.name, **model.settings).attention
-        assert (spec.activation, spec.normalize, spec.alpha) == (activation, rule, 1.0)
+        activation, _, shift = activation.partition("+")
+        found = (spec.activation, spec.normalize, spec.alpha, spec.bias)
+        assert found == (activation, rule, 1.0, float(shift or 0.0))
 
 
 def test_rates_are_chosen_on_held_out_documents_and_judged_on_the_test_s():

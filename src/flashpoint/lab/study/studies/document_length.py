@@ -21,6 +21,7 @@ from flashpoint.lab.study.settings import (
     NORM_CHOSEN,
     NORMED,
     RELU4_SUM,
+    SHIFTED,
     SMALL_CORPUS,
     SMALL_GAMMA,
     cut_to,
@@ -58,7 +59,9 @@ def plan(settings: Settings) -> tuple[Trial, ...]:
         "relu": {"model.attention": relu_of_text(settings)},
         "softmax": {"model.attention": "softmax"},
     }
-    others: dict[str, dict[str, Any]] = {RELU4_SUM: {"model.attention": RELU4_SUM}}
+    others: dict[str, dict[str, Any]] = {
+        one: {"model.attention": one} for one in (RELU4_SUM, SHIFTED)
+    }
     for word, name in NORMED.items():
         others[name] = {"model.attention": word, "model.qk_norm": "layer"}
     places = [(seed, n, arm) for seed in seeds for n in reversed(lengths) for arm in twins]
@@ -164,6 +167,11 @@ def _sum_verdicts(outcomes: Sequence[Outcome]) -> list[Verdict]:
             unit=f"nats of loss a token, {RELU4_SUM} minus ReLUFormer in the worst case",
         ),
         *(_loss_beside(outcomes, *twins) for twins in normed),
+        *(
+            beside(outcomes, SHIFTED, "softmax")
+            for beside in (_bleu_beside, _loss_beside)
+            if is_planned(outcomes, "attention", SHIFTED)
+        ),
     ]
 
 

@@ -1,4 +1,4 @@
-"""Powers of relu by the length or by their sum: which part brings it near softmax? (open)"""
+"""Powers of relu by the length or by their sum, and a shift: what is near softmax? (open)"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,6 +9,7 @@ from flashpoint.lab.study.plan import Scale, Settings, Study, Trial
 from flashpoint.lab.study.reading import (
     PERCENT,
     arm_table,
+    is_planned,
     levels,
     line,
     mean,
@@ -19,6 +20,7 @@ from flashpoint.lab.study.reading import (
 from flashpoint.lab.study.settings import (
     LOSS_OF_A_POINT,
     RELU4_SUM,
+    SHIFTED,
     WHOLE_TRAINING,
     Config,
     cut_to,
@@ -45,14 +47,16 @@ _MIXED: Mapping[str, Mapping[str, Any]] = {
     SOFTMAX_CROSS: {"model.attention": RELU4_SUM, "model.cross_attention": SOFTMAX},
     SOFTMAX_SELF: {"model.attention": SOFTMAX, "model.cross_attention": RELU4_SUM},
 }
+SHIFTS = ("relu4+2/sum", SHIFTED, "relu4+8/sum")
+"""What is added to the scores; on documents alone more than one."""
 _LENGTHS: Mapping[Scale, int] = {"smoke": 32, "small": TOKENS, "paper": TOKENS}
 _IMAGES: Mapping[Scale, Config] = {"smoke": {}, "small": WHOLE_TRAINING, "paper": {}}
-_FIRST_IMAGES = (SOFTMAX, "relu/length", RELU4_SUM)
+_FIRST_IMAGES = (SOFTMAX, "relu/length", RELU4_SUM, SHIFTED)
 """Images take longest. These arms answer the claims; other powers come behind all else."""
 
 
 def plan(settings: Settings) -> tuple[Trial, ...]:
-    """Every power by either rule, and softmax, on three tasks; on documents also mixed."""
+    """Every power by either rule, softmax and a shift, on three tasks; on documents also mixed."""
     places = [
         (seed, task, attention)
         for seed in range(settings.seeds)
@@ -67,7 +71,7 @@ def _attentions(scale: Scale, task: str) -> list[str]:
     if scale == "smoke":
         return {DOCUMENTS: [SOFTMAX, RELU4_SUM], RETRIEVAL: [SOFTMAX], IMAGES: [RELU4_SUM]}[task]
     powers = [f"{activation}/{rule}" for rule in RULES for activation in POWERS]
-    return [SOFTMAX, *powers, *(_MIXED if task == DOCUMENTS else ())]
+    return [SOFTMAX, *powers, *((*_MIXED, *SHIFTS) if task == DOCUMENTS else (SHIFTED,))]
 
 
 def _trial(settings: Settings, task: str, attention: str, seed: int) -> Trial:
@@ -102,11 +106,16 @@ def findings(outcomes: Sequence[Outcome]) -> Findings:
     ]
     return Findings(
         verdicts=[
-            *_near_softmax(outcomes, most),
+            *_near_softmax(outcomes, most, RELU4_SUM),
             *_parts(outcomes),
             *(
                 _mixed_verdict(outcomes, *one)
                 for one in ((SOFTMAX_CROSS, "cross"), (SOFTMAX_SELF, "self"))
+            ),
+            *(
+                _shift_verdicts(outcomes, most)
+                if is_planned(outcomes, "attention", SHIFTED)
+                else ()
             ),
         ],
         charts=[chart for chart in charts if chart.series],
@@ -115,6 +124,7 @@ def findings(outcomes: Sequence[Outcome]) -> Findings:
         ],
         notes=[
             "By the length: alpha 1, without a gain and without ReLUFormer's penalty.",
+            f"{SHIFTED} is (1 + s / 4)^4 over its sum: near e^s while scores are small.",
             *state_notes(outcomes),
         ],
     )
@@ -137,9 +147,9 @@ def _twins(
     return [numbers(outcomes, number, scale, task=task, attention=one) for one in attentions]
 
 
-def _near_softmax(outcomes: Sequence[Outcome], most: int) -> list[Verdict]:
-    """The fourth power over its sum beside softmax, on every task."""
-    twins, no_end = (RELU4_SUM, SOFTMAX), float("inf")
+def _near_softmax(outcomes: Sequence[Outcome], most: int, attention: str) -> list[Verdict]:
+    """One attention beside softmax, on every task."""
+    twins, no_end = (attention, SOFTMAX), float("inf")
     rows = (
         (DOCUMENTS, BLEU, 1.0, BLEU_MARGIN, "BLEU", f"documents of {TOKENS} tokens"),
         (RETRIEVAL, f"pairs{most}.exact", PERCENT, RECALL_MARGIN, "points of recall", "recall"),
@@ -147,20 +157,20 @@ def _near_softmax(outcomes: Sequence[Outcome], most: int) -> list[Verdict]:
     )
     scores = [
         judge(
-            f"On {where}, {RELU4_SUM} is at most {margin:g} {unit} below softmax.",
+            f"On {where}, {attention} is at most {margin:g} {unit} below softmax.",
             _twins(outcomes, task, number, *twins, scale=scale),
             (-margin, no_end),
-            unit=f"{unit}, {RELU4_SUM} minus softmax",
+            unit=f"{unit}, {attention} minus softmax",
         )
         for task, number, scale, margin, unit, where in rows
     ]
     losses = [
         judge(
-            f"On {task}, {RELU4_SUM}'s validation loss is at most {margin:g} nats above "
+            f"On {task}, {attention}'s validation loss is at most {margin:g} nats above "
             "softmax's.",
             _twins(outcomes, task, "loss", *twins),
             (-no_end, margin),
-            unit=f"nats of loss, {RELU4_SUM} minus softmax",
+            unit=f"nats of loss, {attention} minus softmax",
         )
         for task, margin in ((DOCUMENTS, LOSS_MARGIN), (IMAGES, LOSS_OF_A_POINT))
     ]
@@ -190,6 +200,20 @@ def _parts(outcomes: Sequence[Outcome]) -> list[Verdict]:
             f"{'the best of these' if others[1:] else others[0]}",
         )
         for claim, first, others in rows
+    ]
+
+
+def _shift_verdicts(outcomes: Sequence[Outcome], most: int) -> list[Verdict]:
+    """What raised scores do for the fourth power over its sum."""
+    return [
+        *_near_softmax(outcomes, most, SHIFTED),
+        judge(
+            f"Raising the scores helps on documents: {SHIFTED} has a lower validation loss than "
+            f"{RELU4_SUM}.",
+            _twins(outcomes, DOCUMENTS, "loss", SHIFTED, RELU4_SUM),
+            (-float("inf"), 0.0),
+            unit=f"nats of loss a token, {SHIFTED} minus {RELU4_SUM}",
+        ),
     ]
 
 
@@ -236,10 +260,11 @@ def _chart(outcomes: Sequence[Outcome], task: str, number: str, title: str, y_ti
 
 STUDY = Study(
     name="sharpness",
-    question="What does relu lack beside softmax: sharpness, competition, or both?",
+    question="What does relu lack beside softmax: sharpness, competition, or keys below zero?",
     source="open",
     claim="One would expect a power of relu to sharpen a row, its sum to make keys compete, and "
-    "both together to come near softmax.",
+    "both together to come near softmax; what is still missing may be the keys whose scores are "
+    "below zero, which have neither a weight nor a gradient unless scores are raised.",
     plan=plan,
     findings=findings,
 )
