@@ -105,10 +105,14 @@ class Case:
 
 
 def draw_case(seed, num_ranks):
-    """Any call that is served: lengths, heads, layouts, options and dtypes."""
-    rng = random.Random(seed)
-    layout = rng.choice(["contiguous", "contiguous", "zigzag"])
-    heads = rng.choice([1, 2, num_ranks])
+    """Any call that is served: lengths, heads, layouts, options and dtypes.
+
+    Activations and heads take turns: 33 seeds in a row have every pair. Every eighth seed is
+    causal self-attention over a longer sequence in zigzag.
+    """
+    rng, is_long = random.Random(seed), seed % 8 == 0
+    layout = "zigzag" if is_long else rng.choice(["contiguous", "contiguous", "zigzag"])
+    heads = (1, 2, num_ranks)[seed // len(ACTIVATIONS) % 3]
     sizes = (
         rng.choice([1, 2]),
         heads * rng.choice([1, 2]),
@@ -116,44 +120,47 @@ def draw_case(seed, num_ranks):
         rng.choice([4, 8]),
         rng.choice([4, 6]),
     )
-    keys = _draw_lengths(rng, num_ranks, layout)
-    queries = keys if rng.random() < 0.5 else _draw_lengths(rng, num_ranks, layout)
+    totals = [32, 37, 48] if is_long else [1, 5, 16, 24, 37]
+    keys = _draw_lengths(rng, num_ranks, layout, totals)
+    is_same = is_long or rng.random() < 0.5
+    queries = keys if is_same else _draw_lengths(rng, num_ranks, layout, totals)
     names = list(DTYPES)
     dtype = getattr(torch, rng.choices(names, [DTYPES[x] for x in names])[0])
     options = {
-        "causal": rng.random() < 0.5,
         "length": rng.choice(["visible", "visible", "keys", 7.0]),
         "bias": rng.choice([None, None, -0.3]),
         "scale": rng.choice([None, 0.4]),
     }
-    if rng.random() < 0.4:
-        options["window"] = tuple(rng.choice([None, 0, 1, 5, 20]) for _ in range(2))
-    if rng.random() < 0.3:
-        ends = [rng.randint(0, sum(keys)) for _ in range(sizes[0])]
-        options["key_lengths"] = torch.tensor(ends)
-    options |= _draw_division(rng)
+    options |= {"causal": True} if is_long else _draw_visibility(rng, sizes[0], sum(keys))
+    options |= _draw_division(rng, ACTIVATIONS[seed % len(ACTIVATIONS)])
     options["impl"] = rng.choice(["auto", "auto", "auto", "reference"])
     return Case(seed, sizes, queries, keys, layout, dtype, options)
 
 
-def _draw_division(rng):
-    options = {"return_sums": rng.choice([False, False, True])}
+def _draw_visibility(rng, num_samples, num_keys):
+    options = {"causal": rng.random() < 0.5}
     if rng.random() < 0.4:
-        options |= {"normalize": "sum", "floor": rng.choice([1e-3, 0.5])}
-        options["activation"] = rng.choice(NONNEGATIVE)
-        options["return_sums"] = rng.choice([False, True, "logs"])
-        if options["return_sums"] == "logs":  # log w is steep where weights end at 0
-            options["activation"] = rng.choice(SMOOTH)
-    else:
-        options |= {"alpha": rng.choice([1.0, 0.5, 0.0, 1.7])}
-        options["activation"] = rng.choice(ACTIVATIONS)
+        options["window"] = tuple(rng.choice([None, 0, 1, 5, 20]) for _ in range(2))
+    if rng.random() < 0.3:
+        ends = [rng.randint(0, num_keys) for _ in range(num_samples)]
+        options["key_lengths"] = torch.tensor(ends)
     return options
 
 
-def _draw_lengths(rng, num_ranks, layout):
+def _draw_division(rng, activation):
+    options = {"activation": activation, "return_sums": rng.choice([False, False, True])}
+    if activation in NONNEGATIVE and rng.random() < 0.6:
+        options |= {"normalize": "sum", "floor": rng.choice([1e-3, 0.5])}
+        kinds = [False, True, "logs"] if activation in SMOOTH else [False, True]
+        options["return_sums"] = rng.choice(kinds)  # log w is steep where weights end at 0
+    else:
+        options["alpha"] = rng.choice([1.0, 0.5, 0.0, 1.7])
+    return options
+
+
+def _draw_lengths(rng, num_ranks, layout, totals):
     if layout == "zigzag" or rng.random() < 0.5:
-        total = rng.choice([1, 5, 16, 24, 37])
-        return tuple(Shards.split(total, num_ranks, layout).lengths)
+        return tuple(Shards.split(rng.choice(totals), num_ranks, layout).lengths)
     drawn = [rng.choice([0, 1, 3, 7, 11]) for _ in range(num_ranks - 1)]
     return (*drawn, rng.choice([1, 8]))
 
@@ -260,8 +267,9 @@ def join(case, results):
 
 
 def serves(case, strategy, num_ranks):
-    """Whether a strategy can do it."""
-    if strategy == "reduce" and any(case.has_rows(name) for name in case.scores):
+    """Whether a strategy can do it; a row of one query a rank is taken for its own."""
+    is_own = set(case.queries) == {1} or any(case.has_rows(name) for name in case.scores)
+    if strategy == "reduce" and case.scores and is_own:
         return False
     return strategy != "ulysses" or not (case.sizes[1] % num_ranks or case.sizes[2] % num_ranks)
 

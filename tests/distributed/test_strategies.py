@@ -5,7 +5,15 @@ import itertools
 import pytest
 import torch
 from distributed import on_ranks
-from distributed.cases import Case, draw_case, draw_documents, draw_scored, run_cases, serves
+from distributed.cases import (
+    ACTIVATIONS,
+    Case,
+    draw_case,
+    draw_documents,
+    draw_scored,
+    run_cases,
+    serves,
+)
 from distributed.judging import misses, sample_of
 
 from flashpoint.distributed.strategy import STRATEGIES
@@ -15,13 +23,40 @@ pytestmark = pytest.mark.distributed
 NUM_CASES = {draw_case: 60, draw_documents: 40, draw_scored: 40}
 
 
-@pytest.mark.parametrize("size", [2, 4])
-@pytest.mark.parametrize("draw", NUM_CASES, ids=["sequence", "documents", "scores"])
-def test_strategies_equal_one_process(workers, draw, size):
+NAMES = ["sequence", "documents", "scores"]
+
+
+def draw_pairs(draw, size):
+    """Cases and strategies that serve them."""
     drawn = [draw(1000 * size + i, size) for i in range(NUM_CASES[draw])]
-    cases = [(case, name) for case in drawn for name in STRATEGIES if serves(case, name, size)]
+    return [(case, name) for case in drawn for name in STRATEGIES if serves(case, name, size)]
+
+
+@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("draw", NUM_CASES, ids=NAMES)
+def test_strategies_equal_one_process(workers, draw, size):
+    cases = draw_pairs(draw, size)
     missed = misses(workers, cases, size)
     assert not missed, f"{len(missed)} of {len(cases)}:\n" + "\n".join(map(str, missed[:10]))
+
+
+@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("draw", [draw_case, draw_documents], ids=NAMES[:2])
+def test_draws_have_every_activation_by_every_strategy(draw, size):
+    found = {(case.options["activation"], name) for case, name in draw_pairs(draw, size)}
+    assert found == set(itertools.product(ACTIVATIONS, STRATEGIES))
+
+
+@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("draw", NUM_CASES, ids=NAMES)
+def test_draws_have_long_causal_self_attention_in_zigzag(draw, size):
+    def is_one(case):
+        is_causal = case.options["causal"] and not {"window", "key_lengths"} & set(case.options)
+        is_self = case.queries == case.keys and sum(case.keys) >= 32
+        return is_causal and is_self and case.layout == "zigzag"
+
+    found = {name for case, name in draw_pairs(draw, size) if is_one(case)}
+    assert found >= set(STRATEGIES) - ({"reduce"} if draw is draw_scored else set())
 
 
 def sample_by(workers, case, strategy):

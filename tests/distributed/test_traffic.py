@@ -6,10 +6,12 @@ import pytest
 import torch
 from distributed.cases import Case, run_cases
 from distributed.test_blocks import call_of
+from distributed.wire import run_on_wire
 
+from flashpoint.distributed.agreement import Held
 from flashpoint.distributed.call import Sizes
 from flashpoint.distributed.layout import Shards
-from flashpoint.distributed.strategy import choose, elements, elements_sent
+from flashpoint.distributed.strategy import Rates, choose, elements, elements_sent
 
 pytestmark = pytest.mark.distributed
 B, HQ, HK, D, P = 2, 8, 4, 16, 4
@@ -26,9 +28,9 @@ FORMULAS = {
 }
 
 
-def case_of(dtype=torch.float32, queries=LQ, **options):
+def case_of(dtype=torch.float32, queries=LQ, layout="contiguous", **options):
     lengths = ((queries // P,) * P, (L // P,) * P)
-    return Case(0, (B, HQ, HK, D, D), *lengths, "contiguous", dtype, options)
+    return Case(0, (B, HQ, HK, D, D), *lengths, layout, dtype, options)
 
 
 def sent_by(workers, strategy, **given):
@@ -56,6 +58,48 @@ def test_sums_travel_with_numerators(workers, dtype):
         assert (
             sent_by(workers, strategy, **options) == [tuple(B * x for x in FORMULAS[strategy])] * P
         )
+
+
+WAYS = {
+    "all": {},
+    "zigzag": {"queries": L, "layout": "zigzag", "causal": True},
+    "sums": {"normalize": "sum"},
+    "window": {"queries": L, "window": (0, 3)},
+}
+BLOCK = 2 * B * HK * D * L // P
+WINDOW_IN_RING = [(2, 1), (2, 1), (2, 1), (3, 0)]
+"""Blocks that a rank passes on, and those whose dk and dv it sends: nobody but rank 0 sees the
+first block, and each other one passes two ranks before it meets the one that sees it."""
+
+
+def narrow_and_wide(strategy, way, rank):
+    """By direction, elements in the inputs' dtype, those of sums, and bytes of rows' sums."""
+    if (strategy, way) == ("ring", "window"):
+        passed, home = (BLOCK * x for x in WINDOW_IN_RING[rank])
+        return (passed, 0, 0), (passed, home, 0)
+    queries = WAYS[way].get("queries", LQ)
+    forward, backward = elements_sent(strategy, Sizes(B, HQ, HK, D, D), (queries, L), P)
+    if strategy == "ring":
+        return (forward, 0, 0), (forward, backward - forward, 0)
+    if strategy == "reduce":
+        rows = int(4 * B * F * LQ * HQ) if way == "sums" else 0
+        return (forward // 2, forward // 2, rows), (0, backward, rows)
+    return (forward, 0, 0), (backward, 0, 0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("way", WAYS)
+def test_bytes_that_leave_a_rank_are_those_of_the_table(workers, way, dtype):
+    """As torch.distributed takes them; the transport counts elements of each message's dtype."""
+    found = workers.run(run_on_wire, [(case_of(dtype, **WAYS[way]), x) for x in FORMULAS], P)
+    of_sums = 4 if dtype == torch.float16 else dtype.itemsize
+    for i, strategy in enumerate(FORMULAS):
+        for rank, of_rank in enumerate(found):
+            parts = narrow_and_wide(strategy, way, rank)
+            sent, counted, numbers = of_rank[i]
+            assert sent == tuple(dtype.itemsize * x + of_sums * y + z for x, y, z in parts)
+            assert counted == tuple(x + y + z // of_sums for x, y, z in parts)
+            assert numbers == (P - 1) * 8 * (2 + len(Held._fields))
 
 
 def test_auto_counts_both_directions():
@@ -86,11 +130,15 @@ def test_uneven_shards_send_what_auto_counts(workers, lengths, dtype):
     window = {"causal": True, "window": (9, None)}
     case = Case(0, (B, HQ, HK, D, 8), (3, 7, 0, 4), lengths, "contiguous", dtype, window)
     found = workers.run(run_cases, [(case, name) for name in FORMULAS], P)
+    on_wire = workers.run(run_on_wire, [(case, name) for name in FORMULAS], P)
     shards = case.shards
     call = call_of(shards["q"], shards["k"], sizes=case.sizes, left=9, right=0)
+    rates = Rates(link_bytes_per_s=1.0, flops_per_s=1e300)
     for i, name in enumerate(FORMULAS):
         mean = [sum(of_rank[i][1][way] for of_rank in found) / P for way in (0, 1)]
         assert elements(call, name, dtype) == tuple(map(round, mean)), name
+        num_bytes = sum(sum(of_rank[i][0]) for of_rank in on_wire) / P
+        assert choose(call, dtype, rates).seconds[name] == num_bytes, name
 
 
 def test_auto_counts_what_nccl_pads():

@@ -7,6 +7,7 @@ of fp32 and fp64 itself.
 
 import math
 import re
+import weakref
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
@@ -52,11 +53,22 @@ class Transport:
     def __init__(self, group: ProcessGroup, name: str, timeout_s: float | None = None) -> None:
         if timeout_s is not None and check_number("timeout_s", timeout_s) <= 0:
             raise InputError(f"timeout_s must be positive, or None. Got {describe(timeout_s)}.")
-        self.group, self.name, self.timeout_s = group, name, timeout_s
+        self._group, self.name, self.timeout_s = weakref.ref(group), name, timeout_s
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
         self.sent = 0
         self.has_nccl = "nccl" in str(dist.get_backend_config(group))
-        self._attendance = _attendance_of(group)
+        _attendance_of(group)
+
+    @property
+    def group(self) -> ProcessGroup:
+        """The ranks; torch keeps them until they are destroyed, and nothing here any longer."""
+        found = self._group()
+        if found is None:
+            raise InputError(
+                f"the process group of this {self.name} was destroyed. Make another one for a "
+                "group that is there."
+            )
+        return found
 
     def all_gather(
         self, tensors: Sequence[Tensor], shapes: Sequence[Sequence[Shape]], what: str
@@ -129,8 +141,9 @@ class Transport:
         self._run(
             what, lambda: _all_gather(found.view(-1), mine, group, async_op=True), on_host=True
         )
-        if self._attendance is not None:  # all ranks have come
-            self._attendance.learn_places()
+        attendance = _attendance_of(self.group)
+        if attendance is not None:  # all ranks have come
+            attendance.learn_places()
         return found
 
     def start(self, sends: "Sequence[Send]", receives: "Sequence[Receive]") -> "Pending":
@@ -176,8 +189,9 @@ class Transport:
             raise self._lost(what, peers, error) from error
 
     def _lost(self, what: str, peers: Sequence[int], error: RuntimeError) -> LostRankError:
-        if self._attendance is not None:
-            missing = self._attendance.describe_missing(self._patience_s(), peers)
+        attendance = _attendance_of(self.group)
+        if attendance is not None:
+            missing = attendance.describe_missing(self._patience_s(), peers)
         else:
             missing = f"rank{'s' if len(peers) > 1 else ''} {', '.join(map(str, peers))}"
         return LostRankError(
@@ -239,7 +253,8 @@ def _clause(error: RuntimeError) -> str:
     return re.split(r"[.,:;]\s|\s\[", said)[0]
 
 
-_attendances: dict[ProcessGroup, Attendance] = {}
+_attendances: weakref.WeakKeyDictionary[ProcessGroup, Attendance] = weakref.WeakKeyDictionary()
+"""By group, for as long as it lives: gloo's threads would run on into the end of the process."""
 _names: list[str] = []
 """Of the groups with an attendance; one that was destroyed leaves its name to the next."""
 
@@ -258,19 +273,23 @@ def _attendance_of(group: ProcessGroup) -> Attendance | None:
     return _attendances[group]
 
 
-_control_groups: dict[ProcessGroup, ProcessGroup] = {}
+_control_groups: weakref.WeakKeyDictionary[ProcessGroup, weakref.ref[ProcessGroup]] = (
+    weakref.WeakKeyDictionary()
+)
 
 
 def control_group(group: ProcessGroup) -> ProcessGroup:
     """The same ranks, where numbers of the host can be exchanged without waiting for a GPU."""
     if "gloo" in str(dist.get_backend_config(group)):
         return group
-    if group not in _control_groups:
+    known = _control_groups.get(group)
+    made = None if known is None else known()
+    if made is None:
         ranks = dist.get_process_group_ranks(group)
         made = dist.new_group(ranks, backend="gloo", use_local_synchronization=True)
         assert isinstance(made, ProcessGroup)
-        _control_groups[group] = made
-    return _control_groups[group]
+        _control_groups[group] = weakref.ref(made)
+    return made
 
 
 def _packed_numel(
