@@ -368,6 +368,7 @@ def test_twins_have_the_same_parameters(other):
         (lambda: Attention(12, 4)(torch.ones(1, 2, 12), torch.ones(1, 2, 12)), "no context"),
         (lambda: Attention(12, 4)(torch.ones(1, 2, 6)), "takes [B, L, 12]"),
         (lambda: Attention(12, 4)(torch.ones(2, 12)), "x has shape [2, 12]"),
+        (lambda: Attention(12, 4)(torch.ones(1, 2, 12).to_sparse()), "x is sparse_coo"),
         (
             lambda: Attention(12, 4, context_dim=6)(torch.ones(1, 2, 12), torch.ones(1, 2, 12)),
             "context has shape [1, 2, 12]; this layer takes [B, L, 6]",

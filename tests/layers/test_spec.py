@@ -55,20 +55,25 @@ def test_word_has_activation_and_normalization(activation, normalize):
     assert AttentionSpec.parse(spec.word) == spec
 
 
-@given(shift=st.floats(1e-3, 1e3).map(lambda x: float(f"{x:g}")))
+@given(shift=st.floats(1e-30, 1e30) | st.integers(1, 10**6).map(float))
 @pytest.mark.parametrize("start", ["relu4", "relu", "sigmoid"])
 @pytest.mark.parametrize("end", ["", "/sum"])
 def test_word_has_the_number_that_is_added_to_scores(start, end, shift):
-    spec = AttentionSpec.parse(f"{start}+{shift:g}{end}")
+    spec = AttentionSpec.parse(f"{start}+{shift!r}{end}")
     assert (spec.activation, spec.bias, spec.by_sum) == (start, shift, bool(end))
     assert AttentionSpec.parse(spec.word) == spec
     assert AttentionSpec(activation=start, bias=-shift).word == start
 
 
-@pytest.mark.parametrize("word", ["relu4+/sum", "relu4+four/sum", "relu4+4+4", "relu4+inf"])
-def test_wrong_shift_is_one_line(word):
-    with pytest.raises(InputError, match=r"behind '\+'|bias must be finite"):
+@pytest.mark.parametrize("shift", ["", "four", "4+4", "-4", "inf", " 4", "1_0"])
+def test_wrong_shift_is_one_line(shift):
+    word = f"relu4+{shift}/sum"
+    with pytest.raises(InputError, match=r"behind '\+', which is no positive number"):
         AttentionSpec.parse(word)
+
+
+def test_exp_by_its_sum_has_no_floor_whatever_is_added():
+    assert [AttentionSpec.parse(word).floor for word in ("exp/sum", "exp+1/sum")] == [0.0, 0.0]
 
 
 def test_fields_written_before_sums_are_read():

@@ -127,6 +127,10 @@ OPTIONS = {
         "'relu4/sum' is a word for layers and models",
         "Pass activation='relu4', normalize='sum'",
     ),
+    "activation is a word with a shift": (
+        batch(activation="relu4+2/sum"),
+        "Pass activation='relu4', bias=2, normalize='sum'.",
+    ),
     "wrong case": (batch(activation="GeLU"), "'GeLU' is unknown", "gelu"),
     "far-off activation": (batch(activation="xyz"), "'xyz'", "Known: relu, relu2", "Activation"),
     "activation is a function": (batch(activation=F.relu), "relu", "flashpoint.Activation"),

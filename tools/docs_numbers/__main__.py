@@ -14,7 +14,7 @@ from flashpoint.files import write_atomically
 MODULES = (
     *("converted", "corners", "documents", "exported", "images", "memory", "neighbours"),
     *("overview", "planned", "plans", "powers", "published", "rivals", "sentences", "sequences"),
-    *("sharpness", "speed", "steps", "targets", "trade"),
+    *("sharpness", "shift", "speed", "steps", "targets", "trade"),
 )
 """Their functions are in TABLES once they are imported."""
 for _name in MODULES:

@@ -67,8 +67,9 @@ def _mixed(stored: Stored) -> str:
 def _documents(stored: Stored, arms: Mapping[str, str]) -> str:
     rows = []
     for arm, name in arms.items():
+        seeds = stored.seeds_of("sharpness", f"documents-{arm}-")
         bleu, softmax, losses = (
-            stored.values("sharpness", f"documents-{trial}-", number)
+            stored.values("sharpness", f"documents-{trial}-", number, seeds)
             for trial, number in (
                 (arm, "translation.bleu"),
                 ("softmax", "translation.bleu"),

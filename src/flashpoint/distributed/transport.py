@@ -57,11 +57,11 @@ class Transport:
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
         self.sent = 0
         self.has_nccl = "nccl" in str(dist.get_backend_config(group))
-        _attendance_of(group)
+        self._attendance = _attendance_of(group)
 
     @property
     def group(self) -> ProcessGroup:
-        """The ranks; torch keeps them until they are destroyed, and nothing here any longer."""
+        """The ranks. Torch holds the group until it is destroyed; nothing here does."""
         found = self._group()
         if found is None:
             raise InputError(
@@ -141,9 +141,8 @@ class Transport:
         self._run(
             what, lambda: _all_gather(found.view(-1), mine, group, async_op=True), on_host=True
         )
-        attendance = _attendance_of(self.group)
-        if attendance is not None:  # all ranks have come
-            attendance.learn_places()
+        if self._attendance is not None:  # all ranks have come
+            self._attendance.learn_places()
         return found
 
     def start(self, sends: "Sequence[Send]", receives: "Sequence[Receive]") -> "Pending":
@@ -189,9 +188,8 @@ class Transport:
             raise self._lost(what, peers, error) from error
 
     def _lost(self, what: str, peers: Sequence[int], error: RuntimeError) -> LostRankError:
-        attendance = _attendance_of(self.group)
-        if attendance is not None:
-            missing = attendance.describe_missing(self._patience_s(), peers)
+        if self._attendance is not None:
+            missing = self._attendance.describe_missing(self._patience_s(), peers)
         else:
             missing = f"rank{'s' if len(peers) > 1 else ''} {', '.join(map(str, peers))}"
         return LostRankError(

@@ -24,7 +24,7 @@ from flashpoint.layers.qk_norm import (
 from flashpoint.layers.spec import SOFTMAX, AnySpec, AttentionSpec
 from flashpoint.layers.visibility import Visibility, is_sharded, merge_masks
 from flashpoint.ops.api import attention, attention_qkvpacked
-from flashpoint.ops.check import check_tensor
+from flashpoint.ops.check import check_dense, check_tensor
 from flashpoint.shapes import Float, Int
 
 
@@ -333,6 +333,7 @@ class Attention(HeadMixing):
 def _check_tokens(name: str, x: Tensor, width: int) -> None:
     """[B, L, width]."""
     check_tensor(name, x)
+    check_dense(name, x)
     if x.dim() != 3 or x.shape[2] != width:
         raise InputError(
             f"{name} has shape {list(x.shape)}; this layer takes [B, L, {width}]: samples, "

@@ -3,7 +3,7 @@
 A name covers how scores become weights, what divides their sum, and what its paper puts behind
 it: a norm or a gate. Scores are q . k in HSTU and GAU, q . k / sqrt(d) in all others. What else a
 paper changes in its blocks is not part of it: the single head and shared projection of GAU, silu
-on q, k and v in GAU and HSTU, HSTU's relative positions, the second view of threshold attention.
+on q, k and v and relative positions in GAU and HSTU, the second view of threshold attention.
 """
 
 from dataclasses import dataclass

@@ -1,6 +1,7 @@
 """The mathematics of an attention layer as data: what configs, checkpoints and reports carry."""
 
 import dataclasses
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
@@ -40,8 +41,8 @@ class AttentionSpec:
         o_i = gain * sum_j w_ij * v_j / n_i ** alpha                      normalize="length"
         o_i = gain * sum_j w_ij * v_j / (sum_j w_ij + floor * n_i)        normalize="sum"
 
-    A word stands for the common ones: "relu", "softmax", "relu4/sum", and "relu4+4/sum" for all
-    of ``activation="relu4", bias=4, normalize="sum"``; ``parse`` reads it. "exp/sum" has floor 0
+    A word stands for the common ones: "relu", "softmax", "relu4/sum", and "relu4+2/sum" for all
+    of ``activation="relu4", bias=2, normalize="sum"``; ``parse`` reads it. "exp/sum" has floor 0
     and so is softmax, as long as no exp overflows.
 
     relu(s + p)^p over its sum is (1 + s / p)^p over its own, which nears softmax as p grows: a
@@ -163,11 +164,11 @@ class AttentionSpec:
         """Activation, shift and normalization in short, as ``parse`` reads them.
 
         Example:
-            >>> AttentionSpec(activation="relu4", normalize="sum", bias=4, gain=2.0).word
-            'relu4+4/sum'
+            >>> AttentionSpec(activation="relu4", normalize="sum", bias=2, gain=2.0).word
+            'relu4+2/sum'
         """
         is_shifted = isinstance(self.bias, float) and self.bias > 0
-        shift = f"+{self.bias:g}" if is_shifted else ""
+        shift = f"+{self.bias!r}".removesuffix(".0") if is_shifted else ""
         return f"{self.activation}{shift}{'/sum' if self.by_sum else ''}"
 
     @classmethod
@@ -240,14 +241,14 @@ def _check_activation(name: str) -> None:
 def fields_of(word: str) -> dict[str, Any]:
     """The fields that a word for an attention sets.
 
-    "exp/sum" has floor 0: no row of exp is all zero, and without a floor it is softmax. A number
-    behind "+" is added to the scores.
+    Of exp, "/sum" has floor 0: no row of exp is all zero, and without a floor it is softmax. A
+    number behind "+" is added to the scores.
 
     Example:
         >>> fields_of("relu4/sum"), fields_of("softmax")
         ({'activation': 'relu4', 'normalize': 'sum'}, {'activation': 'softmax'})
-        >>> fields_of("relu4+4/sum")["bias"], fields_of("exp/sum")["floor"]
-        (4.0, 0.0)
+        >>> fields_of("relu4+2/sum")["bias"], fields_of("exp/sum")["floor"]
+        (2.0, 0.0)
     """
     start, slash, normalize = word.partition("/")
     activation, plus, shift = start.partition("+")
@@ -256,17 +257,19 @@ def fields_of(word: str) -> dict[str, Any]:
         fields["bias"] = _shift_of(shift, word)
     if slash:
         fields["normalize"] = normalize
-    return fields | ({"floor": 0.0} if word == "exp/sum" else {})
+    return fields | ({"floor": 0.0} if (activation, normalize) == ("exp", "sum") else {})
 
 
 def _shift_of(number: str, word: str) -> float:
-    try:
-        return float(number)
-    except ValueError:
+    if not _SHIFT.fullmatch(number):
         raise InputError(
-            f"attention {word!r} has {number!r} behind '+', which is no number. Write it as "
-            "relu4+4/sum, where 4 is added to the scores."
-        ) from None
+            f"attention {word!r} has {number!r} behind '+', which is no positive number. Write it "
+            "as relu4+2/sum, where 2 is added to the scores."
+        )
+    return float(number)
+
+
+_SHIFT = re.compile(r"\d+(\.\d+)?(e[+-]?\d+)?")
 
 
 AnySpec = AttentionSpec | str | Mapping[str, Any]

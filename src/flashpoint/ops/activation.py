@@ -262,11 +262,13 @@ def find_activation(activation: str | Activation) -> Activation:
         return activation
     if isinstance(activation, str) and activation in NAMED:
         return NAMED[activation]
-    first, slash, second = activation.partition("/") if isinstance(activation, str) else [""] * 3
-    if slash and first in NAMED:
+    start, _, normalize = activation.partition("/") if isinstance(activation, str) else [""] * 3
+    first, _, shift = start.partition("+")
+    if first in NAMED:
+        rest = f", bias={shift}" * bool(shift) + f", normalize={normalize!r}" * bool(normalize)
         raise InputError(
             f"activation={activation!r} is a word for layers and models. "
-            f"Pass activation={first!r}, normalize={second!r}."
+            f"Pass activation={first!r}{rest}."
         )
     raise InputError(
         f"activation={describe(activation)} is unknown. {hint(activation, NAMED)}"

@@ -128,7 +128,22 @@ def test_rates_of_a_user_take_the_place_of_the_stored_ones():
     file = ROOT / "benchmarks" / "results" / "h200_long.json"
     out = " ".join(run(*MILLION, "--sequence", 16, "--rates", file).split())
     assert "Measured on one NVIDIA H200 (h200_long.json), bf16" in out
-    assert "beyond 16,384 tokens taken as there" in out
+    assert "at the 1,048,576 tokens of the best, taken from 16,384" in out
+
+
+@pytest.mark.parametrize(
+    ("strategy", "said"),
+    [
+        ("ring", "821 and 616 TFLOP/s forward and backward at the 65,536 tokens of the best;"),
+        (
+            "ulysses",
+            "806 and 511 TFLOP/s forward and backward at the 1,048,576 tokens of the best;",
+        ),
+    ],
+)
+def test_rates_are_those_of_what_the_best_computes_at_a_time(strategy, said):
+    out = run(*MILLION, "--sequence", 16, "--strategy", strategy)
+    assert said in " ".join(out.split())
 
 
 @pytest.mark.parametrize(

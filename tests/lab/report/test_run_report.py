@@ -69,6 +69,8 @@ def test_curves_are_drawn_by_step_and_by_seconds(twins):
     [
         ("relu4/sum", "relu4/sum"),
         ({"activation": "relu4", "normalize": "sum", "floor": 1e-3}, "relu4/sum"),
+        ({"activation": "relu4", "normalize": "sum", "bias": 2}, "relu4+2/sum"),
+        ({"activation": "sigmoid", "bias": -2.0}, "sigmoid, bias -2.0"),
         ({"activation": "relu2", "normalize": "sum", "gain": 2.0}, "relu2/sum, gain 2.0"),
         ({"activation": "relu", "normalize": "length", "alpha": 0.5}, "relu, alpha 0.5"),
         ({"activation": "silu", "length": "keys", "scale": 1.0}, "silu, length keys, scale 1.0"),

@@ -74,6 +74,10 @@ def test_a_strategy_is_one_of_the_librarys_and_is_read_and_written():
         InputError, match=r"^parallel\.strategy='rings' must be 'auto' or "
     ) as caught:
         config_file.parse(TINY, ["parallel.strategy=rings"])
+    with pytest.raises(
+        InputError, match=r"strategy='ring' is for .* share tokens, but sequence=1"
+    ):
+        config_file.parse(TINY, ["parallel.strategy=ring"])
     assert str(caught.value).endswith("'reduce' or 'ulysses'. Did you mean 'ring'?")
 
 

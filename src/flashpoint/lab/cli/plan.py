@@ -176,7 +176,7 @@ def _publish(found: "Survey", json_file: Path | None, plot_file: Path | None) ->
 
     from flashpoint.lab.cli.plan_view import render
     from flashpoint.lab.cli.run_arguments import write_json
-    from flashpoint.lab.scaling.links import counted
+    from flashpoint.lab.runs.formats import counted
     from flashpoint.lab.scaling.survey import to_plain
 
     to_stderr = json_file == STDOUT

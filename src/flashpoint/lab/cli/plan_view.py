@@ -8,9 +8,8 @@ from rich.table import Table
 from rich.text import Text
 
 from flashpoint.lab.cli.terminal import plain_table
-from flashpoint.lab.runs.formats import DASH, brief, count
-from flashpoint.lab.scaling.estimate import Estimate
-from flashpoint.lab.scaling.links import counted
+from flashpoint.lab.runs.formats import DASH, brief, count, counted
+from flashpoint.lab.scaling.estimate import Estimate, attended_length
 from flashpoint.lab.scaling.survey import Survey, parallel_of
 from flashpoint.lab.scaling.traffic import ALONE
 
@@ -114,15 +113,16 @@ def _refusals(found: Survey) -> Iterator[Text]:
 def _basis(found: Survey) -> Text:
     """Which numbers are measured, which are given."""
     setting, rates, links = found.setting, found.setting.rates, found.setting.links
-    dim = setting.load.head_dim
-    longest = rates.longest(dim)
+    dim, shown = setting.load.head_dim, found.best or found.smallest
+    longest, length = rates.longest(dim), attended_length(setting, shown.choice)
     forward, backward = (
-        rates.attention(mode, dim, setting.tokens) / 1e12 for mode in ("forward", "backward")
+        rates.attention(mode, dim, length) / 1e12 for mode in ("forward", "backward")
     )
-    beyond = f", beyond {longest:,} tokens taken as there" if setting.tokens > longest else ""
+    beyond = f", taken from {longest:,}" if length > longest else ""
     return Text(
         f"Measured on one {rates.device} ({', '.join(rates.sources)}), bf16: attention with head "
-        f"dim {dim} {forward:.0f} and {backward:.0f} TFLOP/s forward and backward{beyond}; a "
+        f"dim {dim} {forward:.0f} and {backward:.0f} TFLOP/s forward and backward at the "
+        f"{counted(length, 'token')} of {'the best' if found.best else 'the smallest'}{beyond}; a "
         f"matrix product {rates.matrix_flops_per_s / 1e12:.0f} TFLOP/s; memory "
         f"{rates.memory_bytes_per_s / 1e12:.1f} TB/s. Given, not measured: "
         f"{counted(links.gpus_per_node, 'GPU')} a node, "

@@ -12,6 +12,7 @@ import typer
 from flashpoint.errors import InputError
 from flashpoint.lab.cli.run_arguments import Checkpoint, Device, RunFolder, path_of
 from flashpoint.lab.evaluation import search
+from flashpoint.lab.runs.formats import counted
 
 if TYPE_CHECKING:
     from flashpoint.lab.evaluation.translation import Translator
@@ -130,24 +131,21 @@ def _translate(translator: "Translator", lines: Iterable[bytes]) -> None:
         segments = (text for result in results for text in result.segments)
         out = "".join(f"{next(segments) if line.strip() else ''}\n" for line in batch)
         _write(out)
-        typer.echo(f"{_lines(texts.num_lines)} translated", err=True)
+        typer.echo(f"{counted(texts.num_lines, 'line')} translated", err=True)
     if not texts.num_lines:
         typer.echo("the input is empty, nothing is translated", err=True)
     if texts.num_invalid:
         typer.echo(
-            f"{_lines(texts.num_invalid)} with invalid UTF-8, the first is line "
+            f"{counted(texts.num_invalid, 'line')} with invalid UTF-8, the first is line "
             f"{texts.first_invalid}; the wrong bytes were replaced by U+FFFD.",
             err=True,
         )
     if num_repeated:
         typer.echo(
-            f"{_lines(num_repeated)} translated again in smaller parts, to keep lines apart.",
+            f"{counted(num_repeated, 'line')} translated again in smaller parts, to keep lines "
+            "apart.",
             err=True,
         )
-
-
-def _lines(count: int) -> str:
-    return f"{count:,} line{'' if count == 1 else 's'}"
 
 
 def _write(text: str) -> None:

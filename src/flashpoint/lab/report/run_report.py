@@ -18,8 +18,12 @@ NOTE = (
     "validation and checkpoints. The best of each column is green."
 )
 _PLAIN = {
-    **{"floor": 1e-3, "alpha": 1.0, "length": "visible"},
-    **{"gain": 1.0, "scale": None, "bias": 0.0},
+    "floor": 1e-3,
+    "alpha": 1.0,
+    "length": "visible",
+    "gain": 1.0,
+    "scale": None,
+    "bias": 0.0,
 }
 
 
@@ -93,9 +97,17 @@ def _label(spec: object) -> str:
     """An attention by its word and what is not as usual."""
     if not isinstance(spec, Mapping):
         return str(spec)
-    changed = [f"{k} {spec[k]}" for k, plain in _PLAIN.items() if spec.get(k, plain) != plain]
+    bias = spec.get("bias")
+    shift = ""  # the word has it: relu4+2/sum
+    if isinstance(bias, int | float) and bias > 0:
+        shift = f"+{float(bias)!r}".removesuffix(".0")
     divided = "/sum" if spec.get("normalize") == "sum" else ""
-    return ", ".join([f"{spec.get('activation', 'relu')}{divided}", *changed])
+    changed = [
+        f"{name} {spec[name]}"
+        for name, plain in _PLAIN.items()
+        if spec.get(name, plain) != plain and not (name == "bias" and shift)
+    ]
+    return ", ".join([f"{spec.get('activation', 'relu')}{shift}{divided}", *changed])
 
 
 def _row(

@@ -41,6 +41,16 @@ def count(value: float | None) -> str:
     return f"{value:.0f}"
 
 
+def counted(number: int, noun: str) -> str:
+    """A number of things in words.
+
+    Example:
+        >>> counted(1, "GPU"), counted(1024, "GPU")
+        ('1 GPU', '1,024 GPUs')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def three_digits(value: float) -> str:
     """``1.23``, ``12.3``, ``123``, ``1234``."""
     return f"{value:.{2 if value < 9.995 else 1 if value < 99.95 else 0}f}"

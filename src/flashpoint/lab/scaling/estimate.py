@@ -198,14 +198,19 @@ def attention_part(setting: Setting, choice: Choice) -> tuple[Seconds, Seconds]:
     return forward, backward
 
 
+def attended_length(setting: Setting, choice: Choice) -> int:
+    """Of the shorter one of a call's queries and keys, on one rank."""
+    is_short = choice.strategy != ALONE and HABITS[choice.strategy].shortens
+    return setting.tokens // choice.sequence if is_short else setting.tokens
+
+
 def attention_seconds(setting: Setting, choice: Choice) -> tuple[float, float]:
     """Of the kernels for one sample and layer on one rank, forward and backward.
 
     The rate is that of the shorter one of a call's queries and keys.
     """
     load, rates, tokens = setting.load, setting.rates, setting.tokens
-    is_short = choice.strategy != ALONE and HABITS[choice.strategy].shortens
-    length = tokens // choice.sequence if is_short else tokens
+    length = attended_length(setting, choice)
     norm = "layer" if _has_fused_norm(setting, choice) else "none"
     flops = load.attention_flops(tokens) / choice.sequence
     return (

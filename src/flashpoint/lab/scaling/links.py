@@ -48,13 +48,3 @@ class Links:
             return sent / min(inside, near * outside)
         far = sent * (num_ranks - near) / (num_ranks - 1)
         return max((sent - far) / inside, far / outside)
-
-
-def counted(number: int, noun: str) -> str:
-    """A number of things in words.
-
-    Example:
-        >>> counted(1, "GPU"), counted(1024, "GPU")
-        ('1 GPU', '1,024 GPUs')
-    """
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -9,8 +9,8 @@ from typing import Any
 
 from flashpoint.lab.bench.plot import WIDTH
 from flashpoint.lab.bench.plot_style import INK, MUTED, RULE, STYLE
+from flashpoint.lab.runs.formats import counted
 from flashpoint.lab.scaling.estimate import Estimate
-from flashpoint.lab.scaling.links import counted
 from flashpoint.lab.scaling.survey import Survey
 from flashpoint.lab.scaling.traffic import ALONE
 from flashpoint.lab.training.memory_check import ADVISED_SHARE

@@ -4,8 +4,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from flashpoint.errors import InputError, check_choice
+from flashpoint.lab.runs.formats import counted
 from flashpoint.lab.scaling.estimate import Choice, Estimate, Setting, divisors, estimate
-from flashpoint.lab.scaling.links import counted
 from flashpoint.lab.scaling.traffic import ALONE, HABITS, why_not
 
 STRATEGIES = tuple(HABITS)

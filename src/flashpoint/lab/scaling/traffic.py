@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 from flashpoint.distributed.call import Sizes
 from flashpoint.distributed.strategy import elements_sent
-from flashpoint.lab.scaling.links import Links, counted
+from flashpoint.lab.runs.formats import counted
+from flashpoint.lab.scaling.links import Links
 from flashpoint.lab.scaling.load import Load
 
 ITEM_BYTES = 2

@@ -169,6 +169,11 @@ class ParallelConfig:
 
     def __post_init__(self) -> None:
         check_bounds(self)
+        if self.strategy != "auto" and self.sequence == 1:
+            raise InputError(
+                f"strategy={self.strategy!r} is for processes that share tokens, but sequence=1. "
+                "Leave it out, or set sequence to 2 or more."
+            )
 
     @classmethod
     def parse(cls, word: "str | ParallelConfig") -> "ParallelConfig":

@@ -9,7 +9,7 @@ from flashpoint.lab.study.moments import output_variance
 YES, NO, OPEN = "supports", "contradicts", "undecided"
 
 
-SUM, SHIFTED = "relu4/sum", "relu4+4/sum"
+SUM, SHIFTED = "relu4/sum", "relu4+2/sum"
 WAYS = ("all", "every_second")
 
 

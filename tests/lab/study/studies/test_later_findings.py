@@ -9,7 +9,7 @@ from lab.study.studies.outcomes import findings, outcomes
 
 from flashpoint.lab.study.registry import STUDIES
 
-SUM, SHIFTED = "relu4/sum", "relu4+4/sum"
+SUM, SHIFTED = "relu4/sum", "relu4+2/sum"
 
 
 def without(some, **factors):

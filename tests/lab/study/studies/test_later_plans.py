@@ -153,7 +153,7 @@ def test_powers_differ_in_attention_alone():
 
 def test_powers_of_images_come_behind_what_claims_need():
     trials = planned("sharpness", FIVE)
-    claimed = ("softmax", "relu/length", SUM, "relu4+4/sum")
+    claimed = ("softmax", "relu/length", SUM, "relu4+2/sum")
     late = [
         trial.factors["task"] == "images" and trial.factors["attention"] not in claimed
         for trial in trials

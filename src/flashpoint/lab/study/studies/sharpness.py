@@ -47,7 +47,7 @@ _MIXED: Mapping[str, Mapping[str, Any]] = {
     SOFTMAX_CROSS: {"model.attention": RELU4_SUM, "model.cross_attention": SOFTMAX},
     SOFTMAX_SELF: {"model.attention": SOFTMAX, "model.cross_attention": RELU4_SUM},
 }
-SHIFTS = ("relu4+2/sum", SHIFTED, "relu4+8/sum")
+SHIFTS = (SHIFTED, "relu4+4/sum", "relu4+8/sum")
 """What is added to the scores; on documents alone more than one."""
 _LENGTHS: Mapping[Scale, int] = {"smoke": 32, "small": TOKENS, "paper": TOKENS}
 _IMAGES: Mapping[Scale, Config] = {"smoke": {}, "small": WHOLE_TRAINING, "paper": {}}
@@ -124,7 +124,7 @@ def findings(outcomes: Sequence[Outcome]) -> Findings:
         ],
         notes=[
             "By the length: alpha 1, without a gain and without ReLUFormer's penalty.",
-            f"{SHIFTED} is (1 + s / 4)^4 over its sum: near e^s while scores are small.",
+            f"{SHIFTED} is (1 + s / 2)^4 over its sum: near e^(2 s) while scores are small.",
             *state_notes(outcomes),
         ],
     )
