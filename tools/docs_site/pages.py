@@ -17,7 +17,7 @@ BROUGHT = (
     *("benchmarks/README.md", "benchmarks/results/*.json", "benchmarks/checks/*.json"),
     *(
         f"benchmarks/results/{folder}/*.json"
-        for folder in ("fa4", "one_pass", "sequence", "sums", "triton_3_9")
+        for folder in ("fa4", "launched", "one_pass", "sequence", "sums", "triton_3_9")
     ),
     *("configs/*.yaml", "examples/*.py", "examples/*.ipynb"),
 )
