@@ -90,7 +90,7 @@ FAULTS = {
     "hang": (1, Step, "__call__", hanging),
     "ring": (1, Step, "__call__", counted_step),
     "commit": (0, checkpoints, "commit", killed_in_commit),
-    "file": (3, FileSystem, "create_stream", killed_in_file),
+    "file": (1, FileSystem, "create_stream", killed_in_file),
 }
 """The process that is lost, and what it does instead of which function."""
 

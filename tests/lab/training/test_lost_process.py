@@ -22,11 +22,8 @@ CHANGES = ("steps=8", "log_every=2", "evaluate_every=8", "checkpoint_every=2")
 def run_with_faults(request, size, config, *plans):
     """What processes of torchrun say that make runs with faults, as ``restarted`` has them."""
     tests = request.config.rootpath / "tests"
-    import pathlib
-
     done = finish([sys.executable, "-c", RESTARTED, tests, str(size), config, *plans])
     assert done.returncode == 0, done.stderr
-    pathlib.Path("/tmp/said").write_text(done.stderr)
     return done.stderr
 
 
@@ -51,21 +48,18 @@ def test_restarts_go_on_after_kills_in_a_step_and_in_a_checkpoint_and_a_hang(tmp
 
 
 def test_restarts_go_on_after_kills_in_a_rings_backward_and_in_a_file(tmp_path, request):
-    """Bit for bit as processes that nobody disturbs; of a file of step 6 half was written.
-
-    The first process shares tokens with the one killed in a ring, and only samples with the other.
-    """
-    parallel = "parallel={data: 2, sequence: 2, strategy: ring, shard: true}"
+    """Bit for bit as processes that nobody disturbs; of a file of step 6 half was written."""
+    parallel = "parallel={sequence: 2, strategy: ring, shard: true, timeout_s: 10}"
     config = write_config(tmp_path, *CHANGES, parallel)
     out, whole = tmp_path / "run", tmp_path / "whole"
-    said = run_with_faults(request, 4, config, f"{out}:ring,file", whole)
+    said = run_with_faults(request, 2, config, f"{out}:ring,file", whole)
     lost = re.findall(
-        r"error: process 0 of 4 lost process (\d), which died \([A-Z][a-z ]+\)\.", said
+        r"error: process 0 of 2 lost process (\d), which died \([A-Z][a-z ]+\)\.", said
     )
-    assert lost == re.findall(r"failed \(exitcode: -9\) local_rank: (\d) ", said) == ["1", "3"]
+    assert lost == re.findall(r"failed \(exitcode: -9\) local_rank: (\d) ", said) == ["1", "1"]
     first, second = re.findall(r"going on from step (\d) of 8", said)
     assert first in ("2", "4")
     assert second == "4"
-    assert "start 2 finds .unfinished_step_6/shard-00004-" in said
+    assert "start 2 finds .unfinished_step_6/shard-00002-" in said
     assert not list((out / "checkpoints").glob(".unfinished*"))
     assert_same_run(out, whole)
