@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import typer
-from lab.training import mesh_runs  # noqa: F401  what the processes need
+from lab.training import mesh_runs  # noqa: F401  imported once, before the processes are forked
 from torch.distributed.checkpoint.filesystem import FileSystem
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
@@ -102,7 +102,7 @@ def work(config, out, faults):
     start, rank = (int(os.environ[name]) for name in ("TORCHELASTIC_RESTART_COUNT", "RANK"))
     if rank == 0:
         for file in out.glob("checkpoints/.unfinished*/*"):
-            print(f"start {start} finds {file.parent.name}/{file.name}", file=sys.stderr)  # noqa: T201
+            sys.stderr.write(f"start {start} finds {file.parent.name}/{file.name}\n")
     if start < len(faults):
         lost, owner, name, fault = FAULTS[faults[start]]
         if rank == lost:
