@@ -1,7 +1,6 @@
 """The mathematics of an attention layer as data: what configs, checkpoints and reports carry."""
 
 import dataclasses
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
@@ -11,6 +10,7 @@ from flashpoint.errors import InputError, check_choice, describe, hint
 from flashpoint.ops.activation import find_activation, known_activations
 from flashpoint.ops.check import check_length, check_number
 from flashpoint.ops.options import FLOOR, NORMALIZE, Normalize
+from flashpoint.words import fields_of, word_of
 
 if TYPE_CHECKING:
     from flashpoint.layers.named import NamedAttention
@@ -167,9 +167,7 @@ class AttentionSpec:
             >>> AttentionSpec(activation="relu4", normalize="sum", bias=2, gain=2.0).word
             'relu4+2/sum'
         """
-        is_shifted = isinstance(self.bias, float) and self.bias > 0
-        shift = f"+{self.bias!r}".removesuffix(".0") if is_shifted else ""
-        return f"{self.activation}{shift}{'/sum' if self.by_sum else ''}"
+        return word_of(self.activation, self.bias, self.normalize)
 
     @classmethod
     def parse(cls, value: "AnySpec") -> "AttentionSpec":
@@ -236,40 +234,6 @@ def _check_activation(name: str) -> None:
                 "to a layer; a config takes what these give."
             )
     check_choice("activation", name, known)
-
-
-def fields_of(word: str) -> dict[str, Any]:
-    """The fields that a word for an attention sets.
-
-    Of exp, "/sum" has floor 0: no row of exp is all zero, and without a floor it is softmax. A
-    number behind "+" is added to the scores.
-
-    Example:
-        >>> fields_of("relu4/sum"), fields_of("softmax")
-        ({'activation': 'relu4', 'normalize': 'sum'}, {'activation': 'softmax'})
-        >>> fields_of("relu4+2/sum")["bias"], fields_of("exp/sum")["floor"]
-        (2.0, 0.0)
-    """
-    start, slash, normalize = word.partition("/")
-    activation, plus, shift = start.partition("+")
-    fields: dict[str, Any] = {"activation": activation}
-    if plus:
-        fields["bias"] = _shift_of(shift, word)
-    if slash:
-        fields["normalize"] = normalize
-    return fields | ({"floor": 0.0} if (activation, normalize) == ("exp", "sum") else {})
-
-
-def _shift_of(number: str, word: str) -> float:
-    if not _SHIFT.fullmatch(number):
-        raise InputError(
-            f"attention {word!r} has {number!r} behind '+', which is no positive number. Write it "
-            "as relu4+2/sum, where 2 is added to the scores."
-        )
-    return float(number)
-
-
-_SHIFT = re.compile(r"\d+(\.\d+)?(e[+-]?\d+)?")
 
 
 AnySpec = AttentionSpec | str | Mapping[str, Any]

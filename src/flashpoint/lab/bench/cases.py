@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeAlias
 
 from flashpoint.bounds import Bounds, check_within
 from flashpoint.errors import InputError, describe, hint
+from flashpoint.words import fields_of
 
 Mode: TypeAlias = Literal["forward", "backward", "training", "recording"]
 """forward: nothing recorded; backward: alone, after a forward that is done; training: forward and
@@ -130,8 +131,6 @@ class Case:
     @property
     def options(self) -> dict[str, Any]:
         """What Flashpoint's functions are called with by name, besides tensors."""
-        from flashpoint.layers.spec import fields_of
-
         number = {"bias": -math.log(self.shape.length)} if self.bias == "-log_length" else {}
         return fields_of(self.activation) | {"causal": self.causal} | number
 

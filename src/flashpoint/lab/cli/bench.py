@@ -214,8 +214,9 @@ def _read_request(
     from flashpoint.lab.bench.cases import parse_dtypes, parse_names, parse_shape
     from flashpoint.lab.bench.plan import Request
     from flashpoint.lab.bench.providers.registry import PROVIDERS
-    from flashpoint.layers.spec import AttentionSpec, fields_of
+    from flashpoint.layers.spec import AttentionSpec
     from flashpoint.ops.activation import find_activation
+    from flashpoint.words import fields_of
 
     if activation is not None:
         find_activation(fields_of(activation)["activation"])

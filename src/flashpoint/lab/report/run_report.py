@@ -12,6 +12,7 @@ from flashpoint.lab.report.page import Section, build_page
 from flashpoint.lab.report.provenance import commands, environment
 from flashpoint.lab.runs.formats import count, duration
 from flashpoint.lab.runs.run_files import RunFiles, mapping_of, number, read_runs
+from flashpoint.words import is_shift, word_of
 
 NOTE = (
     "Accuracy and loss are those of the validation data at the end. Training time leaves out "
@@ -98,16 +99,13 @@ def _label(spec: object) -> str:
     if not isinstance(spec, Mapping):
         return str(spec)
     bias = spec.get("bias")
-    shift = ""  # the word has it: relu4+2/sum
-    if isinstance(bias, int | float) and bias > 0:
-        shift = f"+{float(bias)!r}".removesuffix(".0")
-    divided = "/sum" if spec.get("normalize") == "sum" else ""
+    word = word_of(spec.get("activation", "relu"), bias, spec.get("normalize", "length"))
     changed = [
         f"{name} {spec[name]}"
         for name, plain in _PLAIN.items()
-        if spec.get(name, plain) != plain and not (name == "bias" and shift)
+        if spec.get(name, plain) != plain and not (name == "bias" and is_shift(bias))
     ]
-    return ", ".join([f"{spec.get('activation', 'relu')}{shift}{divided}", *changed])
+    return ", ".join([word, *changed])
 
 
 def _row(

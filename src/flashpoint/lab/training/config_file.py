@@ -12,16 +12,11 @@ from flashpoint.lab.runs.schema import build, plain
 from flashpoint.lab.runs.stored import parse_yaml, read_yaml
 from flashpoint.lab.training.config import ParallelConfig, TrainConfig
 from flashpoint.lab.training.task_registry import config_class
+from flashpoint.words import fields_of
 
 PUBLISHED = "configs"
 """Folder of the configs that come with Flashpoint."""
 Values = dict[str, Any]
-
-
-def _attention(word: str) -> Values:
-    from flashpoint.layers.spec import fields_of  # here, because plans of studies need no torch
-
-    return fields_of(word)
 
 
 def _parallel(word: str) -> Values:
@@ -30,8 +25,8 @@ def _parallel(word: str) -> Values:
 
 _SHORT: dict[str, Callable[[str], Values]] = {
     "model": lambda word: {"name": word},
-    "attention": _attention,
-    "cross_attention": _attention,
+    "attention": fields_of,
+    "cross_attention": fields_of,
     "parallel": _parallel,
 }
 """Sections that may be written as one word, and the fields it fills."""
