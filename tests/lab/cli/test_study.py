@@ -122,6 +122,20 @@ def test_only_some_trials_of_a_plan_that_is_there_run(study):
     )
 
 
+def test_trials_with_any_of_several_texts_run(study):
+    some = ("--only", "add", "--only", "relu-seed0")
+    first = study("run", "tiny", "--scale", "smoke", "--jobs", "1", *some)
+    assert "tiny: 2 finished" in first.stdout
+    assert "softmax-seed0" not in first.stdout
+
+
+def test_each_of_several_texts_must_be_in_some_name(study):
+    texts = ("--only", "add", "--only", "nothing")
+    said = refused(study, "run", "tiny", "--scale", "smoke", *texts)
+    assert "--only 'nothing': no trial of tiny has that in its name" in said
+    assert not Path("runs").exists()
+
+
 def test_a_text_that_no_trial_has_is_refused_and_writes_nothing(study):
     said = refused(study, "run", "tiny", "--scale", "smoke", "--only", "nothing")
     assert "--only 'nothing': no trial of tiny has that in its name" in said

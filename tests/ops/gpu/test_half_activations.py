@@ -12,6 +12,7 @@ from flashpoint.ops.activation import BUILTIN, find_activation
 from flashpoint.ops.gpu import versions
 from flashpoint.ops.gpu.activations import in_kernels
 from flashpoint.ops.gpu.call import Call
+from flashpoint.ops.gpu.half_activations import short_softplus_of_log2
 from flashpoint.ops.spec import Terms
 
 DEVICE = "cuda" if HAS_GPU else "cpu"
@@ -93,6 +94,17 @@ def test_limits_and_nan_are_kept(dtype, name):
     assert slopes[2].abs() < 20 * FAR_TAIL[dtype, name][1]
     assert weights[3].isnan()
     assert slopes[3].isnan()
+
+
+def test_softplus_in_units_of_log2_is_near_float64():
+    t = dense_scores()
+    weights = find_activation("softplus").forward(t.double() * math.log(2.0))
+    got = apply(weigh_kernel, short_softplus_of_log2, t) * math.log(2.0)
+    assert ((got - weights).abs() <= EXACT[torch.bfloat16] * weights.abs() + 1e-37).all()
+    limits = torch.tensor([float("inf"), -1e30, float("nan")])  # -1e30 stands for what is hidden
+    got = apply(weigh_kernel, short_softplus_of_log2, limits)
+    assert got[:2].tolist() == [float("inf"), 0.0]
+    assert got[2].isnan()
 
 
 def test_what_is_not_rounded_keeps_full_functions():

@@ -54,6 +54,8 @@ CASES = {
     "64-gelu": (64, None, 1.0, "gelu", "all"),
     "64-causal-gelu": (64, 0, 1.0, "gelu", "all"),
     "64-causal-power": (64, 0, 0.7, "silu", "all"),
+    "64-softplus": (64, None, 1.0, "softplus", "all"),
+    "64-causal-softplus": (64, 0, 1.0, "softplus", "all"),
     "128-softplus": (128, None, 1.0, "softplus", "all"),
 }
 # tokens and norms of q and k in a packed call, whether these have gains, kernels with one inside
@@ -106,6 +108,7 @@ ONCE_CASES = dict.fromkeys(
     [
         *(f"64-long{ONCE}", f"64-causal{ONCE}", f"64-gelu{ONCE}"),
         *(f"64-causal-gelu{ONCE}", f"64-causal-power{ONCE}"),
+        *(f"64-softplus{ONCE}", f"64-causal-softplus{ONCE}"),
         *(f"64-sum-relu4{ONCE}", f"64-sum-relu4-causal{ONCE}"),
     ],
     1,
@@ -193,7 +196,8 @@ def test_sums_in_fp32_fit_shared_memory():
     """Where results are added: Q, K, V, O in fp32, and barriers."""
     from flashpoint.ops.gpu.hopper.forward import kernel
 
-    tables = (kernel.CONFIGS, kernel.SHORT, kernel.TURNS, kernel.SUMMED, kernel.POWERS)
+    tables = (kernel.CONFIGS, kernel.SHORT, kernel.SUMMED, kernel.PINNED, kernel.POWERS)
+    tables += tuple(kernel.LONG.values())
     for table in tables:
         for (room, _), config in table.items():
             rows = config.rows * config.consumers

@@ -142,14 +142,14 @@ def run(
     documents: Documents = None,
     passages: Passages = None,
     only: Annotated[
-        str,
+        list[str] | None,
         typer.Option(
             metavar="TEXT",
             help='Trials with this in their name alone, as "images" or "seed0"; others may '
-            "follow later.",
+            "follow later. May be repeated: trials with any of them.",
             show_default="all",
         ),
-    ] = "",
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -197,7 +197,7 @@ def run(
     flashpoint study run length-power --scale smoke
     flashpoint study run all --jobs 8
     flashpoint study run scaling qk-norm --seeds 5 --images cifar10:DIR --out results
-    flashpoint study run sharpness --only images
+    flashpoint study run sharpness --only images --only retrieval-softmax
 
     The same command again goes on: finished trials are not repeated, interrupted ones continue,
     failed ones are tried again. SIGTERM and Ctrl-C save what has begun and end with status 75.
@@ -208,16 +208,16 @@ def run(
     _check_runner(on, jobs, gpus_per_trial)
     if fresh and only:
         raise InputError(
-            f"--fresh removes all trials of a study, and --only {only!r} runs some of them. Pass "
-            "one of the two."
+            f"--fresh removes all trials of a study, and --only {only[0]!r} runs some of them. "
+            "Pass one of the two."
         )
     chosen = _choose(names, [*_studies(), ALL])
     settings = settings_of(scale.value, seeds, images, documents, passages)
     folder = OUT / scale.value if out is None else out
     with ExitStack() as stack:
-        plans = {entry.name: _plan(entry, settings, only) for entry in chosen}
+        plans = _plan(chosen, settings, only or [""])
         stored = _settle(chosen, settings, plans, folder, fresh, stack)
-        _do(stored, only, on, jobs, gpus_per_trial, keep_checkpoints)
+        _do(stored, only or [""], on, jobs, gpus_per_trial, keep_checkpoints)
     _say_what_came_out(stored, folder)
 
 
@@ -284,16 +284,33 @@ def _check_runner(on: str, jobs: int | None, gpus_per_trial: float | None) -> No
         require_ray()
 
 
-def _plan(entry: "Study", settings: "Settings", only: str) -> "Sequence[Trial]":
-    """Its trials, or those that were asked for."""
-    trials = entry.plan(settings)
-    wanted = [trial for trial in trials if only in trial.name]
-    if not wanted:
-        raise InputError(
-            f"--only {only!r}: no trial of {entry.name} has that in its name. The first of "
-            f"{len(trials)} is {trials[0].name!r}."
-        )
+def _plan(
+    chosen: "Sequence[Study]", settings: "Settings", only: Sequence[str]
+) -> "dict[str, Sequence[Trial]]":
+    """The trials of each study, or those that were asked for: some of each, by every text."""
+    plans = {entry.name: entry.plan(settings) for entry in chosen}
+    wanted = {
+        name: [trial for trial in trials if _is_asked_for(trial.name, only)]
+        for name, trials in plans.items()
+    }
+    for name, trials in plans.items():
+        if not wanted[name]:
+            raise InputError(
+                f"--only {', '.join(map(repr, only))}: no trial of {name} has that in its name. "
+                f"The first of {len(trials)} is {trials[0].name!r}."
+            )
+    for text in only:
+        if not any(text in trial.name for trials in wanted.values() for trial in trials):
+            raise InputError(
+                f"--only {text!r}: no trial of {', '.join(plans)} has that in its name. Leave it "
+                "out, or see `flashpoint study show NAME`."
+            )
     return wanted
+
+
+def _is_asked_for(name: str, only: Sequence[str]) -> bool:
+    """Whether a trial has one of the texts in its name; the empty one is in all names."""
+    return any(text in name for text in only)
 
 
 def _settle(
@@ -322,7 +339,7 @@ def _settle(
 
 def _do(
     stored: "Sequence[StoredStudy]",
-    only: str,
+    only: Sequence[str],
     on: str,
     jobs: int | None,
     gpus_per_trial: float | None,
@@ -342,7 +359,7 @@ def _do(
         trial: one.status
         for found in outcomes
         for trial, one in found.items()
-        if only in trial.name
+        if _is_asked_for(trial.name, only)
     }
     waiting = [trial for trial, status in standing.items() if status != "finished"]
     if not waiting:

@@ -174,6 +174,17 @@ def short_softplus(s):
 
 
 @triton.jit
+def short_softplus_of_log2(t):
+    """softplus(s) / log(2) of t = log2(e) s; the polynomial is log1p_over's over log(2)."""
+    e = fast_exp2(-tl.abs(t))
+    p = -0.10725381225347519
+    p = p * e + 0.3664798140525818
+    p = p * e - 0.7017470598220825
+    p = p * e + 1.44212806224823
+    return positive(t) + e * p
+
+
+@triton.jit
 def short_softplus_gradient(s, dw):
     return softplus_gradient(s, dw, True)
 

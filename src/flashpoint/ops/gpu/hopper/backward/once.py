@@ -21,16 +21,21 @@ class Config(NamedTuple):
     Attributes:
         block: queries per step, 64 for each warpgroup's dq.
         stages: length of their rings.
-        place: the part of a block beside which dq of the block before is made.
+        place: the part of a block beside which dq of the block before is made. None: before all
+            of them, which a loop then takes one by one.
     """
 
     block: int
     stages: int
-    place: int
+    place: int | None
 
 
 # by causality, measured on an H200: docs/log.md
 CONFIGS = {False: Config(128, 2, 1), True: Config(128, 2, 0)}
+LOOP = Config(128, 2, None)
+LOOPED = {"gelu": (False, True), "softplus": (False, True), "silu": (True,)}
+"""By causality: both warpgroups' code for all parts of a block is more than the cache for
+instructions holds, and they wait for it."""
 ROOM = 64  # of the head dims that registers hold
 CONSUMERS = 2
 SLOTS = 2  # tiles whose rows are in shared memory
@@ -70,7 +75,7 @@ def launch_one_pass(
     """
     dq, dk, dv = grads
     causal, activation = call.terms.right is not None, call.terms.activation
-    config = CONFIGS[causal]
+    config = LOOP if causal in LOOPED.get(activation, ()) else CONFIGS[causal]
     heads = call.num_samples * call.k.shape[1]
     row_tiles = -(-call.num_keys // (ROWS * CONSUMERS))
     roles = call.backward_roles(Role.G if call.has_sums else Role.DO)

@@ -18,6 +18,10 @@ Slots of rows hold k until all have made dq of the tile's last block: whoever is
 "empty" before dk leaves by that slot. No circle of waits: dS of block n is written once all have
 made dq of block n - 2, which waits for dS of block n - 2 alone.
 
+Where PLACE is None, a loop takes a block's parts one by one, and dq stands before it, since no
+product may be in flight at a loop's end. The code of each warpgroup is half as long then, which
+counts once both exceed the cache for instructions: of gelu, 52 KB, a quarter of all cycles waited.
+
 k and v are in registers, too. Products of 64 x 64 from shared memory ask for more of it than it
 gives: 384 KB for 128 keys and 128 queries, 3,072 cycles where products take 2,560. With k and v in
 registers it is 320 KB.
@@ -60,7 +64,6 @@ from flashpoint.ops.gpu.hopper.backward.weights import (
     weigh,
 )
 from flashpoint.ops.gpu.hopper.pieces import (
-    cut_pieces,
     find_pieces,
     make_zeros,
     read_pieces,
@@ -85,7 +88,8 @@ PART = gl.constexpr(64)  # queries whose scores are in registers at a time
 class Shared:
     """dS of two blocks for all warpgroups, its barriers, and what dq leaves by and for.
 
-    PLACE: the part of a block beside which dq of the block before is made.
+    PLACE: the part of a block beside which dq of the block before is made. None: before all of
+    them, which are then taken by a loop.
     """
 
     buffers: base_value
@@ -98,22 +102,29 @@ class Shared:
 
 @gluon.jit
 def start_dq(number, keys, shared, CONSUMER: gl.constexpr):
-    """Start dq of this warpgroup's 64 queries of block ``number``, over all keys of the tile.
+    """Start dq of this warpgroup's part of block ``number``, over all keys of the tile.
 
     keys: [ROWS, D] of each warpgroup.
     """
     NUM_CONSUMERS: gl.constexpr = len(keys)
-    QUERIES: gl.constexpr = shared.leaving.shape[3]
     COLUMNS: gl.constexpr = shared.leaving.shape[4]
     LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLUMNS, 16])
     turn = number % 2
     mbarrier.wait(shared.full.index(turn), number // 2 & 1)
-    dq = gl.full([QUERIES, COLUMNS], 0.0, gl.float32, LAYOUT)
+    dq = gl.full([PART, COLUMNS], 0.0, gl.float32, LAYOUT)
     for other in gl.static_range(NUM_CONSUMERS):
-        ds = shared.buffers.index(turn * NUM_CONSUMERS + other)
-        ds = ds.slice(CONSUMER * QUERIES, QUERIES, dim=1).permute([1, 0])
+        ds = find_dscores(turn, other, CONSUMER, NUM_CONSUMERS, shared).permute([1, 0])
         dq = warpgroup_mma(ds, keys[other], dq, use_acc=other > 0, is_async=True)
     return dq
+
+
+@gluon.jit
+def find_dscores(turn, consumer, part, NUM_CONSUMERS: gl.constexpr, shared):
+    """dS [ROWS, PART] of a warpgroup's keys and a part's queries, for one of both turns.
+
+    A block has a part for each warpgroup, which makes dq of it.
+    """
+    return shared.buffers.index((turn * NUM_CONSUMERS + consumer) * NUM_CONSUMERS + part)
 
 
 @gluon.jit
@@ -143,19 +154,27 @@ def fetch_offsets(offsets, first, program, LAYOUT: gl.constexpr):
 def find_part(number, place, program):
     """PART queries of block ``number`` in shared memory, and their do."""
     columns = program.columns
-    stage = number % columns.empty.shape[0]
-    q = view_pieces(columns.c_buffers, stage, 1)
-    do = view_pieces(columns.d_buffers, stage, 1)
-    return cut_pieces(q, place * PART, PART), cut_pieces(do, place * PART, PART)
+    STAGES: gl.constexpr = columns.empty.shape[0]
+    PARTS: gl.constexpr = columns.c_buffers.shape[3] // PART
+    COLUMNS: gl.constexpr = columns.c_buffers.shape[4]
+    DTYPE: gl.constexpr = columns.c_buffers.dtype
+    LAYOUT: gl.constexpr = gl.NVMMASharedLayout.get_default_for([PART, COLUMNS], DTYPE)
+    at = number % STAGES * PARTS + place
+    shape: gl.constexpr = [STAGES * PARTS, PART, COLUMNS]
+    q = columns.c_buffers._reinterpret(DTYPE, shape, LAYOUT).index(at)
+    do = columns.d_buffers._reinterpret(DTYPE, shape, LAYOUT).index(at)
+    return (q,), (do,)
 
 
 @gluon.jit
 def take_part(
-    block, number, at, rows, keys, da, db, offsets, limits, program, shared,
-    MASKED: gl.constexpr, FIRST: gl.constexpr, PLACE: gl.constexpr, CONSUMER: gl.constexpr,
-    W_LAYOUT: gl.constexpr,
+    block, place, number, at, rows, keys, da, db, offsets, limits, program, shared,
+    MASKED: gl.constexpr, HAS_DQ: gl.constexpr, CONSUMER: gl.constexpr, W_LAYOUT: gl.constexpr,
 ):
-    """Part PLACE of a block: S, dW | W, dS | dk, dv, and perhaps dq of the block before."""
+    """One part of a block: S, dW | W, dS | dk, dv, and perhaps dq of the block before.
+
+    place: its number, which may be one to compile in.
+    """
     columns = program.columns
     a, b = rows
     NUM_CONSUMERS: gl.constexpr = len(keys)
@@ -163,18 +182,16 @@ def take_part(
     BLOCK: gl.constexpr = columns.c_buffers.shape[3]
     DTYPE: gl.constexpr = columns.c_buffers.dtype
     LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, PART, 16])
-    IS_LAST: gl.constexpr = PLACE == BLOCK // PART - 1
-    HAS_DQ: gl.constexpr = PLACE == shared.PLACE and not FIRST
     stage = number % STAGES
     parity = number // STAGES & 1
     turn = number % 2
-    first = block * BLOCK + PLACE * PART
-    c, d = find_part(number, PLACE, program)
+    first = block * BLOCK + place * PART
+    c, d = find_part(number, place, program)
     offset = fetch_offsets(offsets, first, program, LAYOUT)
-    if PLACE == 0:
+    if place == 0:
         mbarrier.wait(columns.c_full.index(stage), parity)
     scores = start_transposed(a, c, LAYOUT)
-    if PLACE == 0:
+    if place == 0:
         mbarrier.wait(columns.d_full.index(stage), parity)
     dweights = start_transposed(b, d, LAYOUT)
     scores = warpgroup_mma_wait(1, deps=[scores])
@@ -183,11 +200,10 @@ def take_part(
     if program.offsets is not None:
         dweights += offset
     dscores = differentiate(dweights, signs, limits, first, program, "keys", MASKED, DTYPE)
-    if PLACE == 0:
+    if place == 0:
         mbarrier.wait(shared.empty.index(turn), (number // 2 & 1) ^ 1)
-    own = shared.buffers.index(turn * NUM_CONSUMERS + CONSUMER)
-    own.slice(PLACE * PART, PART, dim=1).store(dscores)
-    if IS_LAST:
+    find_dscores(turn, CONSUMER, place, NUM_CONSUMERS, shared).store(dscores)
+    if place == BLOCK // PART - 1:
         fence_async_shared()
         mbarrier.arrive(shared.full.index(turn), count=1)
     dscores = gl.convert_layout(dscores, W_LAYOUT, assert_trivial=True)
@@ -200,7 +216,7 @@ def take_part(
         dq = warpgroup_mma_wait(2, deps=[dq])
         leave_dq(dq, number - 1, at, program.numbers.tail_ds, shared, CONSUMER)
     da, db = wait_for(da, db, 0)
-    if IS_LAST:
+    if place == BLOCK // PART - 1:
         mbarrier.arrive(columns.empty.index(stage), count=1)
     return da, db
 
@@ -214,11 +230,22 @@ def take_block(
 
     at: sample, head and first row of that one.
     """
-    for place in gl.static_range(program.columns.c_buffers.shape[3] // PART):
-        da, db = take_part(
-            block, number, at, rows, keys, da, db, offsets, limits, program, shared,
-            MASKED, FIRST, place, CONSUMER, W_LAYOUT,
-        )
+    PARTS: gl.constexpr = program.columns.c_buffers.shape[3] // PART
+    if shared.PLACE is None:
+        if not FIRST:
+            dq = warpgroup_mma_wait(0, deps=[start_dq(number - 1, keys, shared, CONSUMER)])
+            leave_dq(dq, number - 1, at, program.numbers.tail_ds, shared, CONSUMER)
+        for place in range(PARTS):
+            da, db = take_part(
+                block, place, number, at, rows, keys, da, db, offsets, limits, program, shared,
+                MASKED, False, CONSUMER, W_LAYOUT,
+            )
+    else:
+        for place in gl.static_range(PARTS):
+            da, db = take_part(
+                block, place, number, at, rows, keys, da, db, offsets, limits, program, shared,
+                MASKED, place == shared.PLACE and not FIRST, CONSUMER, W_LAYOUT,
+            )
     return da, db
 
 
@@ -354,10 +381,12 @@ def hopper_one_pass_kernel(
     NUM_SLOTS: gl.constexpr = SLOTS * NUM_CONSUMERS
     BLOCK: gl.constexpr = q.block_shape[2]
     ROWS: gl.constexpr = k_rows.block_shape[2]
-    DS_LAYOUT: gl.constexpr = gl.NVMMASharedLayout.get_default_for([ROWS, BLOCK], q.dtype)
+    DS_LAYOUT: gl.constexpr = gl.NVMMASharedLayout.get_default_for([ROWS, PART], q.dtype)
+    gl.static_assert(BLOCK == NUM_CONSUMERS * PART)
     a_buffers, b_buffers = make_buffers(k_rows, NUM_SLOTS), make_buffers(v_rows, NUM_SLOTS)
     c_buffers, d_buffers = make_buffers(q, STAGES), make_buffers(do, STAGES)
-    ds_buffers = gl.allocate_shared_memory(q.dtype, [2 * NUM_CONSUMERS, ROWS, BLOCK], DS_LAYOUT)
+    NUM_DS: gl.constexpr = 2 * NUM_CONSUMERS * NUM_CONSUMERS
+    ds_buffers = gl.allocate_shared_memory(q.dtype, [NUM_DS, ROWS, PART], DS_LAYOUT)
     leaving = make_buffers(dq_sums, NUM_CONSUMERS)
     rows_full, rows_empty = make_barriers(NUM_SLOTS, 1), make_barriers(NUM_SLOTS, 1)
     c_full, d_full = make_barriers(STAGES, 1), make_barriers(STAGES, 1)

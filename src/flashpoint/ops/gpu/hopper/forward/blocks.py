@@ -60,7 +60,8 @@ def add_block(
         serial   one product after the other
         paired   S of this step and O of the last one are in flight together
         overlap  as paired, and W of this step is computed while O of the last one still runs
-        turns    as overlap, and the warpgroups start their products in turn
+        pinned   as overlap, and ptxas cannot move W behind the wait for O
+        turns    as pinned, and the warpgroups start their products in turn
         relay    as turns, and the turn is passed on when S is there, not when it is started
     There is a further one, "deep" (``add_block_deeply``): O of the last block and S of the next
     one both run while W is computed.
@@ -71,7 +72,8 @@ def add_block(
     DTYPE: gl.constexpr = weights.dtype
     W_LAYOUT: gl.constexpr = weights.type.layout
     HAS_TURNS: gl.constexpr = SCHEDULE == "turns" or SCHEDULE == "relay"
-    OVERLAPS: gl.constexpr = SCHEDULE == "overlap" or HAS_TURNS
+    IS_PINNED: gl.constexpr = SCHEDULE == "pinned" or HAS_TURNS
+    OVERLAPS: gl.constexpr = SCHEDULE == "overlap" or IS_PINNED
     if SCHEDULE == "serial":
         acc = issue_outputs(weights, values, now - 1, acc)
         acc, _ = wait_for(acc, (), 0)
@@ -92,14 +94,14 @@ def add_block(
     mbarrier.arrive(keys.empty.index(now % STAGES), count=1)
     next_weights = weigh(scores, limits, step, program.numbers, options, MASKED)
     sums = add_sums(sums, next_weights, options)
-    if not HAS_TURNS:
+    if not IS_PINNED:
         next_weights = round_weights(next_weights, FORM, DTYPE, W_LAYOUT)
     else:  # this wait returns at once; without its branch, ptxas moves h behind the next one
         mbarrier.wait(values.full.index((now - 1) % STAGES), (now - 1) // STAGES & 1)
     if OVERLAPS:  # the product reads the registers of weights until here
         acc, others = wait_for(acc, (weights, next_weights), 0)
         weights, next_weights = others
-    if HAS_TURNS:  # into those registers
+    if IS_PINNED:  # into those registers
         next_weights = round_weights(next_weights, FORM, DTYPE, W_LAYOUT)
     if SCHEDULE != "serial":
         mbarrier.arrive(values.empty.index((now - 1) % STAGES), count=1)

@@ -204,14 +204,17 @@ CONFIGS = {
 # the same for up to SHORT_ROWS queries, which would leave half of a tile empty
 SHORT_ROWS = 128
 SHORT = CONFIGS | {(64, False): Config(64, 64, 2, 4, "overlap", 1)}
-# for activations that special functions hold up
-TURNS = {
-    (64, False): Config(128, 64, 2, 3, "turns", 1),
-    (64, True): Config(64, 64, 3, 4, "turns", 1),
+# for activations of many instructions: others compute where a warpgroup waits for its own results
+CROWDED = {(64, causal): Config(64, 64, 4, 4, "overlap", 0) for causal in (False, True)}
+# the same in head dim 128 if special functions hold them up
+SPECIAL = CROWDED | {
     (128, False): Config(128, 64, 2, 2, "turns", 1),
     (128, True): Config(64, 64, 2, 4, "turns", 1),
 }
-IN_TURNS = ("sigmoid", "silu", "softplus")
+LONG = {
+    "gelu": CONFIGS | CROWDED,
+    **dict.fromkeys(("sigmoid", "silu", "softplus"), SPECIAL),
+}
 # where rows are summed
 SUMMED = {
     (64, False): Config(64, 64, 4, 4, "overlap", 0),
@@ -219,6 +222,8 @@ SUMMED = {
     (128, False): Config(128, 64, 2, 2, "turns", 0),
     (128, True): Config(128, 64, 2, 2, "relay", 0),
 }
+# the same if a sum's weights take more than powers of relu do
+PINNED = {(64, False): Config(64, 64, 4, 4, "pinned", 0)}
 # for powers of relu, and the same where q has a norm
 POWERS = SUMMED | {(128, False): Config(64, 64, 2, 4, "deep", 0)}
 POWERS_NORMED = CONFIGS | {(64, False): Config(128, 64, 2, 3, "relay", 1)}
@@ -235,14 +240,14 @@ def piece_of(num_keys: int, block: int) -> int:
 
 
 def _choose_configs(call: Call) -> dict[tuple[int, bool], Config]:
-    activation = call.terms.activation
-    if activation in IN_TURNS:
-        return TURNS
+    activation, norms = call.terms.activation, call.qk_norm.kinds
+    if activation in LONG and call.num_queries > SHORT_ROWS:
+        return LONG[activation]
     is_power = DEGREES.get(activation, 0) > 1
-    norms = call.qk_norm.kinds
     # norms of q want it in registers: their r then comes last
     if (is_power or call.has_sums) and norms["q"] == "none":
-        return POWERS if is_power else SUMMED
+        configs = POWERS if is_power else SUMMED
+        return configs | PINNED if activation == "exp" or call.terms.bias != 0.0 else configs
     if call.num_queries <= SHORT_ROWS:
         return SHORT
     return POWERS_NORMED if is_power else CONFIGS
@@ -270,7 +275,7 @@ def launch(
         work = _describe_work(call, row_tiles, config.rows * config.consumers)
         section = size_section(work, gpu.multi_processor_count, gpu.L2_cache_size)
     arguments = only(hopper_forward_kernel, call.arguments())
-    arguments |= form_of(activation, arguments) | _goal_of(call, o, config)
+    arguments |= form_of(activation, call.rounds_weights, arguments) | _goal_of(call, o, config)
     roots_last = (
         norms["q"] != "none" and config.q_in_registers > 0 and activation in DEGREES
         and not causal and call.terms.bias == 0.0 and call.q.dtype in ROOTS_LAST

@@ -1,27 +1,39 @@
 """Weights of a tile of scores in the forward kernel for Hopper."""
 
+import math
 from typing import Any
 
+import torch
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
 from flashpoint.ops.gpu.activations import relu
+from flashpoint.ops.gpu.half_activations import short_softplus_of_log2
 from flashpoint.ops.gpu.hopper.sigmoids import FARTHEST, VALUES, take_log2
 from flashpoint.ops.gpu.hopper.tiles import clip
 
 
-def form_of(activation: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    """What changes in the arguments of a kernel whose weights come from ``weigh``."""
-    if activation not in VALUES:
-        return {"FORM": "relu" if activation == "relu" else "plain"}
-    return take_log2(arguments) | {"FORM": "fours", "WEIGH": VALUES[activation]}
+def form_of(
+    activation: str, rounded: torch.dtype | None, arguments: dict[str, Any]
+) -> dict[str, Any]:
+    """What changes in the arguments of a kernel whose weights come from ``weigh``.
+
+    rounded: what weights are rounded to, if they serve products alone.
+    """
+    if activation in VALUES:
+        return take_log2(arguments) | {"FORM": "log2", "WEIGH": VALUES[activation]}
+    if activation == "softplus" and rounded == torch.bfloat16:
+        gain = arguments["gain"] * math.log(2.0)
+        base_2 = {"FORM": "log2", "WEIGH": short_softplus_of_log2, "gain": gain}
+        return take_log2(arguments) | base_2
+    return {"FORM": "relu" if activation == "relu" else "plain"}
 
 
 @gluon.jit
 def weigh(scores, limits, step, numbers, options, MASKED: gl.constexpr):
     """h(scale * scores + b) in fp32, zero where row r does not see the key: from limits[r] on.
 
-    FORM: "relu" is left to ``round_weights``; of "fours", scale and b hold a factor log2(e).
+    FORM: "relu" is left to ``round_weights``; of "log2", scale and b hold a factor log2(e).
     """
     FORM: gl.constexpr = options.FORM
     WEIGH: gl.constexpr = options.WEIGH
@@ -41,9 +53,9 @@ def weigh(scores, limits, step, numbers, options, MASKED: gl.constexpr):
         keys = gl.inline_asm_elementwise(
             "add.s32 $0, $1, $2;", "=r,r,r", [keys, first], gl.int32, True, 1
         )
-        HIDDEN: gl.constexpr = FARTHEST if FORM == "fours" else 0.0
+        HIDDEN: gl.constexpr = FARTHEST if FORM == "log2" else 0.0
         weights = gl.where(keys[None, :] < limits[:, None], weights, HIDDEN)
-    if FORM == "fours":
+    if FORM == "log2":
         weights = WEIGH(weights)
     if options.SHRINKS:
         weights *= numbers.shrink
