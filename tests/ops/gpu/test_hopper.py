@@ -81,14 +81,18 @@ def draw_power(seed):
     draw = random.Random(seed)
     group, heads, D = draw.choice([1, 1, 2]), draw.randint(1, 3), draw.choice([64, 128, 128])
     Lq, Lk = (draw.choice([192, 256, *(draw.randint(192, 900) for _ in "12")]) for _ in "qk")
-    shape = (draw.randint(1, 2), heads * group, heads, Lq, Lk, D, D)
+    sizes = (draw.randint(1, 2), heads * group, heads, Lq)
     if draw.random() < 0.2:
-        return shape, torch.float16, {"activation": "relu2"}
+        return (*sizes, Lk, D, D), torch.float16, {"activation": "relu2"}
     options = {"activation": draw.choice(["relu2", "relu3", "relu4", "relu4"])}
-    return shape, torch.bfloat16, options | (SUM if draw.random() < 0.7 else {})
+    options |= SUM if draw.random() < 0.7 else {}
+    if draw.random() < 0.4:
+        options["bias"] = draw.choice([2.0, -0.5])
+        Lk = -(-Lk // 128) * 128  # what lies behind the last key would count in sums
+    return (*sizes, Lk, D, D), torch.bfloat16, options
 
 
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("seed", range(36))
 def test_powers_over_drawn_lengths_match_reference(seed):
     shape, dtype, options = draw_power(seed)
     assert_served(shape, dtype, options["activation"], False, has_sums="normalize" in options)
