@@ -3,6 +3,7 @@
 Nothing is imported twice: all processes are forked from this one.
 """
 
+import multiprocessing
 import os
 import signal
 import sys
@@ -23,6 +24,7 @@ step, add = Step.__call__, ring.PartialGradients.add
 commit, create_stream = checkpoints.commit, FileSystem.create_stream
 STEP, CHECKPOINT = 5, 6
 """The update of a start, and the checkpoint of a run, in which a process is killed."""
+PATIENCE_S = 60
 
 
 def die():
@@ -95,8 +97,12 @@ FAULTS = {
 """The process that is lost, and what it does instead of which function."""
 
 
-def work(config, out, faults):
-    """Train in one process, with the fault of this start."""
+def work(config, out, faults, all_forked):
+    """Train in one process, with the fault of this start, once all have been forked.
+
+    The store's thread looks up the name of a process that connects to it, and holds a lock of the
+    C library meanwhile. One that is forked in that moment would wait for this lock forever.
+    """
     # torchrun ends whoever is left at once; here each is to say first whom it lost
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
     start, rank = (int(os.environ[name]) for name in ("TORCHELASTIC_RESTART_COUNT", "RANK"))
@@ -107,6 +113,7 @@ def work(config, out, faults):
         lost, owner, name, fault = FAULTS[faults[start]]
         if rank == lost:
             setattr(owner, name, fault)
+    all_forked.wait(PATIENCE_S)
     try:
         train(config, out=out)
     except typer.Exit as error:
@@ -129,4 +136,5 @@ def main(size, config, *plans):
             rdzv_endpoint="localhost:0",
             start_method="fork",
         )
-        elastic_launch(launch, work)(config, Path(out), faults)
+        all_forked = multiprocessing.get_context("fork").Barrier(int(size))
+        elastic_launch(launch, work)(config, Path(out), faults, all_forked)

@@ -2,8 +2,10 @@
 
 import re
 import sys
+import threading
 
 import pytest
+from lab.training import restarted
 from lab.training.runs import assert_same_run, curve, finish, train_quietly, write_config
 
 from flashpoint.lab.training import config_file
@@ -63,3 +65,17 @@ def test_restarts_go_on_after_kills_in_a_rings_backward_and_in_a_file(tmp_path, 
     assert "start 2 finds .unfinished_step_6/shard-00002-" in said
     assert not list((out / "checkpoints").glob(".unfinished*"))
     assert_same_run(out, whole)
+
+
+def test_processes_begin_when_all_are_forked(tmp_path, monkeypatch):
+    """Else the next may be forked with a lock that a thread of torchrun's holds, and hang."""
+    begun, all_forked = threading.Event(), threading.Barrier(2)
+    monkeypatch.setattr(restarted, "train", lambda config, out: begun.set())
+    for name in ("TORCHELASTIC_RESTART_COUNT", "RANK"):
+        monkeypatch.setenv(name, "0")
+    first = threading.Thread(target=restarted.work, args=(None, tmp_path, [], all_forked))
+    first.start()
+    assert not begun.wait(0.2)
+    all_forked.wait(restarted.PATIENCE_S)
+    first.join()
+    assert begun.is_set()
