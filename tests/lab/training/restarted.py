@@ -87,12 +87,33 @@ def killed_in_file(self, path, mode):
         yield HalfWritten(stream) if is_last else stream
 
 
+class Stuck:
+    """A file that takes nothing: the thread that writes waits, and training goes on."""
+
+    def __init__(self, stream):
+        self._stream = stream
+
+    def __getattr__(self, name):
+        return getattr(self._stream, name)
+
+    def write(self, content):
+        signal.sigwait([signal.SIGTERM])  # the other has ended
+        os._exit(1)
+
+
+@contextmanager
+def stuck_in_file(self, path, mode):
+    with create_stream(self, path, mode) as stream:
+        yield Stuck(stream)
+
+
 FAULTS = {
     "step": (1, Step, "__call__", killed_after_step),
     "hang": (1, Step, "__call__", hanging),
     "ring": (1, Step, "__call__", counted_step),
     "commit": (0, checkpoints, "commit", killed_in_commit),
     "file": (1, FileSystem, "create_stream", killed_in_file),
+    "stuck": (1, FileSystem, "create_stream", stuck_in_file),
 }
 """The process that is lost, and what it does instead of which function."""
 

@@ -67,6 +67,14 @@ def test_restarts_go_on_after_kills_in_a_rings_backward_and_in_a_file(tmp_path, 
     assert_same_run(out, whole)
 
 
+def test_all_end_if_the_file_of_one_hangs(tmp_path, request):
+    """Others wait for it where the next checkpoint is due, in a thread as well."""
+    config = write_config(tmp_path, *CHANGES, "parallel={shard: true, timeout_s: 4}")
+    said = run_with_faults(request, 2, config, f"{tmp_path / 'run'}:stuck")
+    assert "error: process 0 of 2 lost process 1, which did not answer (" in said
+    assert "run has no checkpoint yet: beginning anew" in said
+
+
 def test_processes_begin_when_all_are_forked(tmp_path, monkeypatch):
     """Else the next may be forked with a lock that a thread of torchrun's holds, and hang."""
     begun, all_forked = threading.Event(), threading.Barrier(2)

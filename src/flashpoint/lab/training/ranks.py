@@ -35,6 +35,7 @@ class Ranks:
         mesh: the processes by "data", "sequence" and "tensor"; None where there is one.
         replicas: the same by "replica" and "tensor": all of one "replica" mesh have the same
             weights, or shares of them.
+        timeout: how long one waits for another; None: as long as PyTorch does.
     """
 
     rank: int = 0
@@ -44,6 +45,7 @@ class Ranks:
     tensor: int = 1
     mesh: DeviceMesh | None = None
     replicas: DeviceMesh | None = None
+    timeout: timedelta | None = None
 
     @property
     def data_size(self) -> int:
@@ -212,6 +214,7 @@ def _place(device: torch.device, parallel: ParallelConfig) -> Ranks:
     rank, size = dist.get_rank(), dist.get_world_size()
     data, sequence, tensor = parallel.sizes(size)
     names, replicas = ("data", "sequence", "tensor"), ("replica", "tensor")
+    limit_s = parallel.timeout_s
     ranks = Ranks(
         rank=rank,
         size=size,
@@ -220,9 +223,10 @@ def _place(device: torch.device, parallel: ParallelConfig) -> Ranks:
         tensor=tensor,
         mesh=init_device_mesh(device.type, (data, sequence, tensor), mesh_dim_names=names),
         replicas=init_device_mesh(device.type, (data * sequence, tensor), mesh_dim_names=replicas),
+        timeout=None if limit_s is None else timedelta(seconds=limit_s),
     )
-    if parallel.timeout_s is not None:
-        _limit_waiting(ranks, timedelta(seconds=parallel.timeout_s))
+    if ranks.timeout is not None:
+        _limit_waiting(ranks, ranks.timeout)
     return ranks
 
 

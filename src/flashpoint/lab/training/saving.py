@@ -42,7 +42,9 @@ class Saver:
         self.ranks = model.ranks
         # Which rows of a fused qkv a process has is no shard that PyTorch could put together.
         self.uses_shards = model.is_sharded and model.heads is None
-        self._group = dist.new_group(backend="gloo") if self.uses_shards else None
+        self._group: dist.ProcessGroup | None = None
+        if self.uses_shards:
+            self._group = dist.new_group(backend="gloo", timeout=self.ranks.timeout)
         self._pending: _Pending | None = None
 
     def save(self, step: int, state: Mapping[str, Any], then: Callable[[], None]) -> None:
