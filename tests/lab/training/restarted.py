@@ -38,10 +38,14 @@ def killed_after_step(self, batch):
         die()
 
 
-def hanging(self, batch):
-    step(self, batch)
+def hang():
     signal.sigwait([signal.SIGTERM])  # the other has ended
     os._exit(1)
+
+
+def hanging(self, batch):
+    step(self, batch)
+    hang()
 
 
 def counted_step(self, batch):
@@ -57,6 +61,10 @@ def killed_in_ring(self, *given):
     if self.blocks == 2:
         die()
     return add(self, *given)
+
+
+def hanging_in_ring(self, *given):
+    hang()
 
 
 def killed_in_commit(folder, number, digests, state):
@@ -97,8 +105,7 @@ class Stuck:
         return getattr(self._stream, name)
 
     def write(self, content):
-        signal.sigwait([signal.SIGTERM])  # the other has ended
-        os._exit(1)
+        hang()
 
 
 @contextmanager
@@ -111,9 +118,10 @@ FAULTS = {
     "step": (1, Step, "__call__", killed_after_step),
     "hang": (1, Step, "__call__", hanging),
     "ring": (1, Step, "__call__", counted_step),
+    "hang in ring": (1, ring.PartialGradients, "add", hanging_in_ring),
     "commit": (0, checkpoints, "commit", killed_in_commit),
     "file": (1, FileSystem, "create_stream", killed_in_file),
-    "stuck": (1, FileSystem, "create_stream", stuck_in_file),
+    "hang in file": (1, FileSystem, "create_stream", stuck_in_file),
 }
 """The process that is lost, and what it does instead of which function."""
 

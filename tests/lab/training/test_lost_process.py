@@ -67,12 +67,14 @@ def test_restarts_go_on_after_kills_in_a_rings_backward_and_in_a_file(tmp_path, 
     assert_same_run(out, whole)
 
 
-def test_all_end_if_the_file_of_one_hangs(tmp_path, request):
-    """Others wait for it where the next checkpoint is due, in a thread as well."""
-    config = write_config(tmp_path, *CHANGES, "parallel={shard: true, timeout_s: 4}")
-    said = run_with_faults(request, 2, config, f"{tmp_path / 'run'}:stuck")
+@pytest.mark.parametrize("place", ["ring", "file"])
+def test_all_end_if_one_hangs_while_others_wait_by_another_group(place, tmp_path, request):
+    """For a neighbor's message, or in the thread that writes a checkpoint."""
+    parallel = "parallel={sequence: 2, strategy: ring, shard: true, timeout_s: 4}"
+    config = write_config(tmp_path, *CHANGES, parallel)
+    said = run_with_faults(request, 2, config, f"{tmp_path / 'run'}:hang in {place}")
     assert "error: process 0 of 2 lost process 1, which did not answer (" in said
-    assert "run has no checkpoint yet: beginning anew" in said
+    assert said.count("first step of 8") == 2  # no checkpoint was whole
 
 
 def test_processes_begin_when_all_are_forked(tmp_path, monkeypatch):

@@ -61,11 +61,12 @@ def split_tokens(model: nn.Module, ranks: Ranks, strategy: str = "auto") -> None
     is_vit = isinstance(model, ViT)
     # Processes of a group get batches of the same shapes, so that shards change only together.
     layout = "contiguous" if is_vit else TEXT_LAYOUT
-    attend = sequence_parallel(mesh, strategy, layout=layout, check="first")
+    limit_s = None if ranks.timeout is None else ranks.timeout.total_seconds()
+    attend = sequence_parallel(mesh, strategy, layout=layout, check="first", timeout_s=limit_s)
     for layer in _layers(model):
         layer.attend = attend
     if is_vit:
-        tokens = _Tokens(Transport(group_of(mesh), "parallel.sequence"))
+        tokens = _Tokens(Transport(group_of(mesh), "parallel.sequence", limit_s))
         model.blocks[0].register_forward_pre_hook(tokens.cut)
         model.blocks[-1].register_forward_hook(tokens.join)
 
