@@ -110,8 +110,15 @@ def test_other_seeds_are_the_same_study_and_keep_all_trials(tmp_path):
     settle(tmp_path, plan(SETTINGS))
     fewer = replace(SETTINGS, seeds=1)
     names = [folder.name for folder in settle(tmp_path, plan(fewer), fewer)]
-    assert names == ["relu-seed0", "few-seed0", "add", "relu-seed1", "few-seed1"]
+    assert names == ["relu-seed0", "relu-seed1", "few-seed0", "few-seed1", "add"]
     assert store.read_study(tmp_path).settings.seeds == 1
+
+
+def test_trials_that_follow_later_take_their_places_in_the_plan(tmp_path):
+    whole = plan(SETTINGS)
+    for some in (whole[-1:], whole[1:2], whole[:1]):
+        folders = settle(tmp_path, some)
+    assert [folder.name for folder in folders] == [whole[i].name for i in (0, 1, -1)]
 
 
 def test_status_follows_from_the_files(tmp_path):

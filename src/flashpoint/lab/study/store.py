@@ -88,6 +88,7 @@ def settle_study(
         _require_same_study(before, study.name, settings)
         kept = [path.name for path in before.trials if exists(path / TRIAL)]
         names += [name for name in kept if name not in names]
+        names = _in_order(names, study, settings, before.settings)
     for trial in trials:
         _require_same_trial(folder / trial.name, trial)
     for trial in trials:
@@ -95,6 +96,13 @@ def settle_study(
             write_json(folder / trial.name / TRIAL, plain_trial(trial))
     write_json(folder / STUDY, {**content, "trials": names})
     return read_study(folder)
+
+
+def _in_order(names: Sequence[str], study: Study, *settings: Settings) -> list[str]:
+    """As a plan for all seeds has them; trials that it has no more come last."""
+    whole = replace(settings[0], seeds=max(one.seeds for one in settings))
+    places = {trial.name: place for place, trial in enumerate(study.plan(whole))}
+    return sorted(names, key=lambda name: places.get(name, len(places)))
 
 
 def _require_same_study(before: StoredStudy, name: str, settings: Settings) -> None:
