@@ -125,22 +125,20 @@ NUM_KERNELS = {"all": 3, "both": 2, "signed": 2, "split": 4, "forward": 1}
 LOCAL_MEMORY = re.compile(r"(\d+) bytes stack frame")
 SPILLING = (3, 8)  # Triton from which on ptxas keeps more of a tile's numbers in local memory
 # side and head dim
-MAY_SPILL = (("keys", 128), ("values", 256), ("keys", 256), ("once", 64))
+MAY_SPILL = (("keys", 64), ("keys", 128), ("values", 256), ("keys", 256), ("once", 64))
 MOST_LOCAL_MEMORY = 96  # bytes, then and for these; else none
 # the same of cases that keep more
 MOST_LOCAL_MEMORY_OF = {"128-sum-relu4-causal": 128, f"64-causal{ONCE}": 136}
-MOST_LOCAL_MEMORY_OF |= {f"64-causal-gelu{ONCE}": 152}
-# accesses to it in the loop over a tile's blocks, always and then; else none. docs/log.md says
-# which of these were timed
-ALWAYS_IN_LOOP = {f"64-gelu{ONCE}": 2, f"64-causal-gelu{ONCE}": 2}
+# accesses to it in the loop over a tile's blocks then; else none. docs/log.md says which of these
+# were timed
 MOST_IN_LOOP = {
     "64-rms-q-only": 6,
     "128-sum-relu4": 4,
     "128-causal-signed": 1,
     "128-causal-root-signed": 1,
     "128-sum-relu4-causal": 6,
-    f"64-gelu{ONCE}": 7,
-    f"64-causal-gelu{ONCE}": 23,
+    f"64-causal-gelu{ONCE}": 1,
+    f"64-causal-softplus{ONCE}": 1,
     f"64-sum-relu4-causal{ONCE}": 5,
     f"64-causal-power{ONCE}": 3,
     f"64-causal{ONCE}": 1,
@@ -358,7 +356,6 @@ def main():
             loops = spills_in_product_loops(code)
             assert loops, said
             most = MOST_IN_LOOP.get(case, 0) if versions.installed() >= SPILLING else 0
-            most = max(most, ALWAYS_IN_LOOP.get(case, 0))
             assert max(loops) <= most, f"{said}{loops} spills in the loops over blocks"
             print(f"{case}: {side} compiled")  # noqa: T201 - the parent process reads it
 

@@ -289,7 +289,7 @@ def _plan(
 ) -> "dict[str, Sequence[Trial]]":
     """The trials of each study, or those that were asked for: some of each, by every text."""
     plans = {entry.name: entry.plan(settings) for entry in chosen}
-    wanted = {
+    wanted: dict[str, Sequence[Trial]] = {
         name: [trial for trial in trials if _is_asked_for(trial.name, only)]
         for name, trials in plans.items()
     }

@@ -44,7 +44,8 @@ class Saver:
         self.uses_shards = model.is_sharded and model.heads is None
         self._group: dist.ProcessGroup | None = None
         if self.uses_shards:
-            self._group = dist.new_group(backend="gloo", timeout=self.ranks.timeout)
+            group: Any = dist.new_group(backend="gloo", timeout=self.ranks.timeout)
+            self._group = group  # every process is in it
         self._pending: _Pending | None = None
 
     def save(self, step: int, state: Mapping[str, Any], then: Callable[[], None]) -> None:

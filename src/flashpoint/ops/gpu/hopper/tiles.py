@@ -53,6 +53,13 @@ def _add_async(tensor_desc: Any, coord: Any, src: Any, _semantic: Any = None) ->
 add_async = getattr(tma, "async_atomic_add", _add_async)
 
 
+@builtin
+def view_as(buffers: Any, shape: Any, layout: Any, _semantic: Any = None) -> Any:
+    """Shared memory as blocks of another shape; Triton's method has another name from 3.9 on."""
+    method = buffers.reinterpret if hasattr(buffers, "reinterpret") else buffers._reinterpret
+    return method(buffers.dtype, shape, layout, _semantic=_semantic)
+
+
 def aggregate(fields: type) -> Any:
     """Values of a kernel by name, handed on as one: ``Ring(buffers=a, full=b, empty=c)``.
 

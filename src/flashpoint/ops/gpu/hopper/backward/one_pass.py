@@ -79,6 +79,7 @@ from flashpoint.ops.gpu.hopper.tiles import (
     count_turns,
     make_barriers,
     make_buffers,
+    view_as,
 )
 
 PART = gl.constexpr(64)  # queries whose scores are in registers at a time
@@ -161,8 +162,8 @@ def find_part(number, place, program):
     LAYOUT: gl.constexpr = gl.NVMMASharedLayout.get_default_for([PART, COLUMNS], DTYPE)
     at = number % STAGES * PARTS + place
     shape: gl.constexpr = [STAGES * PARTS, PART, COLUMNS]
-    q = columns.c_buffers._reinterpret(DTYPE, shape, LAYOUT).index(at)
-    do = columns.d_buffers._reinterpret(DTYPE, shape, LAYOUT).index(at)
+    q = view_as(columns.c_buffers, shape, LAYOUT).index(at)
+    do = view_as(columns.d_buffers, shape, LAYOUT).index(at)
     return (q,), (do,)
 
 
