@@ -1,6 +1,6 @@
 """The suite ``corners``: what is promised, and what the stored benchmark reached."""
 
-from docs_numbers.speed import CORNERS_FILE, newest
+from docs_numbers.speed import CORNERS_FILE
 from docs_numbers.stored import Stored
 from docs_numbers.tables import numbers, table
 from flashpoint.lab.bench.cases import Shape
@@ -38,7 +38,7 @@ def _speed(stored: Stored) -> str:
         return "These cases have not been measured yet."
     rows = [
         [line.label, _cell(line.forward), _cell(line.backward)]
-        for line in arrange_lines(newest(stored, CORNERS_FILE))
+        for line in arrange_lines(stored.bench(CORNERS_FILE))
     ]
     found = table(["", "forward", "backward"], rows)
     has_figure = (stored.root / "docs" / FIGURE).is_file()

@@ -1,6 +1,6 @@
 """Beside others' software: FlashAttention-4, and timm's loader of images."""
 
-from docs_numbers.speed import CORNERS_FILE, microseconds, newest, ordinary
+from docs_numbers.speed import CORNERS_FILE, microseconds, ordinary
 from docs_numbers.stored import Stored
 from docs_numbers.tables import between, numbers, table
 from flashpoint.lab.bench.speedups import Line, arrange_lines
@@ -46,7 +46,7 @@ def _headline(stored: Stored) -> str:
         )
         for mode in ("forward", "backward")
     }
-    lines = arrange_lines(newest(stored, CORNERS_FILE))
+    lines = arrange_lines(stored.bench(CORNERS_FILE))
     kinds = dict.fromkeys(_kind(line.label) for line in lines if _is_behind(line))
     return (
         f"Beside FlashAttention-4 it is {ahead['forward']} times as fast forward, "

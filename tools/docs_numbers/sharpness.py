@@ -22,6 +22,7 @@ MIXED = {
     "relu4-sum-softmax-in-cross": "relu4/sum, softmax in cross-attention",
     "softmax-relu4-sum-in-cross": "softmax, relu4/sum in cross-attention",
 }
+SHIFTS = {"relu4-2-sum": "relu4+2/sum", "relu4-4-sum": "relu4+4/sum"}
 ALL_POWERS = {
     "softmax": "softmax",
     **{
@@ -54,14 +55,14 @@ def _powers_of_images(stored: Stored) -> str:
 
 @numbers("sharpness-documents")
 def _powers_of_documents(stored: Stored) -> str:
-    return _documents(stored, {**ALL_POWERS, **MIXED})
+    return _documents(stored, {**ALL_POWERS, **SHIFTS, **MIXED})
 
 
 @numbers("sharpness-mixed")
 def _mixed(stored: Stored) -> str:
-    """Softmax and relu4/sum alone and with each other."""
+    """Softmax and relu4/sum alone and with each other, and raised scores."""
     whole = {arm: ALL_POWERS[arm] for arm in ("softmax", "relu4-sum")}
-    return _documents(stored, {**whole, **MIXED})
+    return _documents(stored, {**whole, "relu4-2-sum": SHIFTS["relu4-2-sum"], **MIXED})
 
 
 def _documents(stored: Stored, arms: Mapping[str, str]) -> str:
@@ -94,7 +95,7 @@ def _powers_of_recall(stored: Stored) -> str:
 
     softmax = found("softmax")
     rows = []
-    for arm, name in ALL_POWERS.items():
+    for arm, name in {**ALL_POWERS, "relu4-2-sum": SHIFTS["relu4-2-sum"]}.items():
         beside = ["", ""] if arm == "softmax" else difference(found(arm), softmax, 1)
         rows.append([name, by_seed(found(arm), ".0f"), f"{found(arm).mean():.1f}", *beside])
     head = ["attention", "percent by seed", "mean", "less softmax", "interval"]

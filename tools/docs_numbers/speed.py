@@ -1,7 +1,6 @@
 """Tables of speed, of the stored benchmarks, and of random calls that were checked."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import NamedTuple
 
 from docs_numbers.stored import PERCENT, Stored
@@ -20,11 +19,6 @@ GPU_FILES = {
 """By suite."""
 CORNERS_FILE = "h200_corners"
 """Of that suite; its tables are in ``corners``."""
-LATER = {
-    GPU_FILES["sums"]: ("sums/h200_64", "sums/h200_128", "one_pass/h200_sums"),
-    CORNERS_FILE: ("one_pass/h200_corners", "launched/h200_corners"),
-}
-"""Parts of a suite with later kernels, the latest last; they stand for its file's cases."""
 NEWEST = "triton_3_9"
 """Folder of the same suites with the newest Triton."""
 CPU_FILE = "cpu_amd_epyc_zen5_2_threads"
@@ -99,22 +93,9 @@ def _vit(stored: Stored) -> str:
     return table(["tokens", *VIT_LENGTHS], rows)
 
 
-def newest(stored: Stored, name: str) -> Result:
-    """A stored file, each case by the latest file that has it."""
-    files = [later for later in LATER[name] if stored.has_bench(later)]
-    found = {row.case: row for file in files for row in stored.bench(file).rows}
-    whole = stored.bench(name)
-    return replace(whole, rows=tuple(found.get(row.case, row) for row in whole.rows))
-
-
-def newest_sums(stored: Stored) -> Result:
-    """The suite sums, each case by its latest file."""
-    return newest(stored, GPU_FILES["sums"])
-
-
 @numbers("speed-sums")
 def _sums(stored: Stored) -> str:
-    found = newest_sums(stored)
+    found = stored.bench(GPU_FILES["sums"])
     cases = [row.case for row in found.rows]
     kinds = dict.fromkeys((case.shape, case.causal, case.qk_norm) for case in cases)
     rows = []
@@ -132,34 +113,24 @@ def _sums(stored: Stored) -> str:
 
 @numbers("speed-newest")
 def _newest(stored: Stored) -> str:
-    """Of the same suites, what each of two Tritons misses, and how the speed-ups compare."""
+    """Of the same suites, how many limits each of two Tritons misses."""
     rows = []
     for suite in ("long", "vit", "decode", "sums"):
         pair = [stored.bench(name) for name in _both(suite)]
-        ratios = [
-            new / old
-            for old, new in zip(*(_speedups(result) for result in pair), strict=True)
-            if old and new
-        ]
         missed = [
             [one[:3] for one in _limits(result) if one.reached < one.must] for result in pair
         ]
-        alike = "the same" if missed[0] == missed[1] else "others"
         counts = [
             f"{len(rows_missed)} (`{result.environment.commit}`)"
             for rows_missed, result in zip(missed, pair, strict=True)
         ]
-        rows.append([f"`{suite}`", *counts, alike, between(ratios)])
-    head = ["suite", "limits missed, Triton 3.6 (commit)", "Triton 3.9 (commit)", "which"]
-    return table([*head, "speed-up on 3.9 over 3.6's"], rows)
+        rows.append([f"`{suite}`", *counts])
+    head = ["suite", "limits missed, Triton 3.6 (commit)", "Triton 3.9 (commit)"]
+    return table(head, rows)
 
 
 def _both(suite: str) -> tuple[str, str]:
     return GPU_FILES[suite], f"{NEWEST}/{GPU_FILES[suite]}"
-
-
-def _speedups(result: Result) -> list[float | None]:
-    return [row.speedup(row.best_sdpa) for row in ordinary(result)]
 
 
 @numbers("speed-models")
@@ -221,9 +192,8 @@ def _targets(stored: Stored) -> Iterator[Target]:
                 beside = ", over timm's" if rival == TIMM else ""
                 what = f"training step of {name}, {batch} images{beside}"
                 yield Target(what, "", limit.must, reached)
-    for suite in ("vit", "long", "decode"):
+    for suite in ("vit", "long", "decode", "sums"):
         yield from _limits(stored.bench(GPU_FILES[suite]))
-    yield from _limits(newest_sums(stored))
 
 
 def _limits(result: Result) -> Iterator[Target]:
@@ -288,9 +258,7 @@ def _memory(stored: Stored) -> str:
 @numbers("speed-gpu-files")
 def _gpu_files(stored: Stored) -> str:
     rows = []
-    files = [*GPU_FILES.items(), ("corners", CORNERS_FILE)]
-    files = [(suite, later) for suite, name in files for later in (name, *LATER.get(name, ()))]
-    for suite, name in files:
+    for suite, name in (*GPU_FILES.items(), ("corners", CORNERS_FILE)):
         if not stored.has_bench(name):
             continue
         at = stored.bench(name).environment

@@ -43,7 +43,7 @@ def _draw_axes(axes: Any, lines: list[Line]) -> None:
     pairs = [(line.forward, line.backward) for line in lines]
     values = [found.value for pair in pairs for found in pair if found]
     musts = [found.must for pair in pairs for found in pair if found and found.must]
-    axes.set_xlim(0, 1.22 * max(AT_LEAST, *values, *musts))
+    axes.set_xlim(0, 1.35 * max(AT_LEAST, *values, *musts))  # a label stands behind its bar
     axes.axvline(1, color=INK, linewidth=1.2, zorder=3)
     for position, line in enumerate(lines):
         both = line.forward is not None and line.backward is not None
