@@ -44,6 +44,14 @@ class Attendance:
             self._has_asked = True
             _answer(lambda: self._learn(self._others), MOST_S)
 
+    def describe_absent(self) -> str:
+        """Words for those that never came, while some still wait for them."""
+
+        def ask() -> list[int]:
+            return [n for n in self._others if not self._store.check([_place(n)])]
+
+        return self._named(_answer(ask, _STORE_S) or self._others)
+
     def describe_missing(self, timeout_s: float | None, peers: Sequence[int] = ()) -> str:
         """Words for those that died, or else for those that say nothing.
 

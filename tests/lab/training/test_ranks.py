@@ -1,16 +1,18 @@
 """Processes: what one alone does, and which are refused."""
 
+import time
 from typing import get_args
 
 import pytest
 import torch
+import torch.distributed as dist
 from lab.training.runs import TINY
 
 from flashpoint.distributed.strategy import STRATEGIES
-from flashpoint.errors import InputError
+from flashpoint.errors import InputError, LostRankError
 from flashpoint.lab.runs.failure import RunError
 from flashpoint.lab.runs.schema import plain
-from flashpoint.lab.training import config_file
+from flashpoint.lab.training import config_file, ranks
 from flashpoint.lab.training.config import ParallelConfig, Strategy
 from flashpoint.lab.training.ranks import Ranks, join
 
@@ -49,6 +51,21 @@ def test_one_process_does_not_do_the_work_of_two():
     said = r"= a multiple of 2 processes, and there is 1\. .* torchrun --nproc-per-node 2\."
     with pytest.raises(InputError, match=said):
         join("cpu", ParallelConfig(sequence=2)).__enter__()
+
+
+@pytest.mark.parametrize(("timeout_s", "limit_s"), [(0.2, 0.5), (0.8, 0.8)])
+def test_who_never_begins_is_named(monkeypatch, timeout_s, limit_s):
+    """After ``timeout_s``, but no sooner than a start may take."""
+    store = dist.HashStore()
+    store.set("place 2", "elsewhere 1")  # the third has come
+    monkeypatch.setattr(ranks, "START_S", 0.5)
+    monkeypatch.setattr(ranks, "rendezvous", lambda url: iter([(store, 0, 3)]))
+    begin = time.monotonic()
+    said = r"^process 0 of 3 waited \d s for process 1 to begin\. Look at its log, or set a larger"
+    with pytest.raises(LostRankError, match=said):
+        ranks._meet("gloo", timeout_s)
+    assert limit_s <= time.monotonic() - begin < limit_s + 5
+    assert not dist.is_initialized()
 
 
 def test_words_and_sections_of_parallel_are_read_and_written():

@@ -2,6 +2,7 @@
 
 import os
 import re
+import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,6 +21,9 @@ from flashpoint.lab.runs.failure import Preempted, RunError
 from flashpoint.lab.training.config import ParallelConfig
 
 T = TypeVar("T")
+
+START_S = 600.0
+"""How long processes wait at least for all to begin: on a cold machine imports take minutes."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -164,7 +168,7 @@ def join(device: str, parallel: ParallelConfig) -> Generator[Ranks]:
     is_gpu = where.type == "cuda"
     if is_gpu:
         torch.cuda.set_device(where)
-    attendance = _meet("cpu:gloo,cuda:nccl" if is_gpu else "gloo")
+    attendance = _meet("cpu:gloo,cuda:nccl" if is_gpu else "gloo", parallel.timeout_s)
     try:
         yield _place(where, parallel)
         dist.barrier()  # who leaves while another still talks may abort it
@@ -183,7 +187,7 @@ def join(device: str, parallel: ParallelConfig) -> Generator[Ranks]:
         dist.destroy_process_group()
 
 
-def _meet(backend: str) -> Attendance:
+def _meet(backend: str, timeout_s: float | None) -> Attendance:
     """Make the group of all processes, from what torchrun says."""
     store, rank, size = next(rendezvous("env://"))
     if os.environ.get("GROUP_WORLD_SIZE") == "1":
@@ -191,8 +195,17 @@ def _meet(backend: str) -> Attendance:
         # that are gone. Several nodes may count restarts differently: docs/scaling.md.
         start = os.environ["TORCHELASTIC_RESTART_COUNT"]
         store = cast("Any", dist).PrefixStore(f"start {start}", store)
-    dist.init_process_group(backend, store=store, rank=rank, world_size=size)
     attendance = Attendance(store, rank, size, ("process", "processes"))
+    limit = None if timeout_s is None else timedelta(seconds=max(timeout_s, START_S))
+    begin = time.monotonic()
+    try:
+        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=limit)
+    except dist.DistStoreError as error:
+        raise LostRankError(
+            f"process {rank} of {size} waited {time.monotonic() - begin:.0f} s for "
+            f"{attendance.describe_absent()} to begin. Look at its log, or set a larger "
+            "parallel.timeout_s where a start takes longer."
+        ) from error
     attendance.learn_places()
     return attendance
 
