@@ -206,12 +206,23 @@ def test_auto_takes_what_sends_least():
 
 def test_auto_knows_that_a_ring_hides_what_it_sends():
     shards = Shards.split(65536, 4, "contiguous")
-    call = call_of(shards, shards)
+    call = call_of(shards, shards, has_nccl=True)
     slow_kernels = choose(call, torch.bfloat16, Rates(link_bytes_per_s=50e9, flops_per_s=1e12))
     fast_kernels = choose(call, torch.bfloat16, Rates(link_bytes_per_s=1e9, flops_per_s=1e15))
     assert (slow_kernels.strategy, fast_kernels.strategy) == ("ring", "ulysses")
     assert all(set(choice.seconds) == set(STRATEGIES) for choice in (slow_kernels, fast_kernels))
     assert "takes least time" in str(slow_kernels)
+
+
+def test_auto_knows_that_gloo_hides_nothing():
+    """It takes the cores that compute."""
+    shards = Shards.split(65536, 4, "contiguous")
+    rates = Rates(link_bytes_per_s=50e9, flops_per_s=1e12)
+    over_gloo, over_nccl = (
+        choose(call_of(shards, shards, has_nccl=x), torch.bfloat16, rates) for x in (False, True)
+    )
+    assert over_gloo.seconds["ring"] == over_gloo.seconds["gather"] > over_nccl.seconds["ring"]
+    assert (over_gloo.strategy, over_nccl.strategy) == ("ulysses", "ring")
 
 
 def test_auto_counts_bytes_as_they_are_sent():

@@ -216,7 +216,11 @@ def _ring_tokens(call: ShardedCall) -> tuple[float, float]:
 
 
 def _seconds(call: ShardedCall, name: str, dtype: torch.dtype, rates: Rates) -> float:
-    """An estimate: work is taken to be even over ranks, and a ring hides what it sends."""
+    """An estimate: work is taken to be even over ranks.
+
+    A ring hides what it sends behind a GPU's work. gloo takes the cores that compute.
+    """
+    hides = name == "ring" and call.transport.has_nccl
     B, q_heads, _, D, Dv = call.sizes
     flops = 2 * B * q_heads * call.num_scores * (D + Dv)
     forward_s = flops / call.transport.size / rates.flops_per_s
@@ -225,5 +229,5 @@ def _seconds(call: ShardedCall, name: str, dtype: torch.dtype, rates: Rates) -> 
         _messages(call, name, dtype), (forward_s, 2.5 * forward_s), strict=True
     ):
         send_s = sum(message.num_bytes for message in way) / rates.link_bytes_per_s
-        total += max(send_s, compute_s) if name == "ring" else send_s + compute_s
+        total += max(send_s, compute_s) if hides else send_s + compute_s
     return total
