@@ -1,6 +1,7 @@
 """Measured rates are those of the slowest rank, the same everywhere, and serve "auto"."""
 
 from itertools import accumulate, count
+from types import SimpleNamespace
 from unittest import mock
 
 import pytest
@@ -10,6 +11,7 @@ from distributed import measured
 from implementations import needs_gpu
 
 from flashpoint.distributed import measure_rates, measuring
+from flashpoint.errors import UnsupportedError
 
 LINK, KERNELS = 0, 1
 
@@ -80,6 +82,25 @@ def test_one_rank_has_the_rate_of_a_copy(alone):
         rates = measure_rates(num_heads=2, head_dim=512)
     length = 640  # the nearest to 2 GFLOP in tiles of 128
     assert rates == (size, 4 * 2 * length**2 * 512)
+
+
+def test_a_rank_that_cannot_measure_is_named_to_all_others():
+    asked = []
+
+    def exchange(numbers, what):
+        asked.append((numbers, what))
+        return [numbers, [0]]
+
+    transport = SimpleNamespace(exchange_numbers=exchange)
+    with pytest.raises(UnsupportedError, match="rank 1 could not measure its rates; its own"):
+        measuring._least(transport, lambda: 5.0)
+
+    def fail():
+        raise RuntimeError("memory is full")
+
+    with pytest.raises(RuntimeError, match="memory is full"):
+        measuring._least(transport, fail)
+    assert asked == [([5], "rates"), ([0], "rates")]  # others hear of it before it ends
 
 
 def test_without_a_group_it_says_how_to_begin():

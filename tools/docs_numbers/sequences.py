@@ -41,7 +41,7 @@ def _overlap(stored: Stored) -> str:
 def _hidden(row: Mapping[str, Any]) -> str:
     """Of the copy; nothing where the copy is so short that the share would be noise."""
     compute, copy = (row["times"][name]["median_s"] for name in ("compute", "copy"))
-    return f"{row['hidden']:.0%}" if copy > LEAST_COPY * compute else ""
+    return f"{min(row['hidden'], 1):.0%}" if copy > LEAST_COPY * compute else ""
 
 
 def _times(row: Mapping[str, Any]) -> list[str]:

@@ -105,10 +105,17 @@ def _sums(stored: Stored) -> str:
         cells = []
         for mode in ("forward", "backward"):
             (row,) = ordinary(found, mode=mode, **wanted)
-            must = f" of {row.limits.speed[0].must:.2f}" if row.limits.speed else ""
-            cells.append(f"{speedup(found, mode=mode, **wanted):.2f}{must}")
+            cells.append(_beside_limit(row, speedup(found, mode=mode, **wanted)))
         rows.append([f"{shape}{words}", *cells])
     return table(["relu4/sum, B, H, L, D", "forward", "backward"], rows)
+
+
+def _beside_limit(row: Row, reached: float) -> str:
+    if not row.limits.speed:
+        return f"{reached:.2f}"
+    must = row.limits.speed[0].must
+    words = _reached([reached], must) if reached < must else f"{reached:.2f}"
+    return f"{words} of {must:.2f}"
 
 
 @numbers("speed-newest")

@@ -45,12 +45,18 @@ class Attendance:
             _answer(lambda: self._learn(self._others), MOST_S)
 
     def describe_absent(self) -> str:
-        """Words for those that never came, while some still wait for them."""
+        """Words for those that never came, while some still wait for them.
+
+        Who has come may hang before it joins, and nobody knows which it is.
+        """
 
         def ask() -> list[int]:
             return [n for n in self._others if not self._store.check([_place(n)])]
 
-        return self._named(_answer(ask, _STORE_S) or self._others)
+        absent = _answer(ask, _STORE_S)
+        if absent == []:
+            return f"one of {self._named(self._others)}"
+        return self._named(self._others if absent is None else absent)
 
     def describe_missing(self, timeout_s: float | None, peers: Sequence[int] = ()) -> str:
         """Words for those that died, or else for those that say nothing.

@@ -13,7 +13,7 @@ from flashpoint.distributed.agreement import Agreement, Signature
 from flashpoint.distributed.group import Mesh, group_of
 from flashpoint.distributed.strategy import Rates
 from flashpoint.distributed.transport import Transport
-from flashpoint.errors import InputError, describe
+from flashpoint.errors import InputError, LostRankError, UnsupportedError, describe
 from flashpoint.ops.api import attention
 from flashpoint.ops.check import DTYPES, check_count
 
@@ -78,11 +78,32 @@ def measure_rates(
         dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     _agree(transport, device, dtype, num_heads, head_dim)
     with torch.no_grad(), torch.autocast(device.type, enabled=False):
-        flops_per_s = _attention_rate(device, dtype, num_heads, head_dim)
-        link_bytes_per_s = _link_rate(transport, device)
-    mine = [max(1, round(rate)) for rate in (link_bytes_per_s, flops_per_s)]
-    link, flops = zip(*transport.exchange_numbers(mine, "rates"), strict=True)
-    return Rates(float(min(link)), float(min(flops)))
+        flops_per_s = _least(
+            transport, lambda: _attention_rate(device, dtype, num_heads, head_dim)
+        )
+        link_bytes_per_s = _least(transport, lambda: _link_rate(transport, device))
+    return Rates(link_bytes_per_s, flops_per_s)
+
+
+def _least(transport: Transport, measure: Callable[[], float]) -> float:
+    """Of all ranks; where one cannot measure, all hear so, and nobody waits for it."""
+    failed: RuntimeError | None = None
+    rate = 0
+    try:
+        rate = max(1, round(measure()))
+    except LostRankError:
+        raise
+    except RuntimeError as error:  # such as memory that is full
+        failed = error
+    (rates,) = zip(*transport.exchange_numbers([rate], "rates"), strict=True)
+    if failed is not None:
+        raise failed
+    if min(rates) == 0:
+        raise UnsupportedError(
+            f"rank {rates.index(0)} could not measure its rates; its own error says why. Pass "
+            "Rates of numbers that you know."
+        )
+    return float(min(rates))
 
 
 def _device_of(transport: Transport) -> torch.device:

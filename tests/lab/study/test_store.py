@@ -112,6 +112,7 @@ def test_other_seeds_are_the_same_study_and_keep_all_trials(tmp_path):
     names = [folder.name for folder in settle(tmp_path, plan(fewer), fewer)]
     assert names == ["relu-seed0", "relu-seed1", "few-seed0", "few-seed1", "add"]
     assert store.read_study(tmp_path).settings.seeds == 1
+    assert [folder.name for folder in settle(tmp_path, plan(fewer), fewer)] == names
 
 
 def test_trials_that_follow_later_take_their_places_in_the_plan(tmp_path):

@@ -1,5 +1,6 @@
 """Processes: what one alone does, and which are refused."""
 
+import socket
 import time
 from typing import get_args
 
@@ -53,13 +54,26 @@ def test_one_process_does_not_do_the_work_of_two():
         join("cpu", ParallelConfig(sequence=2)).__enter__()
 
 
+def test_processes_that_do_not_meet_are_told_where(monkeypatch):
+    """Without torchrun, process 0 keeps the store and waits for the others there."""
+    monkeypatch.setattr(ranks, "START_S", 1.0)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "RANK": "0", "WORLD_SIZE": "2"}
+    for name, value in place.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(LostRankError, match=f"did not meet at 127.0.0.1:{port}, where process 0"):
+        ranks._meet("gloo", 0.5)
+
+
 @pytest.mark.parametrize(("timeout_s", "limit_s"), [(0.2, 0.5), (0.8, 0.8)])
 def test_who_never_begins_is_named(monkeypatch, timeout_s, limit_s):
     """After ``timeout_s``, but no sooner than a start may take."""
     store = dist.HashStore()
     store.set("place 2", "elsewhere 1")  # the third has come
     monkeypatch.setattr(ranks, "START_S", 0.5)
-    monkeypatch.setattr(ranks, "rendezvous", lambda url: iter([(store, 0, 3)]))
+    monkeypatch.setattr(ranks, "rendezvous", lambda url, **_: iter([(store, 0, 3)]))
     begin = time.monotonic()
     said = r"^process 0 of 3 waited \d s for process 1 to begin\. Look at its log, or set a larger"
     with pytest.raises(LostRankError, match=said):

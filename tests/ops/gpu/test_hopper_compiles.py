@@ -67,14 +67,15 @@ NORMED_CASES = {
     "64-short-rms-k-only": (200, "none", "rms", False, ["forward", "both"]),
     "64-long-layer": (1100, "layer", "layer", True, ["forward", "keys", "queries"]),
 }
-# head dim, right end of the window, activation, tokens: rows divided by their sums
+# head dim, right end of the window, activation, tokens, bias: rows divided by their sums
 SUMMED_CASES = {
-    "64-sum-relu4": (64, None, "relu4", 1100),
-    "64-sum-relu4-short": (64, None, "relu4", 300),
-    "64-sum-relu4-causal": (64, 0, "relu4", 1100),
-    "128-sum-relu4": (128, None, "relu4", 1100),
-    "128-sum-relu4-causal": (128, 0, "relu4", 1100),
-    "64-sum-relu-short": (64, None, "relu", 300),
+    "64-sum-relu4": (64, None, "relu4", 1100, 0.0),
+    "64-sum-relu4-raised": (64, None, "relu4", 1152, 2.0),
+    "64-sum-relu4-short": (64, None, "relu4", 300, 0.0),
+    "64-sum-relu4-causal": (64, 0, "relu4", 1100, 0.0),
+    "128-sum-relu4": (128, None, "relu4", 1100, 0.0),
+    "128-sum-relu4-causal": (128, 0, "relu4", 1100, 0.0),
+    "64-sum-relu-short": (64, None, "relu", 300, 0.0),
 }
 # head dim, right end of the window, activation, whether with sums, where totals begin and whether
 # they are overwritten: added to totals, off 16 bytes from registers
@@ -151,7 +152,7 @@ def test_kernels_compile_without_a_gpu(request):
     require_compiler(request)
     counts = {case: NUM_KERNELS[which] for case, (*_, which) in CASES.items()}
     counts |= {case: len(sides) for case, (*_, sides) in NORMED_CASES.items()}
-    counts |= {case: 2 if tokens == 300 else 3 for case, (*_, tokens) in SUMMED_CASES.items()}
+    counts |= {case: 2 if tokens == 300 else 3 for case, (*_, tokens, _) in SUMMED_CASES.items()}
     counts |= dict.fromkeys(ADDED_CASES, 1) | SECTIONED_CASES | ONCE_CASES
     if not request.config.getoption("--every-case"):
         chosen = SHORT if request.config.getoption("--each-gpu") else SHORTEST
@@ -194,8 +195,8 @@ def test_sums_in_fp32_fit_shared_memory():
     """Where results are added: Q, K, V, O in fp32, and barriers."""
     from flashpoint.ops.gpu.hopper.forward import kernel
 
-    tables = (kernel.CONFIGS, kernel.SHORT, kernel.SUMMED, kernel.PINNED, kernel.POWERS)
-    tables += tuple(kernel.LONG.values())
+    tables = (kernel.CONFIGS, kernel.SHORT, kernel.SUMMED, kernel.PINNED_SUMS, kernel.POWERS)
+    tables += tuple(kernel.BY_ACTIVATION.values())
     for table in tables:
         for (room, _), config in table.items():
             rows = config.rows * config.consumers
@@ -255,14 +256,15 @@ def packed_launches_of(tokens, q_kind, k_kind, has_gains, sides):
     return normed
 
 
-def summed_launches_of(head_dim, right, activation, tokens):
+def summed_launches_of(head_dim, right, activation, tokens, bias):
     """Forward and backward of a call that is divided by its sums."""
     from flashpoint.ops.gpu import attend, dispatch
     from flashpoint.ops.spec import Terms
 
     dispatch.serves = lambda _: True
     q, k, v, do = (torch.empty(2, 4, tokens, head_dim, dtype=torch.bfloat16) for _ in range(4))
-    terms = Terms(activation, -1.0, right=right, normalize="sum", floor=1e-3)
+    shares = {"normalize": "sum", "floor": 1e-3, "bias": bias}
+    terms = Terms(activation, -1.0, right=right, **shares)
     with compiling_for(90) as kernels:
         o, sums = attend.launch_forward(True, q, k, v, None, None, None, terms)
         inputs = (q, k, v, None, None, None, terms, False, False)

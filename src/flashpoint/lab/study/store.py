@@ -88,7 +88,7 @@ def settle_study(
         _require_same_study(before, study.name, settings)
         kept = [path.name for path in before.trials if exists(path / TRIAL)]
         names += [name for name in kept if name not in names]
-        names = _in_order(names, study, settings, before.settings)
+        names = _in_order(names, study, settings, before)
     for trial in trials:
         _require_same_trial(folder / trial.name, trial)
     for trial in trials:
@@ -98,9 +98,14 @@ def settle_study(
     return read_study(folder)
 
 
-def _in_order(names: Sequence[str], study: Study, *settings: Settings) -> list[str]:
+def _in_order(
+    names: Sequence[str], study: Study, settings: Settings, before: "StoredStudy"
+) -> list[str]:
     """As a plan for all seeds has them; trials that it has no more come last."""
-    whole = replace(settings[0], seeds=max(one.seeds for one in settings))
+    trials = [read_trial(path) for path in before.trials if exists(path / TRIAL)]
+    seeds = [trial.factors.get("seed") for trial in trials]
+    most = 1 + max((int(seed) for seed in seeds if isinstance(seed, int | float)), default=0)
+    whole = replace(settings, seeds=max(settings.seeds, most))
     places = {trial.name: place for place, trial in enumerate(study.plan(whole))}
     return sorted(names, key=lambda name: places.get(name, len(places)))
 

@@ -189,14 +189,22 @@ def join(device: str, parallel: ParallelConfig) -> Generator[Ranks]:
 
 def _meet(backend: str, timeout_s: float | None) -> Attendance:
     """Make the group of all processes, from what torchrun says."""
-    store, rank, size = next(rendezvous("env://"))
+    limit = None if timeout_s is None else timedelta(seconds=max(timeout_s, START_S))
+    waits: dict[str, Any] = {} if limit is None else {"timeout": limit}
+    try:
+        store, rank, size = next(rendezvous("env://", **waits))
+    except dist.DistStoreError as error:
+        where = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
+        raise LostRankError(
+            f"the processes did not meet at {where}, where process 0 waits for all. Look at their "
+            "logs, or set a larger parallel.timeout_s where a start takes longer."
+        ) from error
     if os.environ.get("GROUP_WORLD_SIZE") == "1":
         # torchrun may keep a store over restarts, with addresses of processes
         # that are gone. Several nodes may count restarts differently: docs/scaling.md.
         start = os.environ["TORCHELASTIC_RESTART_COUNT"]
         store = cast("Any", dist).PrefixStore(f"start {start}", store)
     attendance = Attendance(store, rank, size, ("process", "processes"))
-    limit = None if timeout_s is None else timedelta(seconds=max(timeout_s, START_S))
     begin = time.monotonic()
     try:
         dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=limit)

@@ -50,6 +50,16 @@ def issue_outputs(weights, values, block, acc):
 
 
 @gluon.jit
+def pin(values, block):
+    """Keep ptxas from moving what stands above behind the next wait: a branch does.
+
+    V_block is there, since its product runs, so that this wait returns at once.
+    """
+    STAGES: gl.constexpr = values.full.shape[0]
+    mbarrier.wait(values.full.index(block % STAGES), block // STAGES & 1)
+
+
+@gluon.jit
 def add_block(
     now, step, q, weights, acc, sums, limits, program,
     MASKED: gl.constexpr, SCHEDULE: gl.constexpr, KEYS: gl.constexpr, CONSUMER: gl.constexpr,
@@ -96,8 +106,8 @@ def add_block(
     sums = add_sums(sums, next_weights, options)
     if not IS_PINNED:
         next_weights = round_weights(next_weights, FORM, DTYPE, W_LAYOUT)
-    else:  # this wait returns at once; without its branch, ptxas moves h behind the next one
-        mbarrier.wait(values.full.index((now - 1) % STAGES), (now - 1) // STAGES & 1)
+    else:
+        pin(values, now - 1)
     if OVERLAPS:  # the product reads the registers of weights until here
         acc, others = wait_for(acc, (weights, next_weights), 0)
         weights, next_weights = others
@@ -124,8 +134,7 @@ def add_block_deeply(
     acc = issue_outputs(weights, values, now - 1, acc)
     next_weights = weigh(scores, limits, step, program.numbers, options, False)
     sums = add_sums(sums, next_weights, options)
-    # this wait returns at once; without its branch, ptxas moves h behind the next one
-    mbarrier.wait(values.full.index((now - 1) % STAGES), (now - 1) // STAGES & 1)
+    pin(values, now - 1)
     acc, others = wait_for(acc, (next_scores, weights, next_weights), 0)
     next_scores, weights, next_weights = others
     next_weights = round_weights(next_weights, options.FORM, DTYPE, W_LAYOUT)

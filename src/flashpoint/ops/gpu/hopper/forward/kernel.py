@@ -204,16 +204,19 @@ CONFIGS = {
 # the same for up to SHORT_ROWS queries, which would leave half of a tile empty
 SHORT_ROWS = 128
 SHORT = CONFIGS | {(64, False): Config(64, 64, 2, 4, "overlap", 1)}
-# for activations of many instructions: others compute where a warpgroup waits for its own results
-CROWDED = {(64, causal): Config(64, 64, 4, 4, "overlap", 0) for causal in (False, True)}
-# the same in head dim 128 if special functions hold them up
-SPECIAL = CROWDED | {
+# for activations that special functions hold up
+IN_TURNS = ("sigmoid", "silu", "softplus")
+TURNS = {
+    (64, False): Config(128, 64, 2, 3, "turns", 1),
+    (64, True): Config(64, 64, 3, 4, "turns", 1),
     (128, False): Config(128, 64, 2, 2, "turns", 1),
     (128, True): Config(64, 64, 2, 4, "turns", 1),
 }
-LONG = {
-    "gelu": CONFIGS | CROWDED,
-    **dict.fromkeys(("sigmoid", "silu", "softplus"), SPECIAL),
+# for many instructions a score: others compute where a warpgroup waits for its own results
+FOUR_GROUPS = {(64, causal): Config(64, 64, 4, 4, "overlap", 0) for causal in (False, True)}
+BY_ACTIVATION = {
+    "gelu": CONFIGS | FOUR_GROUPS,
+    **dict.fromkeys(IN_TURNS, TURNS | FOUR_GROUPS),
 }
 # where rows are summed
 SUMMED = {
@@ -223,7 +226,7 @@ SUMMED = {
     (128, True): Config(128, 64, 2, 2, "relay", 0),
 }
 # the same if a sum's weights take more than powers of relu do
-PINNED = {(64, False): Config(64, 64, 4, 4, "pinned", 0)}
+PINNED_SUMS = {(64, False): Config(64, 64, 4, 4, "pinned", 0)}
 # for powers of relu, and the same where q has a norm
 POWERS = SUMMED | {(128, False): Config(64, 64, 2, 4, "deep", 0)}
 POWERS_NORMED = CONFIGS | {(64, False): Config(128, 64, 2, 3, "relay", 1)}
@@ -240,17 +243,19 @@ def piece_of(num_keys: int, block: int) -> int:
 
 
 def _choose_configs(call: Call) -> dict[tuple[int, bool], Config]:
-    activation, norms = call.terms.activation, call.qk_norm.kinds
-    if activation in LONG and call.num_queries > SHORT_ROWS:
-        return LONG[activation]
-    is_power = DEGREES.get(activation, 0) > 1
-    # norms of q want it in registers: their r then comes last
-    if (is_power or call.has_sums) and norms["q"] == "none":
+    activation, has_norm = call.terms.activation, call.qk_norm.kinds["q"] != "none"
+    is_power, is_short = DEGREES.get(activation, 0) > 1, call.num_queries <= SHORT_ROWS
+    if activation in IN_TURNS and (has_norm or is_short):
+        return TURNS
+    if (is_power or call.has_sums) and not has_norm:
         configs = POWERS if is_power else SUMMED
-        return configs | PINNED if activation == "exp" or call.terms.bias != 0.0 else configs
-    if call.num_queries <= SHORT_ROWS:
+        is_longer = call.has_sums and (activation == "exp" or call.terms.bias != 0.0)
+        return configs | PINNED_SUMS if is_longer else configs
+    if is_short:
         return SHORT
-    return POWERS_NORMED if is_power else CONFIGS
+    if has_norm:  # which wants q in registers: its r then comes last
+        return POWERS_NORMED if is_power else CONFIGS
+    return BY_ACTIVATION.get(activation, CONFIGS)
 
 
 def launch(
