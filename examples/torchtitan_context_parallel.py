@@ -1,22 +1,30 @@
-"""Pointwise attention in torchtitan, its tokens on the ranks of the mesh's "cp" dimension.
+"""Pointwise attention in torchtitan 0.3.0, its tokens on the ranks of the mesh's "cp" dimension.
 
     torchrun --nproc-per-node 2 examples/torchtitan_context_parallel.py
 
-torchtitan is not installed here, and this was never run with it. The hook follows its interface of
-2026: a model's ``parallelize`` function gets ``parallel_dims`` and gives every block's
-``attention.inner_attention`` to context parallelism. Call ``apply_pointwise`` there in place of
-``apply_cp_to_attention_module``. torchtitan cuts tokens and positions itself: its head-tail
-balancer is the layout "zigzag", no balancer is "contiguous". ``Block`` and ``ParallelDims`` below
-stand in for its classes, to run the hook and compare it with one process.
+Call the hook in the function that the model spec has as ``parallelize_fn``::
+
+    def parallelize(model, *, parallel_dims, **settings):
+        apply_pointwise(model.layers.values(), parallel_dims, activation="relu")
+        return parallelize_llama(model, parallel_dims=parallel_dims, **settings)
+
+With the backend "partial_dtensor" call it after ``parallelize_llama``. Give the layers' configs
+``inner_attention = ScaledDotProductAttention.Config()``: torchtitan then makes no masks. It cuts
+tokens and positions itself: its balancer "headtail" is the layout "zigzag", None is "contiguous".
+Documents need a trainer that gives ``attention_masks`` to its model; tests/examples/titan_llama.py
+has one, and compares torchtitan's own Llama on two processes with one. Here ``Attention`` and
+``parallel_dims`` stand in for torchtitan's, which need not be installed.
 """
 
 from collections.abc import Iterable
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor import DTensor
 
 import flashpoint
 from flashpoint.distributed import sequence_parallel, shard
@@ -27,21 +35,35 @@ class PointwiseInnerAttention(nn.Module):
 
     def __init__(self, cp_mesh: DeviceMesh | None, layout: str, **options: Any) -> None:
         super().__init__()
-        self.options = options
+        self.options, self.ranks = options, 1 if cp_mesh is None else cp_mesh.size()
         self.dense, self.varlen = flashpoint.attention, flashpoint.attention_varlen
         if cp_mesh is not None:
             self.dense = sequence_parallel(cp_mesh, layout=layout)
             self.varlen = self.dense.varlen
 
     def forward(
-        self, q: Tensor, k: Tensor, v: Tensor, *, attention_metadata: Any = None, **given: Any
+        self, q: Tensor, k: Tensor, v: Tensor, *, attention_masks: Any = None, **given: Any
     ) -> Tensor:
-        """[B, H, L, D]; or [T, H, D] with metadata of all ranks' documents, as Varlen gets it."""
-        options = {**self.options, "scale": given.get("scale")}
-        if attention_metadata is None:
-            return self.dense(q, k, v, causal=given.get("is_causal", True), **options)
-        documents = attention_metadata  # cu_seq_q, cu_seq_k, max_q, max_k
-        return self.varlen(q, k, v, *documents, causal=True, **options)
+        """[B, L, H, D] of this rank; with VarlenMetadata of all ranks' documents, or without."""
+        if isinstance(q, DTensor):
+            local = (x.to_local() for x in (q, k, v))
+            o = self(*local, attention_masks=attention_masks, **given)
+            return DTensor.from_local(o, q.device_mesh, q.placements)
+        options = {"causal": given.get("is_causal", True), "scale": given.get("scale")}
+        options |= self.options
+        if attention_masks is None:
+            q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+            return self.dense(q, k, v, **options).transpose(1, 2)
+        if not hasattr(attention_masks, "cu_seq_q"):
+            name = type(attention_masks).__name__
+            raise TypeError(f"attention_masks must be VarlenMetadata or None, not {name}")
+        ends, longest = attention_masks.cu_seq_q, attention_masks.max_q  # of all rows in one
+        length, outputs = q.shape[1] * self.ranks, list[Tensor]()
+        for row, tokens in enumerate(zip(q, k, v, strict=True)):
+            own = ends - row * length
+            own = own[(own >= 0) & (own <= length)]
+            outputs.append(self.varlen(*tokens, own, own, longest, longest, **options))
+        return torch.stack(outputs)
 
 
 def apply_pointwise(
@@ -53,18 +75,6 @@ def apply_pointwise(
         block.attention.inner_attention = PointwiseInnerAttention(mesh, layout, **options)
 
 
-class ParallelDims:
-    """Stands in for torchtitan's."""
-
-    def __init__(self, cp: int) -> None:
-        self.cp_enabled = cp > 1
-        self.mesh = init_device_mesh("cpu", (cp,), mesh_dim_names=("cp",)) if cp > 1 else None
-
-    def get_mesh(self, name: str) -> DeviceMesh:
-        """One dimension."""
-        return self.mesh[name]
-
-
 class Attention(nn.Module):
     """Stands in for torchtitan's: what it does with an inner attention, without rotations."""
 
@@ -74,35 +84,30 @@ class Attention(nn.Module):
         self.inner_attention: nn.Module = nn.Identity()
 
     def forward(self, x: Tensor, documents: Any = None) -> Tensor:
-        """[B, L, E], or [T, E] of packed documents."""
+        """[B, L, E]."""
         q, k, v = self.wqkv(x).unflatten(-1, (3, 4, 8)).unbind(-3)
-        if documents is not None:
-            o = self.inner_attention(q, k, v, attention_metadata=documents, scale=None)
-            return x + self.wo(o.flatten(-2))
-        q, k, v = (y.transpose(1, 2) for y in (q, k, v))
-        o = self.inner_attention(q, k, v, scale=None, enable_gqa=False)
-        return x + self.wo(o.transpose(1, 2).flatten(-2))
+        o = self.inner_attention(q, k, v, attention_masks=documents, scale=None, enable_gqa=False)
+        return x + self.wo(o.flatten(2))
 
 
-class Block(nn.Module):
-    """Stands in for a transformer block."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.attention = Attention()
+def parallel_dims(cp: int) -> SimpleNamespace:
+    """Stands in for torchtitan's ParallelDims."""
+    if cp == 1:
+        return SimpleNamespace(cp_enabled=False)
+    mesh = init_device_mesh("cpu", (cp,), mesh_dim_names=("cp",))
+    return SimpleNamespace(cp_enabled=True, get_mesh=mesh.__getitem__)
 
 
 def largest_difference(documents: Any) -> float:
     """Of a gradient to one process, over its largest value, with tokens as balanced there."""
     torch.manual_seed(0)
-    cut, whole = Block(), Block()
+    cut, whole = Attention(), Attention()
     cut.load_state_dict(whole.state_dict())
-    apply_pointwise([cut], ParallelDims(dist.get_world_size()), activation="relu")
-    apply_pointwise([whole], ParallelDims(1), activation="relu")
-    x = torch.randn(24, 32) if documents is not None else torch.randn(2, 24, 32)
-    part = shard(x, dim=x.dim() - 2, layout="zigzag")
-    cut.attention(part, documents).square().sum().backward()
-    whole.attention(x, documents).square().sum().backward()
+    for attention, cp in ((cut, dist.get_world_size()), (whole, 1)):
+        apply_pointwise([SimpleNamespace(attention=attention)], parallel_dims(cp))
+    x = torch.randn(2, 24, 32)
+    cut(shard(x, dim=1, layout="zigzag"), documents).square().sum().backward()
+    whole(x, documents).square().sum().backward()
     for parameter in cut.parameters():
         dist.all_reduce(parameter.grad)
     pairs = zip(cut.parameters(), whole.parameters(), strict=True)
@@ -112,8 +117,8 @@ def largest_difference(documents: Any) -> float:
 def main() -> None:
     """Sequences, then packed documents."""
     dist.init_process_group("gloo")
-    ends = torch.tensor([0, 5, 6, 17, 24])
-    for name, documents in (("sequences", None), ("documents", (ends, ends, 11, 11))):
+    packed = SimpleNamespace(cu_seq_q=torch.tensor([0, 5, 6, 17, 24, 33, 48]), max_q=15)
+    for name, documents in (("sequences", None), ("documents", packed)):
         error = largest_difference(documents)
         if dist.get_rank() == 0:
             print(f"{name}: largest difference of a gradient to one process: {error:.1e}")
