@@ -22,7 +22,8 @@ MIXED = {
     "relu4-sum-softmax-in-cross": "relu4/sum, softmax in cross-attention",
     "softmax-relu4-sum-in-cross": "softmax, relu4/sum in cross-attention",
 }
-SHIFTS = {"relu4-2-sum": "relu4+2/sum", "relu4-4-sum": "relu4+4/sum"}
+RAISED = {"relu4-2-sum": "relu4+2/sum"}
+SHIFTS = {**RAISED, "relu4-4-sum": "relu4+4/sum"}
 ALL_POWERS = {
     "softmax": "softmax",
     **{
@@ -62,7 +63,7 @@ def _powers_of_documents(stored: Stored) -> str:
 def _mixed(stored: Stored) -> str:
     """Softmax and relu4/sum alone and with each other, and raised scores."""
     whole = {arm: ALL_POWERS[arm] for arm in ("softmax", "relu4-sum")}
-    return _documents(stored, {**whole, "relu4-2-sum": SHIFTS["relu4-2-sum"], **MIXED})
+    return _documents(stored, {**whole, **RAISED, **MIXED})
 
 
 def _documents(stored: Stored, arms: Mapping[str, str]) -> str:
@@ -95,7 +96,7 @@ def _powers_of_recall(stored: Stored) -> str:
 
     softmax = found("softmax")
     rows = []
-    for arm, name in {**ALL_POWERS, "relu4-2-sum": SHIFTS["relu4-2-sum"]}.items():
+    for arm, name in {**ALL_POWERS, **RAISED}.items():
         beside = ["", ""] if arm == "softmax" else difference(found(arm), softmax, 1)
         rows.append([name, by_seed(found(arm), ".0f"), f"{found(arm).mean():.1f}", *beside])
     head = ["attention", "percent by seed", "mean", "less softmax", "interval"]

@@ -73,45 +73,41 @@ def killed_in_commit(folder, number, digests, state):
     return commit(folder, number, digests, state)
 
 
-class HalfWritten:
-    """A file that takes half of what it is given."""
+class Broken:
+    """A file that is written by another function, of the stream and the content."""
 
-    def __init__(self, stream):
-        self._stream = stream
+    def __init__(self, stream, write):
+        self._stream, self._write = stream, write
 
     def __getattr__(self, name):
         return getattr(self._stream, name)
 
     def write(self, content):
-        self._stream.write(content[: len(content) // 2])
-        self._stream.flush()
-        die()
+        self._write(self._stream, content)
+
+
+def write_half(stream, content):
+    stream.write(content[: len(content) // 2])
+    stream.flush()
+    die()
+
+
+def write_nothing(stream, content):
+    """The thread that writes waits, and training goes on."""
+    hang()
 
 
 @contextmanager
 def killed_in_file(self, path, mode):
     is_last = f"step_{CHECKPOINT}/" in str(path)
     with create_stream(self, path, mode) as stream:
-        yield HalfWritten(stream) if is_last else stream
-
-
-class Stuck:
-    """A file that takes nothing: the thread that writes waits, and training goes on."""
-
-    def __init__(self, stream):
-        self._stream = stream
-
-    def __getattr__(self, name):
-        return getattr(self._stream, name)
-
-    def write(self, content):
-        hang()
+        yield Broken(stream, write_half) if is_last else stream
 
 
 @contextmanager
 def stuck_in_file(self, path, mode):
     with create_stream(self, path, mode) as stream:
-        yield Stuck(stream)
+        yield Broken(stream, write_nothing)
 
 
 FAULTS = {

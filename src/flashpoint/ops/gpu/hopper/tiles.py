@@ -55,7 +55,7 @@ add_async = getattr(tma, "async_atomic_add", _add_async)
 
 @builtin
 def view_as(buffers: Any, shape: Any, layout: Any, _semantic: Any = None) -> Any:
-    """Shared memory as blocks of another shape; Triton's method has another name from 3.9 on."""
+    """Shared memory as blocks of another shape; Triton's method has another name in 3.9."""
     method = buffers.reinterpret if hasattr(buffers, "reinterpret") else buffers._reinterpret
     return method(buffers.dtype, shape, layout, _semantic=_semantic)
 
